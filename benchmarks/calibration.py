@@ -2,10 +2,10 @@
 
     python benchmarks/calibration.py DIRECTORY
 
-DIRECTORY contains `cifar10` and `fashion_mnist` as prepared by TensorFlow Datasets. Each network
-trains for a minute or less. A temperature is then fitted on 200 random subsets of its test logits,
-with the likelihood alone and with priors of several widths, and evaluated on 2,000 of the other
-test examples (or on all others).
+DIRECTORY contains `cifar10` and `fashion_mnist` as prepared by TensorFlow Datasets.
+Each network trains for a minute or less. A temperature is then fitted on 200 random
+subsets of its test logits, with the likelihood alone and with priors of several widths,
+and evaluated on 2,000 of the other test examples (or on all others).
 """
 
 import sys
@@ -36,14 +36,17 @@ def networks(directory):
 
 
 def changes(logits, truth, size, width):
-    """Returns, for each draw, the change of the loss on examples not used for fitting, in nats."""
+    """Returns, for each draw, the change of the loss on examples not used for fitting,
+    in nats.
+    """
     generator, differences = np.random.default_rng(size), []
     for _ in range(DRAWS):
         order = generator.permutation(len(truth))
         subset, others = order[:size], order[size:][:2000]
         fitted = _metrics.temperature(logits[subset], truth[subset], width)
         before, after = (
-            _metrics.measured(logits[others], truth[others], t)["loss"] for t in (1.0, fitted)
+            _metrics.measured(logits[others], truth[others], t)["loss"]
+            for t in (1.0, fitted)
         )
         differences.append(after - before)
     return np.array(differences)
@@ -51,7 +54,9 @@ def changes(logits, truth, size, width):
 
 def main():
     """Prints the table of `benchmarks/accuracy.md`."""
-    lines = [f"| network | loss | best T | fitted on | {' | '.join(map(str, WIDTHS))} |"]
+    lines = [
+        f"| network | loss | best T | fitted on | {' | '.join(map(str, WIDTHS))} |"
+    ]
     lines.append("|---" * (4 + len(WIDTHS)) + "|")
     for name, run in networks(sys.argv[1]):
         test = batching.evaluation(run.splits["test"], run.config.train)
@@ -61,7 +66,9 @@ def main():
         best = _metrics.temperature(logits, truth, np.inf)
         for size in (size for size in SIZES if size <= len(truth) / 2):
             found = [changes(logits, truth, size, width) for width in WIDTHS]
-            cells = " | ".join(f"{values.mean():+.3f}, {values.max():+.3f}" for values in found)
+            cells = " | ".join(
+                f"{values.mean():+.3f}, {values.max():+.3f}" for values in found
+            )
             lines.append(f"| {name} | {loss:.3f} | {best:.2f} | {size} | {cells} |")
     print("\n".join(lines))
 

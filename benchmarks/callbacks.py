@@ -1,7 +1,9 @@
-"""CPU time of a user's callbacks that listen per epoch: python benchmarks/callbacks.py [ROUNDS]
+"""CPU time of a user's callbacks that listen per epoch: python benchmarks/callbacks.py
+[ROUNDS]
 
-Each round trains `digits` (batch 32, 5 epochs, 10 steps per call) without, with, with and without
-a CSVLogger and an own callback. Prints quartiles of what they add, and the part in their methods.
+Each round trains `digits` (batch 32, 5 epochs, 10 steps per call) without, with, with
+and without a CSVLogger and an own callback. Prints quartiles of what they add, and the
+part in their methods.
 """
 
 import statistics
@@ -12,13 +14,19 @@ from time import process_time
 
 
 def timed(
-    callback: object, names: Sequence[str] = (), clock: Callable[[], float] = process_time
+    callback: object,
+    names: Sequence[str] = (),
+    clock: Callable[[], float] = process_time,
 ) -> list[float]:
-    """Replaces methods of a callback, by default all; the list gets the seconds of each call."""
+    """Replaces methods of a callback, by default all; the list gets the seconds of each
+    call.
+    """
     seconds: list[float] = []
     for name in names or [name for name in dir(callback) if name.startswith("on_")]:
 
-        def call(*given: object, method: object = getattr(callback, name), **logs: object) -> None:
+        def call(
+            *given: object, method: object = getattr(callback, name), **logs: object
+        ) -> None:
             start = clock()
             method(*given, **logs)
             seconds.append(clock() - start)
@@ -37,7 +45,9 @@ def main(rounds: int = 15) -> None:
     from pipeline.training.model_builder import build
     from pipeline.training.own_keras.callback import from_object
 
-    settings = command_line.recipe("digits").changed(train={"batch_size": 32, "epochs": 5})
+    settings = command_line.recipe("digits").changed(
+        train={"batch_size": 32, "epochs": 5}
+    )
     machine, data = environment.start(settings.runtime), dataset.load(settings)
     batches = batching.training(data.splits["train"], settings.train, 0)
     model = build(data.task, settings, machine, batches)
@@ -47,13 +57,22 @@ def main(rounds: int = 15) -> None:
         for number in range(rounds + 1):  # the first one compiles
             cost = {False: 0.0, True: 0.0}
             for listening in (False, True, True, False):
-                with tempfile.NamedTemporaryFile(suffix=".csv") as file, machine.strategy.scope():
-                    own = keras.callbacks.LambdaCallback(on_epoch_end=lambda *at: best.append(at))
-                    found = list(map(from_object, (keras.callbacks.CSVLogger(file.name), own)))
+                with (
+                    tempfile.NamedTemporaryFile(suffix=".csv") as file,
+                    machine.strategy.scope(),
+                ):
+                    own = keras.callbacks.LambdaCallback(
+                        on_epoch_end=lambda *at: best.append(at)
+                    )
+                    found = list(
+                        map(from_object, (keras.callbacks.CSVLogger(file.name), own))
+                    )
                     spent, start = [timed(one) for one in found], process_time()
                     engine(model, batches, None, found * listening)
                     cost[listening] += (passed := process_time() - start)
-                    within += [sum(map(sum, spent)) / passed] * (number > 0 and listening)
+                    within += [sum(map(sum, spent)) / passed] * (
+                        number > 0 and listening
+                    )
             ratios += [cost[True] / cost[False] - 1] * (number > 0)
         quartiles = " ".join(f"{q:+.2%}" for q in statistics.quantiles(ratios, n=4))
         step = f"{quartiles} of {cost[False] / (2 * batches.last_step) * 1000:.2f} ms"

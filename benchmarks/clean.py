@@ -1,4 +1,5 @@
-"""Measures what cleaning finds in real images, and how long it takes. Each command runs one mode:
+"""Measures what cleaning finds in real images, and how long it takes. Each command runs
+one mode:
 
     python benchmarks/clean.py planted             # 1,000 copies hidden among 10,000 images of
                                                    # CIFAR-10, with three seeds
@@ -7,8 +8,9 @@
     python benchmarks/clean.py whole fashion_mnist
     python benchmarks/clean.py damaged             # 5,000 damaged files among 20,000, then a run
 
-The data sets come from TensorFlow Datasets (`$TFDS_DATA_DIR`). With `PICTURE.png` as the last
-argument, `planted` and `whole NAME` write a contact sheet of the pairs they report.
+The data sets come from TensorFlow Datasets (`$TFDS_DATA_DIR`). With `PICTURE.png` as
+the last argument, `planted` and `whole NAME` write a contact sheet of the pairs they
+report.
 """
 
 import collections
@@ -51,7 +53,9 @@ def changed(image: np.ndarray, kind: str, generator: np.random.Generator) -> np.
         steps = [(y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if y or x]
         y, x = steps[generator.integers(len(steps))]
         end = len(image) + 1
-        return np.pad(image, ((1, 1), (1, 1), (0, 0)), "edge")[1 + y : end + y, 1 + x : end + x]
+        return np.pad(image, ((1, 1), (1, 1), (0, 0)), "edge")[
+            1 + y : end + y, 1 + x : end + x
+        ]
     if kind == "copy":
         return image
     picture, side = Image.fromarray(image), len(image)
@@ -72,15 +76,23 @@ def planted(sheet: str | None = None) -> None:
         print(f"seed {seed}")
         found, others = _plant(columns["image"], columns["label"], EACH, seed)
         totals.append((found, len(others)))
-    print("mean of the seeds: {:.1f} found, {:.1f} other pairs".format(*np.mean(totals, axis=0)))
+    print(
+        "mean of the seeds: {:.1f} found, {:.1f} other pairs".format(
+            *np.mean(totals, axis=0)
+        )
+    )
     if sheet:
         draw(others, sheet)
 
 
 def alike() -> None:
-    """Searches synthetic images of a fixed camera, with ten copies of each kind or none."""
+    """Searches synthetic images of a fixed camera, with ten copies of each kind or
+    none.
+    """
     sets = {f"X-rays that vary by {v} levels": (xray, v) for v in (4, 8, 16)}
-    sets |= {f"gauges with a noise of {noise} levels": (gauge, noise) for noise in (1, 3)}
+    sets |= {
+        f"gauges with a noise of {noise} levels": (gauge, noise) for noise in (1, 3)
+    }
     for title, (picture, level) in sets.items():
         for seed, each in ((0, 0), (0, 10), (1, 10), (2, 10)):
             generator = np.random.default_rng(seed)
@@ -89,22 +101,33 @@ def alike() -> None:
             _plant(images, np.arange(240) % 10, each, seed)
 
 
-def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tuple[int, list]:
-    """Hides copies, prints the findings; returns the number found and all other reported pairs."""
+def _plant(
+    images: np.ndarray, labels: np.ndarray, each: int, seed: int
+) -> tuple[int, list]:
+    """Hides copies, prints the findings; returns the number found and all other
+    reported pairs.
+    """
     from pipeline.data.cleaning import issues, scan
     from pipeline.data.columns import ArraySource
 
     generator, among = np.random.default_rng(seed), len(images)
     originals = generator.choice(among, each * len(KINDS), replace=False)
     kinds = np.repeat(KINDS, each)
-    copies = [changed(images[o], k, generator) for o, k in zip(originals, kinds, strict=True)]
-    images = np.concatenate([images, np.reshape(copies, (-1, *images.shape[1:]))]).astype(np.uint8)
+    copies = [
+        changed(images[o], k, generator) for o, k in zip(originals, kinds, strict=True)
+    ]
+    images = np.concatenate(
+        [images, np.reshape(copies, (-1, *images.shape[1:]))]
+    ).astype(np.uint8)
     labels = np.concatenate([labels, labels[originals]])
-    origin = np.concatenate([np.arange(among), originals])  # index of the original image
+    origin = np.concatenate(
+        [np.arange(among), originals]
+    )  # index of the original image
     kind = np.concatenate([np.full(among, ""), kinds])
     order = generator.permutation(len(images))
     source = ArraySource(
-        {"image": images[order], "label": labels[order]}, class_names=tuple("0123456789")
+        {"image": images[order], "label": labels[order]},
+        class_names=tuple("0123456789"),
     )
     origin, kind = origin[order], kind[order]
     scanned = scan.scan(source)
@@ -123,21 +146,32 @@ def _plant(images: np.ndarray, labels: np.ndarray, each: int, seed: int) -> tupl
             others.append((images[order][one], images[order][other]))
     for name in KINDS:
         exact = sum(exact for _, exact in found[name])
-        print(f"  {name:22} {len(found[name]):4} of {each} found, {exact} of them as exact")
+        print(
+            f"  {name:22} {len(found[name]):4} of {each} found, {exact} of them as"
+            " exact"
+        )
     print(f"  other pairs            {len(others):4}")
     return sum(map(len, found.values())), others
 
 
-def xray(generator: np.random.Generator, variation: float, side: int = 32) -> np.ndarray:
-    """Draws one anatomy with variation between patients (in levels) and noise of 2 levels."""
+def xray(
+    generator: np.random.Generator, variation: float, side: int = 32
+) -> np.ndarray:
+    """Draws one anatomy with variation between patients (in levels) and noise of 2
+    levels.
+    """
     from PIL import Image
 
     y, x = np.mgrid[-1 : 1 : side * 1j, -1 : 1 : side * 1j]
     lungs = 90 * np.exp(-(((np.abs(x) - 0.42) / 0.25) ** 4) - (y / 0.7) ** 4)
-    anatomy = 150 - lungs + 40 * np.exp(-((x / 0.1) ** 2)) + 10 * np.cos(22 * y + 3 * x * x)
+    anatomy = (
+        150 - lungs + 40 * np.exp(-((x / 0.1) ** 2)) + 10 * np.cos(22 * y + 3 * x * x)
+    )
     coarse = Image.fromarray(generator.normal(size=(6, 6)).astype(np.float32))
     own = np.asarray(coarse.resize((side, side), Image.Resampling.BICUBIC))
-    grey = anatomy + own * (variation / own.std()) + generator.normal(0, 2, (side, side))
+    grey = (
+        anatomy + own * (variation / own.std()) + generator.normal(0, 2, (side, side))
+    )
     return _grey(grey)
 
 
@@ -154,7 +188,9 @@ def gauge(generator: np.random.Generator, noise: float, side: int = 32) -> np.nd
         points = whole * (0.5 + np.outer([start, end], way))
         draw.line(points.reshape(-1).tolist(), fill=30, width=width)
 
-    draw.ellipse((0.08 * whole, 0.08 * whole, 0.92 * whole, 0.92 * whole), fill=225, outline=20)
+    draw.ellipse(
+        (0.08 * whole, 0.08 * whole, 0.92 * whole, 0.92 * whole), fill=225, outline=20
+    )
     for angle in np.linspace(0.75, 2.25, 11) * np.pi:
         line(angle, 0.34, 0.4, whole // 50)
     line(generator.uniform(0.75, 2.25) * np.pi, -0.06, 0.33, whole // 32)
@@ -163,7 +199,9 @@ def gauge(generator: np.random.Generator, noise: float, side: int = 32) -> np.nd
 
 
 def _grey(levels: np.ndarray) -> np.ndarray:
-    return np.repeat(np.clip(np.rint(levels), 0, 255).astype(np.uint8)[..., None], 3, axis=-1)
+    return np.repeat(
+        np.clip(np.rint(levels), 0, 255).astype(np.uint8)[..., None], 3, axis=-1
+    )
 
 
 def whole(dataset: str, sheet: str | None = None) -> None:
@@ -180,7 +218,10 @@ def whole(dataset: str, sheet: str | None = None) -> None:
     print(f"{dataset}: {count:,} examples; wall and CPU seconds")
     speed = count / (scanned_at - start)
     scan_seconds, search_seconds = scanned_at - start, end - scanned_at
-    print(f"  scan    {scan_seconds:6.1f} {cpu_scanned - cpu_start:6.1f}  {speed:,.0f} images/s")
+    print(
+        f"  scan    {scan_seconds:6.1f} {cpu_scanned - cpu_start:6.1f}  {speed:,.0f}"
+        " images/s"
+    )
     print(f"  search  {search_seconds:6.1f} {cpu_end - cpu_scanned:6.1f}")
     print(f"  total   {end - start:6.1f} {cpu_end - cpu_start:6.1f}")
     for reason, number in collections.Counter(e["reason"] for e in entries).items():
@@ -189,7 +230,10 @@ def whole(dataset: str, sheet: str | None = None) -> None:
     print(f"  leakage with another label   {sum('detail' in entry for entry in leaks)}")
     if sheet:
         rows = {int(id): row for row, id in enumerate(scanned.id)}
-        draw([[scanned.thumbnail[rows[e[k]]] for k in ("id", "of")] for e in entries], sheet)
+        draw(
+            [[scanned.thumbnail[rows[e[k]]] for k in ("id", "of")] for e in entries],
+            sheet,
+        )
 
 
 def draw(pairs: list, path: str, columns: int = 12) -> None:
@@ -198,7 +242,9 @@ def draw(pairs: list, path: str, columns: int = 12) -> None:
 
     side, gap = 64, 8
     wide, high = 2 * side + gap, side + gap
-    sheet = Image.new("RGB", (columns * wide, -(-len(pairs) // columns) * high or 1), "white")
+    sheet = Image.new(
+        "RGB", (columns * wide, -(-len(pairs) // columns) * high or 1), "white"
+    )
     for number, pair in enumerate(pairs):
         for place, image in enumerate(pair):
             picture = Image.fromarray(np.asarray(image)).resize((side, side), 0)
@@ -208,7 +254,9 @@ def draw(pairs: list, path: str, columns: int = 12) -> None:
 
 
 def damaged() -> None:
-    """Trains on class folders of small JPEGs, a quarter of them damaged in one of six ways."""
+    """Trains on class folders of small JPEGs, a quarter of them damaged in one of six
+    ways.
+    """
     from pipeline.data.cleaning import manifest
     from pipeline.fit import fit
 
@@ -229,19 +277,27 @@ def damaged() -> None:
         entries = manifest.read(Path(directory, "run/manifest.jsonl"))
         named = {e["file"] for e in entries if e["reason"] == "undecodable"}
         print(
-            f"{len(named & names):,} of {bad:,} damaged files reported, {len(named - names)} others"
+            f"{len(named & names):,} of {bad:,} damaged files reported,"
+            f" {len(named - names)} others"
         )
-        print(f"trained {run.result['steps']} steps on {len(run.splits['train']):,} examples")
+        print(
+            f"trained {run.result['steps']} steps on {len(run.splits['train']):,}"
+            " examples"
+        )
 
 
-def write_files(directory: Path, good: int, bad: int, generator: np.random.Generator) -> set[str]:
+def write_files(
+    directory: Path, good: int, bad: int, generator: np.random.Generator
+) -> set[str]:
     """Writes images of two classes; returns the names of the damaged files."""
     from PIL import Image
 
     def jpeg() -> bytes:
         small = generator.integers(0, 256, (4, 4, 3), np.uint8)
         file = io.BytesIO()
-        Image.fromarray(small).resize((16, 16), Image.Resampling.BICUBIC).save(file, "JPEG")
+        Image.fromarray(small).resize((16, 16), Image.Resampling.BICUBIC).save(
+            file, "JPEG"
+        )
         return file.getvalue()
 
     ways = (
@@ -250,13 +306,19 @@ def write_files(directory: Path, good: int, bad: int, generator: np.random.Gener
         lambda: b"<!doctype html><html><body>404 Not Found</body></html>",
         lambda: (whole := jpeg())[: int(len(whole) * generator.uniform(0.05, 0.6))],
         lambda: generator.bytes(600),
-        lambda: b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + 2 * (60_000).to_bytes(4, "big") + bytes(9),
+        lambda: (
+            b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+            + 2 * (60_000).to_bytes(4, "big")
+            + bytes(9)
+        ),
     )
     names = set()
     for number in generator.permutation(good + bad).tolist():
         name = f"{'ab'[number % 2]}/{number}.jpg"
         (directory / name).parent.mkdir(parents=True, exist_ok=True)
-        (directory / name).write_bytes(jpeg() if number < good else ways[number % len(ways)]())
+        (directory / name).write_bytes(
+            jpeg() if number < good else ways[number % len(ways)]()
+        )
         if number >= good:
             names.add(name)
     return names
@@ -264,4 +326,6 @@ def write_files(directory: Path, good: int, bad: int, generator: np.random.Gener
 
 if __name__ == "__main__":
     mode, *words = sys.argv[1:] or ["planted"]
-    {"planted": planted, "alike": alike, "whole": whole, "damaged": damaged}[mode](*words)
+    {"planted": planted, "alike": alike, "whole": whole, "damaged": damaged}[mode](
+        *words
+    )

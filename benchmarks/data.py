@@ -1,7 +1,9 @@
-"""Reads 224-pixel JPEGs from each cache, and decodes them: benchmarks/data.py [IMAGES [ROUNDS]]
+"""Reads 224-pixel JPEGs from each cache, and decodes them: benchmarks/data.py [IMAGES
+[ROUNDS]]
 
-The JPEG files are created in a temporary directory. `python -m pipeline.bench` measures the peak
-memory with ten times the data, and training relative to the same step on one resident batch.
+The JPEG files are created in a temporary directory. `python -m pipeline.bench` measures
+the peak memory with ten times the data, and training relative to the same step on one
+resident batch.
 """
 
 import sys
@@ -17,7 +19,9 @@ SIDE, BATCH = 224, 64
 
 
 def prepared(directory: Path, kind: str) -> object:
-    """Returns the training batches of a directory of images, read through the given cache."""
+    """Returns the training batches of a directory of images, read through the given
+    cache.
+    """
     from pipeline.config import command_line
     from pipeline.data import batching, dataset
     from pipeline.runtime import environment

@@ -1,4 +1,5 @@
-"""Measures whether repeated runs are identical, memory growth, and the cost of checkpoints.
+"""Measures whether repeated runs are identical, memory growth, and the cost of
+checkpoints.
 
 python -m benchmarks.endurance digests 20   # each engine, 1 and 2 replicas, float32 and bfloat16
 python -m benchmarks.endurance steps        # memory of one run over 4,500 steps, by engine
@@ -31,10 +32,18 @@ SMALL = """digits --model.name tests.nightly.fault_injection.reference.subject
 
 
 def digests(repeats: int = 20) -> None:
-    """Counts the distinct digests of repeated runs: weights, optimizer, history, scalars."""
+    """Counts the distinct digests of repeated runs: weights, optimizer, history,
+    scalars.
+    """
     cells = itertools.product(ENGINES, (1, 2), ("float32", "mixed_bfloat16"))
     for engine, replicas, precision in cells:
-        words = [*SMALL.split(), "--train.engine", engine, "--runtime.replicas", str(replicas)]
+        words = [
+            *SMALL.split(),
+            "--train.engine",
+            engine,
+            "--runtime.replicas",
+            str(replicas),
+        ]
         found: collections.Counter[str] = collections.Counter()
         for _ in range(repeats):
             with tempfile.TemporaryDirectory() as directory:
@@ -47,26 +56,44 @@ def digests(repeats: int = 20) -> None:
                 left = json.dumps(reference.evidence(place / "run"), sort_keys=True)
             found[hashlib.sha256(left.encode()).hexdigest()] += 1
         print(
-            f"{engine} {replicas} {precision}: {len(found)} distinct digests in {repeats} runs",
+            f"{engine} {replicas} {precision}: {len(found)} distinct digests in"
+            f" {repeats} runs",
             flush=True,
         )
 
 
 def steps(count: int = 4500) -> None:
-    """Measures resident memory at the end of each epoch, including validation and checkpoints.
+    """Measures resident memory at the end of each epoch, including validation and
+    checkpoints.
 
-    Reports the slope of the running maximum over the last two thirds: before that, the heap grows
-    to its final size. The maximum is used because the kernel may reclaim pages temporarily.
+    Reports the slope of the running maximum over the last two thirds: before that, the
+    heap grows to its final size. The maximum is used because the kernel may reclaim
+    pages temporarily.
     """
     for engine in ENGINES:
         with tempfile.TemporaryDirectory() as directory:
-            words = f"digits --train.steps {count} --train.epochs {count} --train.engine {engine}"
+            words = (
+                f"digits --train.steps {count} --train.epochs {count} --train.engine"
+                f" {engine}"
+            )
             more = "--export.no-enabled --log.no-progress --run-directory run"
-            command = [sys.executable, "-m", "pipeline.fit", *words.split(), *more.split()]
+            command = [
+                sys.executable,
+                "-m",
+                "pipeline.fit",
+                *words.split(),
+                *more.split(),
+            ]
             run = subprocess.Popen(command, cwd=directory, stdout=subprocess.DEVNULL)
-            log, memory, epochs = Path(directory, "run/log.jsonl"), psutil.Process(run.pid), []
+            log, memory, epochs = (
+                Path(directory, "run/log.jsonl"),
+                psutil.Process(run.pid),
+                [],
+            )
             while run.poll() is None:
-                done = log.read_text(encoding="utf-8").count("\n") if log.exists() else 0
+                done = (
+                    log.read_text(encoding="utf-8").count("\n") if log.exists() else 0
+                )
                 if done > len(epochs):
                     epochs += [memory.memory_info().rss] * (done - len(epochs))
                 time.sleep(0.05)
@@ -75,16 +102,20 @@ def steps(count: int = 4500) -> None:
         slope = np.polyfit([each * n for n in late], [peaks[n] for n in late], 1)[0]
         first, last = (peaks[n] for n in (late[0], -1))
         print(
-            f"{engine}: {1000 * slope:+.2f} MB per 1,000 steps in the last two thirds of "
-            f"{count:,} ({first:.0f} to {last:.0f} MB)",
+            f"{engine}: {1000 * slope:+.2f} MB per 1,000 steps in the last two thirds"
+            f" of {count:,} ({first:.0f} to {last:.0f} MB)",
             flush=True,
         )
 
 
 def fits(count: int = 50) -> None:
-    """Measures resident memory after each run of 44 steps in one process, from the sixth run on."""
+    """Measures resident memory after each run of 44 steps in one process, from the
+    sixth run on.
+    """
     if count < 10:
-        raise SystemExit("fits needs at least 10 runs: the first five are not evaluated")
+        raise SystemExit(
+            "fits needs at least 10 runs: the first five are not evaluated"
+        )
     for engine in ENGINES:
         words = [sys.executable, __file__, "child", engine, str(count)]
         subprocess.run(words, check=True)
@@ -108,11 +139,16 @@ def child(engine: str, count: str) -> None:
         gc.collect()
         sizes.append(memory.memory_info().rss / 1e6)
     slope = np.polyfit(range(len(sizes) - 5), sizes[5:], 1)[0]
-    print(f"{engine}: {slope:+.2f} MB per run ({sizes[5]:.0f} to {sizes[-1]:.0f} MB)", flush=True)
+    print(
+        f"{engine}: {slope:+.2f} MB per run ({sizes[5]:.0f} to {sizes[-1]:.0f} MB)",
+        flush=True,
+    )
 
 
 def saves() -> None:
-    """Measures the fraction of training time spent in `Checkpoints.save`, over 3,000 steps."""
+    """Measures the fraction of training time spent in `Checkpoints.save`, over 3,000
+    steps.
+    """
     from pipeline.fit import fit
     from pipeline.training.checkpoints import Checkpoints
     from pipeline.training.trainer import Trainer
@@ -140,7 +176,10 @@ def saves() -> None:
             log={"progress": False},
         )
     saving, total = (sum(spent[name]) for name in ("saving", "training"))
-    print(f"{len(spent['saving'])} checkpoints, {saving / total:.2%} of {total:.0f} s of training")
+    print(
+        f"{len(spent['saving'])} checkpoints, {saving / total:.2%} of {total:.0f} s of"
+        " training"
+    )
 
 
 def main(arguments: list[str]) -> int:

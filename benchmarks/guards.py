@@ -2,8 +2,8 @@
 
     python benchmarks/guards.py    # 8x8x1 (digits) and 32x32x3, `convnet`, batch 32, one thread
 
-Whole runs with and without guards differ by less than two identical runs do, so the added
-operations are timed separately, by CPU time, alternating with the step.
+Whole runs with and without guards differ by less than two identical runs do, so the
+added operations are timed separately, by CPU time, alternating with the step.
 """
 
 import statistics
@@ -27,18 +27,27 @@ def main() -> None:
     """Prints the medians for both image sizes."""
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    settings = command_line.recipe("digits").changed(train={"epochs": 1000}, data={"augment": {}})
+    settings = command_line.recipe("digits").changed(
+        train={"epochs": 1000}, data={"augment": {}}
+    )
     machine = environment.start(settings.runtime)
     for shape in ((8, 8, 1), (32, 32, 3)):
         measure(settings, machine, shape)
 
 
 def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
-    """Times, for one image size, the step and its gradient check without and with guards."""
+    """Times, for one image size, the step and its gradient check without and with
+    guards.
+    """
     model, batches = prepared(settings, machine, shape)
-    calls, tickets = distributed.Calls(model, "train", batches), iter(distributed.tickets(batches))
+    calls, tickets = (
+        distributed.Calls(model, "train", batches),
+        iter(distributed.tickets(batches)),
+    )
     calls.begin(batches.epochs - 1)
-    gradients = [tf.random.normal(variable.shape) for variable in model.trainable_variables]
+    gradients = [
+        tf.random.normal(variable.shape) for variable in model.trainable_variables
+    ]
     plain, guarded = repeated(model, gradients, False), repeated(model, gradients, True)
     timed = {
         "step": lambda: cpu_seconds(lambda: calls(tickets)["loss"].numpy(), STEPS),
@@ -53,12 +62,15 @@ def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
     variables = [variable for group in model.state.values() for variable in group]
     check = cpu_seconds(lambda: checkpoints.require_finite(variables, 1), 1)
     print(
-        f"{'x'.join(map(str, shape))}: step {1e3 * step:.1f} ms, guards add {1e6 * added:.0f} us, "
-        f"{added / step:.2%}; check before a save {1e3 * check:.0f} ms"
+        f"{'x'.join(map(str, shape))}: step {1e3 * step:.1f} ms, guards add"
+        f" {1e6 * added:.0f} us, {added / step:.2%}; check before a save"
+        f" {1e3 * check:.0f} ms"
     )
 
 
-def prepared(settings: Any, machine: Any, shape: tuple[int, int, int]) -> tuple[Any, Any]:
+def prepared(
+    settings: Any, machine: Any, shape: tuple[int, int, int]
+) -> tuple[Any, Any]:
     """Returns (model, batches) with random images."""
     generator, count = np.random.default_rng(0), 640
     metadata = {"class_names": [str(n) for n in range(10)], "image_shape": list(shape)}
@@ -70,15 +82,22 @@ def prepared(settings: Any, machine: Any, shape: tuple[int, int, int]) -> tuple[
     split = splits.Split(example_store.Memory(columns), np.arange(count))
     batches = batching.training(split, settings.train, 0)
     model = build(
-        registry.load("tasks", "image_classification")(metadata), settings, machine, batches
+        registry.load("tasks", "image_classification")(metadata),
+        settings,
+        machine,
+        batches,
     )
     model.step.set_inputs(batches, None)
     model.steps_per_execution = STEPS
     return model, batches
 
 
-def repeated(model: Any, gradients: list[tf.Tensor], guarded: bool) -> Callable[[], tf.Tensor]:
-    """Returns a function that checks a gradient many times; guarded: also loss, metrics, counts."""
+def repeated(
+    model: Any, gradients: list[tf.Tensor], guarded: bool
+) -> Callable[[], tf.Tensor]:
+    """Returns a function that checks a gradient many times; guarded: also loss,
+    metrics, counts.
+    """
     update = model.step.update
 
     def body(done: tf.Tensor, some: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -90,7 +109,9 @@ def repeated(model: Any, gradients: list[tf.Tensor], guarded: bool) -> Callable[
         halves = tf.stack([tf.nn.l2_loss(gradient) for gradient in moved])
         norm = tf.sqrt(2.0 * tf.reduce_sum(halves))
         loss = tf.reduce_sum((tf.ones([32]) + some) * tf.ones([32])) / 32
-        for variable in model.step.metrics[0].variables:  # forces the saved values to be copies
+        for variable in model.step.metrics[
+            0
+        ].variables:  # forces the saved values to be copies
             variable.value.assign_add(some)
         update.tally.good(norm, halves, model.trainable_variables)
         with tf.control_dependencies(saved):
@@ -99,7 +120,9 @@ def repeated(model: Any, gradients: list[tf.Tensor], guarded: bool) -> Callable[
 
     def loop() -> tf.Tensor:
         start = (tf.constant(0), tf.constant(0.0))
-        return tf.while_loop(lambda done, _: done < REPEATED, body, start, parallel_iterations=1)[1]
+        return tf.while_loop(
+            lambda done, _: done < REPEATED, body, start, parallel_iterations=1
+        )[1]
 
     return tf.function(loop, autograph=False)
 

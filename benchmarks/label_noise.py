@@ -2,10 +2,10 @@
 
     python benchmarks/label_noise.py [SEED ...]
 
-17 % of 12,000 images of CIFAR-10 (TensorFlow Datasets, `$TFDS_DATA_DIR`) get a wrong label, drawn
-from the confusions of a weak model: logistic regression on 8 x 8 pixels. The list of `python -m
-pipeline.clean --label-noise`, with 3 folds and a small network, is compared with cleanlab's own
-filters on the same out-of-fold probabilities.
+17 % of 12,000 images of CIFAR-10 (TensorFlow Datasets, `$TFDS_DATA_DIR`) get a wrong
+label, drawn from the confusions of a weak model: logistic regression on 8 x 8 pixels.
+The list of `python -m pipeline.clean --label-noise`, with 3 folds and a small network,
+is compared with cleanlab's own filters on the same out-of-fold probabilities.
 """
 
 import sys
@@ -17,11 +17,24 @@ import numpy as np
 
 COUNT, SHARE, FOLDS = 12_000, 0.17, 3
 FILTERS = ("prune_by_noise_rate", "prune_by_class", "both", "confident_learning")
-NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+NAMES = [
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+]
 
 
 def pictures():
-    """Returns (images, labels, confusion matrix of the weak model with a zero diagonal)."""
+    """Returns (images, labels, confusion matrix of the weak model with a zero
+    diagonal).
+    """
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import confusion_matrix
     from sklearn.model_selection import cross_val_predict
@@ -50,7 +63,9 @@ def decoded(example):
 
 
 def noisy(truth, confusions, seed):
-    """Returns labels with a fraction of `SHARE` wrong, in proportion to the confusions."""
+    """Returns labels with a fraction of `SHARE` wrong, in proportion to
+    the confusions.
+    """
     generator, labels = np.random.default_rng(seed), truth.copy()
     counts = np.round(confusions / confusions.sum() * SHARE * COUNT).astype(int)
     for one, row in enumerate(counts):
@@ -60,7 +75,9 @@ def noisy(truth, confusions, seed):
 
 
 def figures(name, wrong, order, listed):
-    """Prints a table row: size, precision, recall, precision of the first 100 and 500."""
+    """Prints a table row: size, precision, recall, precision of the first
+    100 and 500.
+    """
     first = wrong[order]
     print(
         f"| {name} | {listed.sum():,} | {wrong[listed].mean():.2f} | "
@@ -87,18 +104,27 @@ def measure(images, truth, confusions, seed):
             data=Data(augment={"flip": {}, "crop": {"padding": 4}}),
             model=Model(name="convnet", options={"blocks": 3, "filters": 32}),
             train=Train(
-                epochs=10, batch_size=64, optimizer="adam", learning_rate=0.002, schedule="cosine"
+                epochs=10,
+                batch_size=64,
+                optimizer="adam",
+                learning_rate=0.002,
+                schedule="cosine",
             ),
             log=Log(progress=False, tensorboard=False),
         )
         source = registry.load("sources", "arrays")(path=path)
         start = time.monotonic()
-        out = label_noise.out_of_fold(config, source, [], FOLDS, Path(directory), fit=fit)
+        out = label_noise.out_of_fold(
+            config, source, [], FOLDS, Path(directory), fit=fit
+        )
         seconds = time.monotonic() - start
     label_noise.suspicious(out, NAMES)
     given, probabilities = out["truth"].astype(np.int64), out["probabilities"]
     wrong = given != truth[out["id"]]
-    print(f"seed {seed}: {wrong.mean():.3f} of {COUNT:,} labels are wrong, {seconds:.0f} s")
+    print(
+        f"seed {seed}: {wrong.mean():.3f} of {COUNT:,} labels are wrong,"
+        f" {seconds:.0f} s"
+    )
     print("| list | labels | precision | recall | first 100 | first 500 |")
     print("|---|---|---|---|---|---|")
     figures("this package", wrong, *label_noise.rank(given, probabilities))

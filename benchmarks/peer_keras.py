@@ -1,8 +1,9 @@
-"""Trains with plain Keras, for comparison; a script that imports nothing of this package.
+"""Trains with plain Keras, for comparison; a script that imports nothing of this
+package.
 
-For each line such as `["fit, NumPy", 2.0]` of stdin (what to measure, for how many seconds), it
-prints `[images, wall seconds, CPU seconds]`. With `first-step` instead of a specification, it ends
-after its first training step.
+For each line such as `["fit, NumPy", 2.0]` of stdin (what to measure, for how many
+seconds), it prints `[images, wall seconds, CPU seconds]`. With `first-step` instead of
+a specification, it ends after its first training step.
 """
 
 import functools
@@ -37,7 +38,10 @@ def _sequential(x, dropout=0.5):
 
 
 def _lenet(x):
-    for filters, padding in ((6, "same"), (16, "valid" if x.shape[1] >= 10 else "same")):
+    for filters, padding in (
+        (6, "same"),
+        (16, "valid" if x.shape[1] >= 10 else "same"),
+    ):
         x = layers.Conv2D(filters, 5, padding=padding, activation="relu")(x)
         x = layers.MaxPooling2D(2)(x)
     x = layers.Dense(120, activation="relu")(layers.Flatten()(x))
@@ -60,7 +64,12 @@ def _resnet18(x, momentum=0.9):
     return layers.GlobalAveragePooling2D()(x)
 
 
-_NETWORKS = {"convnet": _convnet, "sequential": _sequential, "lenet": _lenet, "resnet18": _resnet18}
+_NETWORKS = {
+    "convnet": _convnet,
+    "sequential": _sequential,
+    "lenet": _lenet,
+    "resnet18": _resnet18,
+}
 
 
 def _built(spec, shape):
@@ -91,7 +100,8 @@ def _main(spec):
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     images, labels = (
-        np.load(f"{spec['data']}/{name}.npy", allow_pickle=False) for name in ("image", "label")
+        np.load(f"{spec['data']}/{name}.npy", allow_pickle=False)
+        for name in ("image", "label")
     )
     batch = spec["batch"]
     whole = len(images) // batch * batch  # the last batch of an epoch is full, too
@@ -106,8 +116,14 @@ def _main(spec):
     def fit_dataset(seconds):
         import tensorflow as tf
 
-        examples = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(10_000).repeat()
-        scaled = examples.map(lambda x, y: (tf.cast(x, tf.float32) / 255, y), tf.data.AUTOTUNE)
+        examples = (
+            tf.data.Dataset.from_tensor_slices((images, labels))
+            .shuffle(10_000)
+            .repeat()
+        )
+        scaled = examples.map(
+            lambda x, y: (tf.cast(x, tf.float32) / 255, y), tf.data.AUTOTUNE
+        )
         data = scaled.batch(batch).prefetch(tf.data.AUTOTUNE)
         return fit(seconds, data, steps_per_epoch=len(x) // batch)
 
@@ -134,9 +150,16 @@ def _first_step():
 
     digits = load_digits()
     x = digits.images[..., None].astype("float32") / 16
-    spec = {"network": "convnet", "options": {"blocks": 3}, "classes": 10, "optimizer": "adam"}
+    spec = {
+        "network": "convnet",
+        "options": {"blocks": 3},
+        "classes": 10,
+        "optimizer": "adam",
+    }
     model = _built({**spec, "learning_rate": 0.002, "momentum": 0.0}, x.shape[1:])
-    stop = keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: os._exit(0))
+    stop = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: os._exit(0)
+    )
     model.fit(x, digits.target, batch_size=32, epochs=40, verbose=0, callbacks=[stop])
 
 

@@ -1,8 +1,8 @@
 """Trains with PyTorch, for comparison; a script that imports nothing of this package.
 
-For each line such as `["eager bfloat16", 2.0]` of stdin (what to measure, for how many seconds), it
-prints `[images, wall seconds, CPU seconds]`, or what failed. The data stay on the device as
-uint8, and memory is channels_last.
+For each line such as `["eager bfloat16", 2.0]` of stdin (what to measure, for how many
+seconds), it prints `[images, wall seconds, CPU seconds]`, or what failed. The data stay
+on the device as uint8, and memory is channels_last.
 """
 
 import itertools
@@ -35,8 +35,18 @@ def _sequential(channels, side, dropout=0.5):
 
 def _lenet(channels, side):
     yield from (nn.Conv2d(channels, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2))
-    yield from (nn.Conv2d(6, 16, 5, padding=2 * (side < 10)), nn.ReLU(), nn.MaxPool2d(2))
-    yield from (nn.Flatten(), nn.LazyLinear(120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
+    yield from (
+        nn.Conv2d(6, 16, 5, padding=2 * (side < 10)),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+    )
+    yield from (
+        nn.Flatten(),
+        nn.LazyLinear(120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+    )
 
 
 class _Block(nn.Module):
@@ -46,7 +56,9 @@ class _Block(nn.Module):
         second = _normalized(filters, filters, 3, 1, momentum)
         self.branch = nn.Sequential(*first, nn.ReLU(), *second)
         changes = before != filters
-        self.shortcut = nn.Sequential(*_normalized(before, filters, 1, stride, momentum) * changes)
+        self.shortcut = nn.Sequential(
+            *_normalized(before, filters, 1, stride, momentum) * changes
+        )
 
     def forward(self, x):
         return torch.relu(self.shortcut(x) + self.branch(x))
@@ -65,7 +77,12 @@ def _resnet18(channels, side, momentum=0.9):
     yield from (nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-_NETWORKS = {"convnet": _convnet, "sequential": _sequential, "lenet": _lenet, "resnet18": _resnet18}
+_NETWORKS = {
+    "convnet": _convnet,
+    "sequential": _sequential,
+    "lenet": _lenet,
+    "resnet18": _resnet18,
+}
 
 
 def _step(spec, images, labels, compiles, dtype):
@@ -73,9 +90,13 @@ def _step(spec, images, labels, compiles, dtype):
     side, channels = images.shape[2:]
     body = _NETWORKS[spec["network"]](channels, side, **spec["options"])
     model = nn.Sequential(*body, nn.LazyLinear(spec["classes"])).to(images.device)
-    model(images[:2].permute(0, 3, 1, 2).float())  # LazyLinear learns the size of its input
+    model(
+        images[:2].permute(0, 3, 1, 2).float()
+    )  # LazyLinear learns the size of its input
     model = model.to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), spec["learning_rate"], spec["momentum"])
+    optimizer = torch.optim.SGD(
+        model.parameters(), spec["learning_rate"], spec["momentum"]
+    )
     if spec["optimizer"] == "adam":
         optimizer = torch.optim.Adam(model.parameters(), spec["learning_rate"])
     if compiles:
@@ -102,7 +123,8 @@ def _main(spec):
     torch.backends.cudnn.benchmark = True
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found = (
-        np.load(f"{spec['data']}/{name}.npy", allow_pickle=False) for name in ("image", "label")
+        np.load(f"{spec['data']}/{name}.npy", allow_pickle=False)
+        for name in ("image", "label")
     )
     images, labels = (torch.from_numpy(array).to(device) for array in found)
     steps = {}
@@ -110,7 +132,9 @@ def _main(spec):
     def run(name, seconds):
         if name not in steps:
             way, dtype = name.split()
-            steps[name] = _step(spec, images, labels, way == "compiled", getattr(torch, dtype))
+            steps[name] = _step(
+                spec, images, labels, way == "compiled", getattr(torch, dtype)
+            )
         steps[name]().item()
         count, wall, cpu = 0, time.perf_counter(), time.process_time()
         while time.perf_counter() < wall + seconds:
@@ -125,7 +149,9 @@ def _main(spec):
         try:
             answer = run(*json.loads(line))
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"}
+            answer = {
+                "error": f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            }
         print(json.dumps(answer), file=answers, flush=True)
 
 

@@ -1,4 +1,6 @@
-"""Writes images like photographs: python benchmarks/photographs.py DIRECTORY COUNT [SIDE]"""
+"""Writes images like photographs: python benchmarks/photographs.py DIRECTORY COUNT
+[SIDE]
+"""
 
 import sys
 from pathlib import Path
@@ -16,7 +18,9 @@ def photographs(directory: Path, count: int, side: int, distinct: int = 500) -> 
         if number >= distinct:
             path.hardlink_to(path.with_name(f"{number % distinct}.jpg"))
             continue
-        coarse = Image.fromarray(generator.integers(0, 256, (side // 4, side // 4, 3), np.uint8))
+        coarse = Image.fromarray(
+            generator.integers(0, 256, (side // 4, side // 4, 3), np.uint8)
+        )
         coarse.resize((side, side), Image.Resampling.BICUBIC).save(path, quality=90)
 
 

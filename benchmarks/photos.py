@@ -1,10 +1,12 @@
-"""Compares the recipe `photos` with the other recipes and with plain Keras, in the same time.
+"""Compares the recipe `photos` with the other recipes and with plain Keras, in the same
+time.
 
     python benchmarks/photos.py TFDS_DIR FOLDER [SECONDS]
 
-TFDS_DIR contains cifar10 and fashion_mnist of TensorFlow Datasets. FOLDER gets three data sets as
-folders of images, unless they exist, and the runs. Two processes run at a time, each with one
-thread. Prints a row for each run: test accuracy, epochs, CPU seconds.
+TFDS_DIR contains cifar10 and fashion_mnist of TensorFlow Datasets. FOLDER gets three
+data sets as folders of images, unless they exist, and the runs. Two processes run at a
+time, each with one thread. Prints a row for each run: test accuracy, epochs, CPU
+seconds.
 """
 
 import json
@@ -18,7 +20,8 @@ from pathlib import Path
 import numpy as np
 
 ANIMALS = (2, 3, 4, 5, 6)  # bird, cat, deer, dog, frog
-# Name -> data set, classes, images of train, validation and test, side that they are enlarged to.
+# Name -> data set, classes, images of train, validation and test, side that they are
+# enlarged to.
 SETS = {
     "animals": ("cifar10", ANIMALS, (3022, 432, 4000), 128),
     "cifar500": ("cifar10", range(10), (400, 100, 4000), None),
@@ -38,7 +41,9 @@ def write(name: str, tfds_dir: str, folder: Path) -> None:
 
     source, classes, counts, side = SETS[name]
     for first, splits in (("train", ("train", "validation")), ("test", ("test",))):
-        data = tfds.as_numpy(tfds.load(source, split=first, data_dir=tfds_dir, batch_size=-1))
+        data = tfds.as_numpy(
+            tfds.load(source, split=first, data_dir=tfds_dir, batch_size=-1)
+        )
         order = np.random.default_rng(0).permutation(len(data["label"]))
         order = order[np.isin(data["label"][order], list(classes))]
         for split, count in zip(("train", "validation", "test"), counts, strict=True):
@@ -57,7 +62,9 @@ def write(name: str, tfds_dir: str, folder: Path) -> None:
 
 
 def plain_keras(data: str, side: int, seconds: float, seed: int) -> None:
-    """A small network as in Keras's tutorials, with its weights of the best validation accuracy."""
+    """A small network as in Keras's tutorials, with its weights of the best validation
+    accuracy.
+    """
     start = time.monotonic()
     import keras
     import tensorflow as tf
@@ -66,7 +73,11 @@ def plain_keras(data: str, side: int, seconds: float, seed: int) -> None:
     layers = keras.layers
 
     def load(split: str) -> tf.data.Dataset:
-        options = {"image_size": (side, side), "shuffle": split == "train", "seed": seed}
+        options = {
+            "image_size": (side, side),
+            "shuffle": split == "train",
+            "seed": seed,
+        }
         return keras.utils.image_dataset_from_directory(
             f"{data}/{split}", batch_size=32, verbose=False, **options
         )
@@ -78,7 +89,11 @@ def plain_keras(data: str, side: int, seconds: float, seed: int) -> None:
     for filters in (32, 64, 128):
         blocks += [layers.Conv2D(filters, 3, padding="same", activation="relu")]
         blocks += [layers.MaxPooling2D()]
-    augment = [layers.RandomFlip("horizontal"), layers.RandomRotation(0.1), layers.RandomZoom(0.1)]
+    augment = [
+        layers.RandomFlip("horizontal"),
+        layers.RandomRotation(0.1),
+        layers.RandomZoom(0.1),
+    ]
     end = [layers.Dropout(0.2), layers.Flatten(), layers.Dense(128, activation="relu")]
     inputs = [keras.Input((side, side, 3)), *augment, layers.Rescaling(1 / 255)]
     model = keras.Sequential([*inputs, *blocks, *end, layers.Dense(classes)])
@@ -91,7 +106,10 @@ def plain_keras(data: str, side: int, seconds: float, seed: int) -> None:
         def on_epoch_end(self, epoch, logs):
             self.epochs += 1
             if logs["val_accuracy"] > self.accuracy:
-                self.accuracy, self.weights = logs["val_accuracy"], self.model.get_weights()
+                self.accuracy, self.weights = (
+                    logs["val_accuracy"],
+                    self.model.get_weights(),
+                )
 
         def on_train_batch_end(self, batch, logs):
             if time.monotonic() - start > seconds - 8:
@@ -101,21 +119,48 @@ def plain_keras(data: str, side: int, seconds: float, seed: int) -> None:
     data = {"validation_data": validation.cache(), "callbacks": [best]}
     model.fit(train, epochs=10_000, verbose=0, **data)
     model.set_weights(best.weights)
-    print(json.dumps({"accuracy": model.evaluate(test, verbose=0)[1], "epochs": best.epochs}))
+    print(
+        json.dumps(
+            {"accuracy": model.evaluate(test, verbose=0)[1], "epochs": best.epochs}
+        )
+    )
 
 
 def run(name: str, method: str, seed: int, folder: Path, seconds: float) -> None:
     """Runs one method in its own process, and prints a row."""
     data, place = folder / name, folder / "runs" / f"{name}-{method}-{seed}"
     if method == "keras":
-        words = [__file__, "--keras", str(data), str(SIDES[name]), str(seconds), str(seed)]
+        words = [
+            __file__,
+            "--keras",
+            str(data),
+            str(SIDES[name]),
+            str(seconds),
+            str(seed),
+        ]
     else:
-        words = ["-m", "pipeline.fit", *([str(data)] if method == "photos" else [method])]
-        words += ["--run-directory", str(place), "--time-limit", f"{seconds:.0f}s", "--no-export"]
+        words = [
+            "-m",
+            "pipeline.fit",
+            *([str(data)] if method == "photos" else [method]),
+        ]
+        words += [
+            "--run-directory",
+            str(place),
+            "--time-limit",
+            f"{seconds:.0f}s",
+            "--no-export",
+        ]
         words += ["--seed", str(seed)]
         if method != "photos":
             source = ["--source.name", "folder", "--source.path", str(data)]
-            words += [*source, "--image-size", str(SIDES[name]), "--epochs", str(OTHERS[method])]
+            words += [
+                *source,
+                "--image-size",
+                str(SIDES[name]),
+                "--epochs",
+                str(OTHERS[method]),
+            ]
     threads = dict.fromkeys(("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"), "1")
     place.parent.mkdir(exist_ok=True)
     log = place.with_suffix(".log")
@@ -137,7 +182,10 @@ def run(name: str, method: str, seed: int, folder: Path, seconds: float) -> None
         found = json.loads((place / "result.json").read_text())
         accuracy, epochs = found["test"]["accuracy"], found["epochs"]
     cpu = used.ru_utime + used.ru_stime
-    row = f"{name:10} {method:18} seed {seed} {accuracy:.4f} {epochs:5} epochs {cpu:6.0f} s CPU"
+    row = (
+        f"{name:10} {method:18} seed {seed} {accuracy:.4f} {epochs:5} epochs {cpu:6.0f}"
+        " s CPU"
+    )
     print(row, flush=True)
 
 

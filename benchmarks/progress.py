@@ -1,9 +1,10 @@
-"""CPU time of the bar and of the points for TensorBoard: python benchmarks/progress.py [ROUNDS]
+"""CPU time of the bar and of the points for TensorBoard: python benchmarks/progress.py
+[ROUNDS]
 
-Each round trains `digits` (batch 4, 314 steps per epoch, 4 epochs, 4 steps per call) without, with,
-with and without the callbacks `progress` and `metric_logger`, the bar being drawn for a terminal.
-Prints quartiles of the CPU time that they add, and the fraction of the time that is spent within
-what they do after each call.
+Each round trains `digits` (batch 4, 314 steps per epoch, 4 epochs, 4 steps per call)
+without, with, with and without the callbacks `progress` and `metric_logger`, the bar
+being drawn for a terminal. Prints quartiles of the CPU time that they add, and the
+fraction of the time that is spent within what they do after each call.
 """
 
 import contextlib
@@ -45,7 +46,9 @@ def main(rounds: int = 15) -> None:
     from pipeline.utils import progress_bar
 
     os.environ["TERM"] = "xterm"
-    settings = command_line.recipe("digits").changed(train={"batch_size": 4, "epochs": 4})
+    settings = command_line.recipe("digits").changed(
+        train={"batch_size": 4, "epochs": 4}
+    )
     machine, data = environment.start(settings.runtime), dataset.load(settings)
     batches = batching.training(data.splits["train"], settings.train, 0)
     model = build(data.task, settings, machine, batches)
@@ -70,7 +73,10 @@ def main(rounds: int = 15) -> None:
                         stops=Stops(),
                     )
                     found = [Progress(context), MetricLogger(context)]
-                    spent = [timed(one, ["on_train_batch_end"], perf_counter) for one in found]
+                    spent = [
+                        timed(one, ["on_train_batch_end"], perf_counter)
+                        for one in found
+                    ]
                     start, begin = process_time(), perf_counter()
                     engine(model, batches, None, found * shown)
                     cost[shown] += process_time() - start

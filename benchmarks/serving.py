@@ -2,9 +2,9 @@
 
     python benchmarks/serving.py [ROUNDS]
 
-Uses the loader and session of the server. The model is an untrained `convnet` on random images,
-8x8x1 (digits) and 32x32x3 (CIFAR-10), in float32, on the CPU. `python -m pipeline.bench` measures
-latency and throughput.
+Uses the loader and session of the server. The model is an untrained `convnet` on random
+images, 8x8x1 (digits) and 32x32x3 (CIFAR-10), in float32, on the CPU. `python -m
+pipeline.bench` measures latency and throughput.
 """
 
 import json
@@ -58,22 +58,31 @@ def exported(shape: tuple[int, int, int]) -> Iterator[Path]:
 
 
 def first(rounds: int = 10) -> None:
-    """Starts a process per round that loads, warms up (except twice) and queries the version."""
+    """Starts a process per round that loads, warms up (except twice) and queries the
+    version.
+    """
     for shape in SHAPES:
         with exported(shape) as directory:
             for warmed in ("warm", "cold"):
                 measured: dict[str, list[float]] = {}
                 for _ in range(rounds if warmed == "warm" else 2):
                     words = [sys.executable, __file__, "child", str(directory), warmed]
-                    out = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+                    out = subprocess.run(
+                        words, check=True, capture_output=True, text=True
+                    ).stdout
                     for what, ratio in json.loads(out.splitlines()[-1]).items():
                         measured.setdefault(what, []).append(ratio)
                 for what, ratios in measured.items():
-                    report(f"{name_of(shape)}: {warmed}, first / median of next, {what}", ratios)
+                    report(
+                        f"{name_of(shape)}: {warmed}, first / median of next, {what}",
+                        ratios,
+                    )
 
 
 def child(directory: str, warmed: str) -> None:
-    """Runs one round in a process without TensorFlow's Python package, like a server."""
+    """Runs one round in a process without TensorFlow's Python package,
+    like a server.
+    """
     from pipeline.export import proof, warmup
     from pipeline.serving.savedmodel_session import Session
 
@@ -81,16 +90,24 @@ def child(directory: str, warmed: str) -> None:
     if warmed == "warm":
         warmup.check(session, Path(directory))
     requests = {
-        f"{signature} {size}": (signature, {n: v[-size:] for n, v in sides["inputs"].items()})
-        for signature, sides in proof.read_golden(Path(directory) / proof.GOLDEN).items()
+        f"{signature} {size}": (
+            signature,
+            {n: v[-size:] for n, v in sides["inputs"].items()},
+        )
+        for signature, sides in proof.read_golden(
+            Path(directory) / proof.GOLDEN
+        ).items()
         for size in (1, 8, 64)
     }
     took: dict[str, list[float]] = {what: [] for what in requests}
-    # Alternate, so that later requests find the CPU caches in the same state as the first one.
+    # Alternate, so that later requests find the CPU caches in the same state as the
+    # first one.
     for _ in range(1 + STEADY):
         for what, request in requests.items():
             took[what].append(seconds(lambda r=request: session.run(*r)))
-    print(json.dumps({what: t[0] / statistics.median(t[1:]) for what, t in took.items()}))
+    print(
+        json.dumps({what: t[0] / statistics.median(t[1:]) for what, t in took.items()})
+    )
 
 
 def seconds(call: Callable[[], Any]) -> float:
@@ -108,7 +125,10 @@ def name_of(shape: tuple[int, ...]) -> str:
 def report(name: str, ratios: list[float]) -> None:
     """Prints the median and the spread of the ratios."""
     low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    spread = f"half in {low:.3f} to {high:.3f}, all in {min(ratios):.3f} to {max(ratios):.3f}"
+    spread = (
+        f"half in {low:.3f} to {high:.3f}, all in {min(ratios):.3f} to"
+        f" {max(ratios):.3f}"
+    )
     print(f"{name}: {median:.3f} ({spread}, {len(ratios)} rounds)", flush=True)
 
 

@@ -1,8 +1,10 @@
-"""Compares the training speeds of two replicas and one: python benchmarks/speed.py [ROUNDS]
+"""Compares the training speeds of two replicas and one: python benchmarks/speed.py
+[ROUNDS]
 
-The model is `convnet` on generated images of CIFAR-10's shape, batch 128, float32. Only ratios
-within one run are meaningful on a shared machine. Prints the median, quartiles, minimum and maximum
-of these ratios. `python -m pipeline.bench` compares the two engines.
+The model is `convnet` on generated images of CIFAR-10's shape, batch 128, float32. Only
+ratios within one run are meaningful on a shared machine. Prints the median, quartiles,
+minimum and maximum of these ratios. `python -m pipeline.bench` compares the two
+engines.
 """
 
 import dataclasses
@@ -59,27 +61,44 @@ def speed(machine: object, model: object, batches: object) -> float:
 def replicas(rounds: int = 5) -> None:
     """Compares one replica, two replicas, and two independent processes.
 
-    Each measurement runs in a new process, because a process cannot change its cores and devices.
-    Each replica has one core: its operations do not use the other replica's core. Two independent
-    processes running at the same time show the highest possible throughput.
+    Each measurement runs in a new process, because a process cannot change its cores
+    and devices. Each replica has one core: its operations do not use the other
+    replica's core. Two independent processes running at the same time show the highest
+    possible throughput.
     """
     alone = {**os.environ, "TF_NUM_INTRAOP_THREADS": "1"}
     measured = {"1 on 1 core": [], "2 on 2 cores": [], "1 on 1 core, two processes": []}
     for _ in range(rounds):
         for values, jobs in zip(
-            measured.values(), ([(1, "0")], [(2, "01")], [(1, "0"), (1, "1")]), strict=True
+            measured.values(),
+            ([(1, "0")], [(2, "01")], [(1, "0"), (1, "1")]),
+            strict=True,
         ):
-            words = [[sys.executable, __file__, "child", str(n), cores] for n, cores in jobs]
-            children = [subprocess.Popen(w, stdout=subprocess.PIPE, env=alone) for w in words]
+            words = [
+                [sys.executable, __file__, "child", str(n), cores] for n, cores in jobs
+            ]
+            children = [
+                subprocess.Popen(w, stdout=subprocess.PIPE, env=alone) for w in words
+            ]
             outputs = [child.communicate()[0] for child in children]
             values.append(sum(json.loads(out.splitlines()[-1]) for out in outputs))
     one, two, apart = measured.values()
-    report("2 on 2 cores / 1 on 1 core", [b / a for a, b in zip(one, two, strict=True)], measured)
-    report("two processes / 1 on 1 core", [b / a for a, b in zip(one, apart, strict=True)], {})
+    report(
+        "2 on 2 cores / 1 on 1 core",
+        [b / a for a, b in zip(one, two, strict=True)],
+        measured,
+    )
+    report(
+        "two processes / 1 on 1 core",
+        [b / a for a, b in zip(one, apart, strict=True)],
+        {},
+    )
 
 
 def child(count: str, cores: str) -> None:
-    """Runs one measurement after four steps that trace; `cores` are indices of allowed cores."""
+    """Runs one measurement after four steps that trace; `cores` are indices of allowed
+    cores.
+    """
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, [allowed[int(place)] for place in cores])
     machine, model, batches = prepare(int(count))
@@ -90,7 +109,10 @@ def child(count: str, cores: str) -> None:
 def report(name: str, ratios: list[float], measured: dict[str, list[float]]) -> None:
     """Prints the spread of the ratios and the median of each measurement."""
     low, median, high = statistics.quantiles(ratios, n=4, method="inclusive")
-    spread = f"half in {low:.3f} to {high:.3f}, all in {min(ratios):.3f} to {max(ratios):.3f}"
+    spread = (
+        f"half in {low:.3f} to {high:.3f}, all in {min(ratios):.3f} to"
+        f" {max(ratios):.3f}"
+    )
     print(f"{name}: {median:.3f} ({spread}, {len(ratios)} rounds)")
     for each, values in measured.items():
         print(f"  {each}: {statistics.median(values):,.0f} images/s")

@@ -2,10 +2,10 @@
 
     python benchmarks/time_to_accuracy.py TFDS_DIR [ROUNDS]
 
-One is plain Keras: the network of `cifar10_sequential` and Adam, `fit` on NumPy arrays in batches
-of 32 for 10 epochs. The other is `pipeline fit cifar10_convnet` with the options below. The times
-are those from the start of a process until it prints its test accuracy, imports included. Prints a
-row for each process, and the ratio of the medians.
+One is plain Keras: the network of `cifar10_sequential` and Adam, `fit` on NumPy arrays
+in batches of 32 for 10 epochs. The other is `pipeline fit cifar10_convnet` with the
+options below. The times are those from the start of a process until it prints its test
+accuracy, imports included. Prints a row for each process, and the ratio of the medians.
 """
 
 import json
@@ -36,7 +36,9 @@ def plain_keras(tfds_dir: str) -> None:
     (x, y), (test_x, test_y) = (
         (data["image"].astype("float32") / 255, data["label"])
         for data in (
-            tfds.as_numpy(tfds.load("cifar10", split=split, data_dir=tfds_dir, batch_size=-1))
+            tfds.as_numpy(
+                tfds.load("cifar10", split=split, data_dir=tfds_dir, batch_size=-1)
+            )
             for split in ("train", "test")
         )
     )
@@ -71,7 +73,13 @@ def main() -> None:
         seconds["keras"].append(taken)
         print(f"keras     {float(said.split()[1]):.4f} {taken:6.1f} s", flush=True)
         with tempfile.TemporaryDirectory() as folder:
-            words = ["-m", "pipeline.fit", "cifar10_convnet", *OPTIONS.split(), *_PRECISION]
+            words = [
+                "-m",
+                "pipeline.fit",
+                "cifar10_convnet",
+                *OPTIONS.split(),
+                *_PRECISION,
+            ]
             words += ["--seed", str(seed), "--run-directory", f"{folder}/run"]
             taken, _ = timed(*words)
             found = json.loads(Path(folder, "run/result.json").read_text())

@@ -1,13 +1,15 @@
-"""Measures how much time it saves to trace the training step while examples are decoded.
+"""Measures how much time it saves to trace the training step while examples are
+decoded.
 
     python benchmarks/tracing_overlap.py TFDS_DIR FOLDER [PAIRS]
 
-Prints the seconds of alternating pairs, and the median and range of what the overlap saves:
+Prints the seconds of alternating pairs, and the median and range of what the overlap
+saves:
 
-- decoding CIFAR-10 into memory, and building `convnet` and tracing its step for a small part that
-  was decoded before: one after the other, or at the same time in two threads;
-- the first step of `convnet` on images of 224 pixels in FOLDER, which are decoded in each epoch:
-  decoding begins after tracing, or at the same time, as in this package.
+- decoding CIFAR-10 into memory, and building `convnet` and tracing its step for a small
+  part that was decoded before: one after the other, or at the same time in two threads;
+- the first step of `convnet` on images of 224 pixels in FOLDER, which are decoded in
+  each epoch: decoding begins after tracing, or at the same time, as in this package.
 """
 
 import os
@@ -94,7 +96,9 @@ def compare(name: str, seconds: Callable[[bool], float], pairs: int) -> None:
     saved = [one - other for one, other in zip(found[False], found[True], strict=True)]
     medians = [statistics.median(values) for values in found.values()]
     print(f"{name}: {medians[0]:.2f} and {medians[1]:.2f} s", end="; ")
-    print(f"saved {statistics.median(saved):.2f} s ({min(saved):.2f} to {max(saved):.2f})")
+    print(
+        f"saved {statistics.median(saved):.2f} s ({min(saved):.2f} to {max(saved):.2f})"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Sphinx: `python -m sphinx -W -b html docs build/docs`. The reference pages come from the code.
+"""Sphinx: `python -m sphinx -W -b html docs build/docs`. The reference pages come from
+the code.
 
-Where a page has the comment `<!-- NAME -->`, the result of `_NAME()` below takes its place.
+Where a page has the comment `<!-- NAME -->`, the result of `_NAME()` below takes its
+place.
 """
 
 import ast
@@ -32,23 +34,34 @@ default_role = "code"  # docstrings have single backticks around code
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 # Their defaults would fill a page; the command reference has them.
-_SIGNATURE = dict.fromkeys(("pipeline.config.config", "pipeline.config.sections"), "(**options)")
+_SIGNATURE = dict.fromkeys(
+    ("pipeline.config.config", "pipeline.config.sections"), "(**options)"
+)
 
 
 def _commands() -> str:
     """What `--help` of every command prints."""
-    words = [[sys.executable, "-m", f"pipeline.{name}", "--help"] for name in commands()]
-    environment = {**os.environ, "COLUMNS": "100", "PYTHONPATH": os.pathsep.join(sys.path)}
+    words = [
+        [sys.executable, "-m", f"pipeline.{name}", "--help"] for name in commands()
+    ]
+    environment = {
+        **os.environ,
+        "COLUMNS": "100",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
 
     def helped(command: list[str]) -> str:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=True
+        )
         return done.stdout.strip()
 
     with ThreadPoolExecutor(2) as pool:
         texts = pool.map(helped, words)
     found = zip(commands().items(), texts, strict=True)
     return "\n\n".join(
-        f"### {name}\n\n{summary}\n\n```text\n{text}\n```" for (name, summary), text in found
+        f"### {name}\n\n{summary}\n\n```text\n{text}\n```"
+        for (name, summary), text in found
     )
 
 
@@ -57,7 +70,7 @@ def _options() -> str:
     parts = [_section(Config, "")]
     for field in dataclasses.fields(Config):
         if dataclasses.is_dataclass(field.type):
-            about = (field.type.__doc__ or "").partition("\n")[0]
+            about = (field.type.__doc__ or "").partition("\n\n")[0]
             parts += [f"### {field.name}\n\n{about}", _section(field.type, field.name)]
     return "\n\n".join(parts)
 
@@ -80,7 +93,9 @@ def _registries() -> str:
             parts.append(f"#### {function.name}\n\n{_prose(function.summary)}")
             for option, about in function.options.items():
                 meaning = f": {_prose(about.meaning)}\n" if about.meaning else ""
-                default = "required" if about.default is None else f"default {about.default}"
+                default = (
+                    "required" if about.default is None else f"default {about.default}"
+                )
                 values = _prose(f"{type_hints.describe(about.hint)} ({default})")
                 parts.append(f"`{option}`\n{meaning}: *{values}*")
     return "\n\n".join(parts)
@@ -94,16 +109,23 @@ def _prose(text: str) -> str:
 
 
 def _api() -> str:
-    """The functions behind the commands, the public names of the package, the contracts."""
+    """The functions behind the commands, the public names of the package, the
+    contracts.
+    """
     functions = [name for name in commands() if _defines(f"{name}.py", name)]
     values = {name: getattr(pipeline, name) for name in pipeline.__all__}
     classes = {
-        name: f".. autoclass:: pipeline.{name}{_SIGNATURE.get(value.__module__, '')}\n   :members:"
+        name: (
+            f".. autoclass:: pipeline.{name}{_SIGNATURE.get(value.__module__, '')}\n  "
+            " :members:"
+        )
         for name, value in values.items()
         if isinstance(value, type) and value.__module__ != "pipeline.contracts"
     }
     parts = {
-        "Functions": [f".. autofunction:: pipeline.{name}.{name}" for name in functions],
+        "Functions": [
+            f".. autofunction:: pipeline.{name}.{name}" for name in functions
+        ],
         "Classes": list(classes.values()),
         "Contracts": [".. automodule:: pipeline.contracts\n   :members:"],
     }
@@ -116,7 +138,9 @@ def _api() -> str:
 def _defines(file: str, name: str) -> bool:
     path = Path(pipeline.__file__).with_name(file)
     nodes = ast.parse(path.read_bytes()).body if path.is_file() else []
-    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in nodes)
+    return any(
+        isinstance(node, ast.FunctionDef) and node.name == name for node in nodes
+    )
 
 
 def _fill(app: typing.Any, page: str, source: list[str]) -> None:
@@ -127,7 +151,9 @@ def _fill(app: typing.Any, page: str, source: list[str]) -> None:
 
 
 def _read_sections(app, what, name, value, options, lines: list[str]) -> None:
-    """Docstrings in Google's style. Napoleon itself would take `text: text` for a type."""
+    """Docstrings in Google's style. Napoleon itself would take `text:
+    text` for a type.
+    """
     if what not in ("attribute", "property"):
         lines[:] = GoogleDocstring(lines, what=what, name=name, obj=value).lines()
 

@@ -1,8 +1,9 @@
 """From images on disk to a verified SavedModel, with Keras 3 and TensorFlow.
 
-`Config` and its sections describe a run; `from pipeline.fit import fit` starts one and returns a
-`Run`; a `Client` queries an exported model. `Source` and `Task` here are sections of a `Config`;
-the base classes of the same names, for custom sources and tasks, are in `pipeline.contracts`.
+`Config` and its sections describe a run; `from pipeline.fit import fit` starts one and
+returns a `Run`; a `Client` queries an exported model. `Source` and `Task` here are
+sections of a `Config`; the base classes of the same names, for custom sources and
+tasks, are in `pipeline.contracts`.
 
 Names are imported on first use: `import pipeline` imports nothing else.
 """
@@ -36,7 +37,17 @@ __version__ = "0.1.0"
 _MODULES = {
     "Config": "pipeline.config.config",
     **dict.fromkeys(
-        ("Clean", "Data", "Export", "Log", "Model", "Runtime", "Source", "Task", "Train"),
+        (
+            "Clean",
+            "Data",
+            "Export",
+            "Log",
+            "Model",
+            "Runtime",
+            "Source",
+            "Task",
+            "Train",
+        ),
         "pipeline.config.sections",
     ),
     **dict.fromkeys(("Batches", "Decision", "Info"), "pipeline.contracts"),

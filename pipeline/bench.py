@@ -1,4 +1,6 @@
-"""Measures speed, start-up and memory on this machine, also beside Keras and PyTorch."""
+"""Measures speed, start-up and memory on this machine, also beside Keras
+and PyTorch.
+"""
 
 import contextlib
 import dataclasses
@@ -23,19 +25,25 @@ _PARTS: tuple[_Part, ...] = ("training", "serving", "startup", "memory")
 PROGRAM = "python -m pipeline.bench"
 _RECIPE = ["cifar10_convnet", "--train.batch-size", "128"]
 _ARGUMENTS = {
-    "RECIPE": f"A recipe, or the path of images; by default {' '.join(_RECIPE)}. Options of a run "
-    "may follow, such as --data.augment flip crop."
+    "RECIPE": (
+        f"A recipe, or the path of images; by default {' '.join(_RECIPE)}. Options of a"
+        " run may follow, such as --data.augment flip crop."
+    )
 }
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Measures, in interleaved rounds, the training step on one batch that stays on the device,
-    training with both engines, the input pipeline, evaluation, an export, start-up and memory.
-    Prints one table with ratios and targets, and writes a record of it."""
+    """Measures, in interleaved rounds, the training step on one batch that stays on the
+    device, training with both engines, the input pipeline, evaluation, an export,
+    start-up and memory. Prints one table with ratios and targets, and writes a record
+    of it.
+    """
 
     against: tuple[Literal["keras", "torch"], ...] = ()
-    """Also train the same network with plain Keras or PyTorch, in processes of their own."""
+    """Also train the same network with plain Keras or PyTorch, in processes of their
+    own.
+    """
     torch_python: str = ""
     """An interpreter with PyTorch; by default, this one."""
     only: tuple[_Part, ...] = _PARTS
@@ -77,13 +85,18 @@ def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Lin
         config, machine = plan.complete(config, machine)
         training = speed.Training(config, machine, dataset.load(config))
         shape = "x".join(map(str, training.model.input_shape[1:]))
-        decided = [f"batch {config.train.batch_size} of {shape}", *training.machine.decisions]
+        decided = [
+            f"batch {config.train.batch_size} of {shape}",
+            *training.machine.decisions,
+        ]
         about = {"data": source, config.model.name: "; ".join(map(str, decided))}
         lines += [Line("training", name, note=note) for name, note in about.items()]
         with training.machine.strategy.scope():
             if "training" in options.only:
                 against = (options.against, options.torch_python)
-                found, facts["peers"] = peers.training_lines(training, *against, *measure)
+                found, facts["peers"] = peers.training_lines(
+                    training, *against, *measure
+                )
                 lines += found
             if "serving" in options.only:
                 lines += speed.serving_lines(training, folder / "export", *measure)
@@ -109,7 +122,9 @@ def _configured(arguments: list[str]) -> tuple[Config, Options]:
             of_run = {*cli_parser.meant(name, Config)} & cli_parser.flags(Config).keys()
             is_own = name in known or bool(cli_parser.near(name, known) and not of_run)
         words[is_own].append(word)
-    if not words[False] or (words[False][0].startswith("-") and "--config" not in words[False]):
+    if not words[False] or (
+        words[False][0].startswith("-") and "--config" not in words[False]
+    ):
         words[False][:0] = _RECIPE
     options = Options(**cli_parser.changes(words[True], Options))
     return command_line.configure(words[False], PROGRAM), options
@@ -125,7 +140,9 @@ def main(arguments: list[str]) -> int:
     if options.torch_python and not shutil.which(options.torch_python):
         raise UsageError(f"--torch-python: {options.torch_python} is not a program")
     files.check_writable(options.directory, "--directory")
-    if "torch" in options.against and (how := processes.missing_torch(options.torch_python)):
+    if "torch" in options.against and (
+        how := processes.missing_torch(options.torch_python)
+    ):
         say("PyTorch", how)
     with signals.Stops().listening(), progress_bar.shown(True):
         facts, lines = measured(config, options)
@@ -138,7 +155,10 @@ def main(arguments: list[str]) -> int:
         "versions": ", ".join(f"{k} {v}" for k, v in environment.versions().items()),
         **facts,
     }
-    say("written", record.write(options.directory, f"bench_{config.recipe}_{date}", facts, lines))
+    say(
+        "written",
+        record.write(options.directory, f"bench_{config.recipe}_{date}", facts, lines),
+    )
     return int(any(line.name == "not measured" for line in lines))
 
 

@@ -1,10 +1,11 @@
-"""The types that packages exchange: Example, Info, Source, Task, Batches, Engine, Decision.
+"""The types that packages exchange: Example, Info, Source, Task, Batches, Engine,
+Decision.
 
 From the disk to `Task.target`, an example is a dictionary of tensors. It has an `id`
-(int64, unique over all splits of the source and the same in every run), one raw field (`image`,
-`features`, ...) and labels (`label`, `target`). A batch is the same dictionary with the batch as
-the first axis, plus `weight` (float32: 1, or 0 for padding) and `epoch` (int64), both of shape
-(batch,).
+(int64, unique over all splits of the source and the same in every run), one raw field
+(`image`, `features`, ...) and labels (`label`, `target`). A batch is the same
+dictionary with the batch as the first axis, plus `weight` (float32: 1, or 0 for
+padding) and `epoch` (int64), both of shape (batch,).
 """
 
 import abc
@@ -32,17 +33,23 @@ class Info:
     """A source's description of itself."""
 
     splits: Mapping[str, int]
-    """Number of examples in each split: `train`, and optionally `validation` and `test`."""
+    """Number of examples in each split: `train`, and optionally `validation` and
+    `test`.
+    """
     fields: Mapping[str, tf.TensorSpec]
     """Shape and dtype of each field of an example."""
     class_names: tuple[str, ...] | None = None
     """Names of the labels 0, 1, ...; None if the source has none."""
     feature_names: tuple[str, ...] | None = None
-    """Names of the numbers in `features`, in their order; None if the source has none."""
+    """Names of the numbers in `features`, in their order; None if the source has none.
+    """
     image_shape: tuple[int | None, int | None, int | None] = (None, None, None)
-    """Common height, width and channels of encoded images; None for each that differs."""
+    """Common height, width and channels of encoded images; None for each that differs.
+    """
     image_bits: int = 16
-    """Bits that the values of encoded images with 16 bits use, of which the highest 8 are kept."""
+    """Bits that the values of encoded images with 16 bits use, of which the highest 8
+    are kept.
+    """
     notes: tuple[str, ...] = ()
     """Lines for the user, such as what was excluded."""
 
@@ -51,7 +58,9 @@ class Info:
         if name not in self.fields:
             shapes = {
                 "image": "; images have shape (n, height, width[, channels])",
-                "features": "; regression takes vectors of shape (n, features), not images",
+                "features": (
+                    "; regression takes vectors of shape (n, features), not images"
+                ),
             }
             raise UsageError(
                 f"the source has no field {name!r} (it has {', '.join(self.fields)})"
@@ -68,21 +77,28 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        """Position in the split (int64, scalar) -> that example with its `id`, inside `tf.data`.
+        """Position in the split (int64, scalar) -> that example with its `id`, inside
+        `tf.data`.
 
         The order of the examples never changes.
         """
 
     def examples(self, split: str) -> tf.data.Dataset:
-        """The split's examples one by one; overridden where reading in order is faster."""
+        """The split's examples one by one; overridden where reading in
+        order is faster.
+        """
         positions = tf.data.Dataset.range(self.info.splits[split])
         read = self.reader(split)
-        return positions.map(read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        return positions.map(
+            read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
-        """The numbers and short vectors (`is_short`) of all examples, in the order of `examples`.
+        """The numbers and short vectors (`is_short`) of all examples, in the order of
+        `examples`.
 
-        A source that stores them separately overrides this method, to avoid decoding the images.
+        A source that stores them separately overrides this method, to avoid decoding
+        the images.
         """
         examples = self.examples(split)
         names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
@@ -90,8 +106,9 @@ class Source(abc.ABC):
         return joined(rows.batch(1024), split)
 
     def fingerprint(self) -> str | None:
-        """A string that changes whenever the data changes, and sometimes when only the time of a
-        file does; None if all files would have to be read."""
+        """A string that changes whenever the data changes, and sometimes when only the
+        time of a file does; None if all files would have to be read.
+        """
         return None
 
     def location(self, id: int) -> str:
@@ -100,46 +117,59 @@ class Source(abc.ABC):
 
 
 class Task(abc.ABC):
-    """The problem to solve: targets, head, loss, metrics and answers; no loop, step or optimizer.
+    """The problem to solve: targets, head, loss, metrics and answers; no loop, step or
+    optimizer.
 
-    A task is created from its metadata alone: what was learned from the data but is not a weight,
-    such as class names, sizes and means. The metadata is JSON and saved with the run, so that every
-    later process creates the same task. A registered function creates the task for a source;
-    `learn` adds the metadata that depends on the training examples.
+    A task is created from its metadata alone: what was learned from the data but is not
+    a weight, such as class names, sizes and means. The metadata is JSON and saved with
+    the run, so that every later process creates the same task. A registered function
+    creates the task for a source; `learn` adds the metadata that depends on the
+    training examples.
     """
 
     selection_metric: tuple[str, int] = ("loss", -1)
-    """The metric of `evaluate` by which versions of a model are compared; 1 if higher is better,
-    -1 if lower is."""
+    """The metric of `evaluate` by which versions of a model are compared; 1 if higher
+    is better, -1 if lower is.
+    """
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
 
     @abc.abstractmethod
     def decode(self, example: Example) -> Example:
-        """Turns a raw example into compact arrays of fixed shape. Deterministic, cached, served."""
+        """Turns a raw example into compact arrays of fixed shape. Deterministic,
+        cached, served.
+        """
 
     @abc.abstractmethod
     def check(
-        self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
     ) -> None:
-        """Raises UsageError naming the first decoded example that cannot be used for training.
+        """Raises UsageError naming the first decoded example that cannot be used for
+        training.
 
-        `columns` are the short fields of a split; `locate` returns the name of an example by id.
+        `columns` are the short fields of a split; `locate` returns the name of an
+        example by id.
         """
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
-        """Metadata that depends on the training examples; it replaces entries of the same name.
+        """Metadata that depends on the training examples; it replaces entries of the
+        same name.
 
-        `column` returns a decoded field of all training examples, (examples, ...). `decode` must
-        not depend on this metadata, because it runs first.
+        `column` returns a decoded field of all training examples, (examples, ...).
+        `decode` must not depend on this metadata, because it runs first.
         """
         return {}
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
-        """Metadata that calibrates the answers of the trained network, such as a temperature.
+        """Metadata that calibrates the answers of the trained network, such as a
+        temperature.
 
-        `outputs` are those of the network for held-out examples; `truth` is from `Task.truth`.
+        `outputs` are those of the network for held-out examples; `truth` is from
+        `Task.truth`.
         """
         return {}
 
@@ -149,11 +179,15 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, batch: Example) -> Example:
-        """Turns a decoded batch into the network's input. Cheap, batched, also exported."""
+        """Turns a decoded batch into the network's input. Cheap, batched, also
+        exported.
+        """
 
     @abc.abstractmethod
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
-        """Turns a prepared batch into (inputs, y, weight); `seeds` has shape (batch,), int64."""
+        """Turns a prepared batch into (inputs, y, weight); `seeds` has shape (batch,),
+        int64.
+        """
 
     def truth(self, y: Any) -> Any:
         """What is stored of y beside the answers, for `evaluate` and `calibrate`."""
@@ -169,13 +203,17 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def head(self, features: Any, inputs: Any) -> Any:
-        """Turns a model's features into the network's outputs, in float32 at every precision."""
+        """Turns a model's features into the network's outputs, in float32 at every
+        precision.
+        """
 
     def standalone(self, network: keras.Model, ends_in: str) -> keras.Model:
-        """A network as a Keras model that works without this package: from raw inputs to answers.
+        """A network as a Keras model that works without this package: from raw inputs
+        to answers.
 
-        The answers are logits if `ends_in` is `linear`; for two classes, the probability of the
-        second one if it is `sigmoid`, and its logit if it is `logit`.
+        The answers are logits if `ends_in` is `linear`; for two classes, the
+        probability of the second one if it is `sigmoid`, and its logit if it is
+        `logit`.
         """
         return keras.Model(network.inputs, network.outputs)
 
@@ -196,7 +234,9 @@ class Task(abc.ABC):
         options = {"label-smoothing": label_smoothing, "class-weight": class_weight}
         for flag, value in options.items():
             if value:
-                raise UsageError(f"--train.{flag} is for classification only; remove it")
+                raise UsageError(
+                    f"--train.{flag} is for classification only; remove it"
+                )
         return loss or self.loss()
 
     @abc.abstractmethod
@@ -205,18 +245,24 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, outputs: Any, batch: Example) -> Example:
-        """Turns outputs into what a client gets; the first axis of every tensor is the batch."""
+        """Turns outputs into what a client gets; the first axis of every tensor is the
+        batch.
+        """
 
     @abc.abstractmethod
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Metrics of a whole split from its answers, losses and labels; plain JSON values."""
+        """Metrics of a whole split from its answers, losses and labels; plain JSON
+        values.
+        """
 
     @abc.abstractmethod
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """File name -> matplotlib figure of the metrics from `evaluate`."""
 
     @abc.abstractmethod
-    def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+    def show(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
         """Draws one decoded example and its answer."""
 
     @abc.abstractmethod
@@ -228,12 +274,16 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
-        """The request that a client would send to each signature for these decoded examples."""
+        """The request that a client would send to each signature for these decoded
+        examples.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """`count` consecutive parts of each batch, out of `of` equal parts, one for each replica."""
+    """`count` consecutive parts of each batch, out of `of` equal parts, one for each
+    replica.
+    """
 
     first: int = 0
     count: int = 1
@@ -242,21 +292,26 @@ class Share:
 
 @dataclasses.dataclass(frozen=True)
 class Batches:
-    """What an engine trains on: tickets, each a batch or what a batch of static shape is made from.
+    """What an engine trains on: tickets, each a batch or what a batch of static shape
+    is made from.
 
-    Training: tickets of the steps `first_step` ... `last_step` - 1 of the whole run, over all
-    epochs. Evaluation: one pass, with the last batch padded by examples of weight 0.
+    Training: tickets of the steps `first_step` ... `last_step` - 1 of the whole run,
+    over all epochs. Evaluation: one pass, with the last batch padded by examples of
+    weight 0.
     """
 
     tickets: Callable[..., tf.data.Dataset]
-    """(first step, share of each batch = all) -> dataset of the tickets from there to `last_step`;
-    if the share has several parts, those of one step follow each other."""
+    """(first step, share of each batch = all) -> dataset of the tickets from there to
+    `last_step`; if the share has several parts, those of one step follow each other.
+    """
     materialize: Callable[..., Example]
-    """(ticket, number of equal parts that the batch was divided into = 1) -> batch, called inside
-    the compiled step: looks up the fields that are not sent."""
+    """(ticket, number of equal parts that the batch was divided into = 1) -> batch,
+    called inside the compiled step: looks up the fields that are not sent.
+    """
     raise_if_undecodable: Callable[[int, int], None]
-    """(first step, last step + 1): raises UsageError naming an example of these steps that cannot
-    be decoded, if there is one."""
+    """(first step, last step + 1): raises UsageError naming an example of these steps
+    that cannot be decoded, if there is one.
+    """
     batch_size: int
     steps_per_epoch: int
     last_step: int
@@ -292,7 +347,8 @@ class Decision:
 
 
 # (model, train, validation, callbacks) -> history: name of a metric -> value per epoch.
-# The model is compiled by `build`; the callbacks are Keras's; the epochs are those of `train`.
+# The model is compiled by `build`; the callbacks are Keras's; the epochs are those of
+# `train`.
 Engine = Callable[
     [keras.Model, Batches, Batches | None, list[keras.callbacks.Callback]],
     dict[str, list[float]],

@@ -14,11 +14,15 @@ if TYPE_CHECKING:  # imports TensorFlow
 
 PROGRAM = "python -m pipeline.doctor"
 _LEGEND = """\
-engines, calls  largest difference of any weight or optimizer variable between model_fit and
+engines, calls  largest difference of any weight or optimizer variable between model_fit
+and
                 gradient_tape, and between 1 and 8 steps per call; must be 0
-stock fit       distance to stock Keras's `fit` on one device in the same precision, for the worst
-                tensor, relative to how far training moved it; in float32 at most {tolerance};
-                - if not comparable: BatchNormalization sees a different part of the batch"""
+stock fit       distance to stock Keras's `fit` on one device in the same precision, for
+the worst
+                tensor, relative to how far training moved it; in float32 at most
+                {tolerance};
+                - if not comparable: BatchNormalization sees a different part of the
+                  batch"""
 _Count = Annotated[int, (1, None)]
 _Precision = Literal["float32", "mixed_bfloat16", "mixed_float16"]
 _Optimizer = Literal["sgd", "adam", "adamw", "nadam"]
@@ -27,15 +31,19 @@ _VALUES = "1 to 100 values"
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Checks Python, packages, GPUs, CPU, memory and disk. With --parity, instead trains for a few
-    steps in every supported way, and compares weights and optimizer state with stock Keras."""
+    """Checks Python, packages, GPUs, CPU, memory and disk. With --parity, instead
+    trains for a few steps in every supported way, and compares weights and optimizer
+    state with stock Keras.
+    """
 
     parity: str = command_line.DEFAULT_RECIPE
-    """Train the network of this recipe on its data in every supported way, and compare with stock
-    Keras. Its own training options are not used."""
+    """Train the network of this recipe on its data in every supported way, and compare
+    with stock Keras. Its own training options are not used.
+    """
     model: str | None = None
-    """Replace the recipe's model by this registered model, with its default options; `tiny` is the
-    fastest. None: the recipe's model."""
+    """Replace the recipe's model by this registered model, with its default options;
+    `tiny` is the fastest. None: the recipe's model.
+    """
     replicas: Annotated[tuple[_Count, ...], _VALUES] = (1, 2)
     """Numbers of replicas; on a CPU, replicas are logical devices."""
     precisions: Annotated[tuple[_Precision, ...], _VALUES] = typing.get_args(_Precision)
@@ -45,20 +53,28 @@ class Options:
     optimizers: Annotated[tuple[_Optimizer, ...], _VALUES] = ("sgd",)
     """Optimizers; the distance to stock Keras is only limited for sgd in float32."""
     steps: _Count = 16
-    """Number of training steps; with more than 16, differences grow and are no longer limited."""
+    """Number of training steps; with more than 16, differences grow and are no longer
+    limited.
+    """
     batch_size: _Count = 32
     """Examples per step, divided equally among the replicas."""
 
 
 def check_environment() -> int:
-    """Prints the findings of all checks; returns 1 if a required component is missing or broken."""
+    """Prints the findings of all checks; returns 1 if a required component is missing
+    or broken.
+    """
     from pipeline.runtime import environment_check
 
     findings = list(environment_check.check())
     rows = [(f.status, f.name, f.value, f.remedy) for f in findings]
     print(console.table(rows, ["status", "check", "found", "remedy"]))
     errors = sum(finding.status == "error" for finding in findings)
-    print(f"{errors} of {len(findings)} checks failed" if errors else "the environment is usable")
+    print(
+        f"{errors} of {len(findings)} checks failed"
+        if errors
+        else "the environment is usable"
+    )
     return 1 if errors else 0
 
 
@@ -70,17 +86,23 @@ def parity(options: Options) -> int:
     for replicas, pieces in itertools.product(options.replicas, options.accumulate):
         if options.batch_size % (replicas * pieces):
             raise UsageError(
-                f"--batch-size {options.batch_size} cannot be divided equally among {replicas} "
-                f"replicas and {pieces} micro-batches"
+                f"--batch-size {options.batch_size} cannot be divided equally among"
+                f" {replicas} replicas and {pieces} micro-batches"
             )
     from pipeline.runtime import environment
 
-    most = recipe.changed(runtime={"precision": "float32", "replicas": max(options.replicas)})
+    most = recipe.changed(
+        runtime={"precision": "float32", "replicas": max(options.replicas)}
+    )
     environment.start(most.runtime)  # imports TensorFlow
     from pipeline.evaluation import parity
 
     ways = itertools.product(
-        options.replicas, options.optimizers, options.precisions, options.accumulate, (False, True)
+        options.replicas,
+        options.optimizers,
+        options.precisions,
+        options.accumulate,
+        (False, True),
     )
     cases = [parity.Case(*way) for way in ways]
     results = []
@@ -99,16 +121,28 @@ def parity(options: Options) -> int:
 
 
 def _row(result: "Result") -> list[object]:
-    numbers = ["-" if d is None else f"{d:.1e}" if d else "0" for d in (result.apart, result.stock)]
+    numbers = [
+        "-" if d is None else f"{d:.1e}" if d else "0"
+        for d in (result.apart, result.stock)
+    ]
     *names, clip = dataclasses.astuple(result.case)
-    return [*names, "on" if clip else "off", *numbers, "" if result.passed else "FAILED"]
+    return [
+        *names,
+        "on" if clip else "off",
+        *numbers,
+        "" if result.passed else "FAILED",
+    ]
 
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.doctor [--parity [RECIPE]]`; returns 1 if a check fails."""
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--help" in words or "-h" in words:
-        print(help_text.page(PROGRAM, " ".join((Options.__doc__ or "").split()), Options()))
+        print(
+            help_text.page(
+                PROGRAM, " ".join((Options.__doc__ or "").split()), Options()
+            )
+        )
         return 0
     if not words:
         return check_environment()

@@ -13,13 +13,18 @@ from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "python -m pipeline.evaluate"
 _ABOUT = """\
-Measures a run or an exported model on labelled data: prints its metrics and a table of the classes,
-and writes pictures of the confusions and the worst predictions, and all predictions."""
+Measures a run or an exported model on labelled data: prints its metrics and a table of
+the classes, and writes pictures of the confusions and the worst predictions, and all
+predictions."""
 _ARGUMENTS = {
-    "MODEL": "The directory of a run, such as runs/digits-1; or of an exported version or model, "
-    "such as saved_models/digits.",
-    "[DATA]": "Class folders of images, an .npz file, ...; classes are matched by name. Default: "
-    "the test split of the run.",
+    "MODEL": (
+        "The directory of a run, such as runs/digits-1; or of an exported version or"
+        " model, such as saved_models/digits."
+    ),
+    "[DATA]": (
+        "Class folders of images, an .npz file, ...; classes are matched by name."
+        " Default: the test split of the run."
+    ),
 }
 
 
@@ -42,10 +47,14 @@ def main(arguments: list[str]) -> int:
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
     options = Options(**cli_parser.changes(arguments[len(words) :], Options))
     if len(words) not in (1, 2):
-        raise UsageError(f"{PROGRAM} needs a run or an exported model, and perhaps data")
+        raise UsageError(
+            f"{PROGRAM} needs a run or an exported model, and perhaps data"
+        )
     model, data = Path(words[0]), Path(words[1]) if words[1:] else None
     if not model.is_dir():
-        raise UsageError(f"{model} is neither a run, such as runs/digits-1, nor an exported model")
+        raise UsageError(
+            f"{model} is neither a run, such as runs/digits-1, nor an exported model"
+        )
     run = Run.load(model) if (model / "config.json").is_file() else None
     version = model if run else repository.chosen(model)
     if not run and not data:

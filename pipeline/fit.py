@@ -1,4 +1,6 @@
-"""Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export."""
+"""Trains a recipe, tests it, exports it for TensorFlow Serving and
+verifies the export.
+"""
 
 import sys
 import time
@@ -38,13 +40,17 @@ def fit(
     run_directory: str | Path | None = None,
     **changes: Any,
 ) -> Run:
-    """Trains a model, tests it, exports it and verifies the export; returns the finished run.
+    """Trains a model, tests it, exports it and verifies the export; returns the
+    finished run.
 
     Args:
-        recipe: A name, the path of your images, or a Config; None: none with `data`, else `digits`.
-        model: A name, a keras.Model, or a function `(input_shape, classes) -> keras.Model`.
-        data: A path or a name, `(x, y)` or `(x, y, sample_weight)` arrays, a tf.data.Dataset, a
-            keras.utils.PyDataset, a pandas table of files and labels, or a Hugging Face dataset.
+        recipe: A name, the path of your images, or a Config; None: none with `data`,
+            else `digits`.
+        model: A name, a keras.Model, or a function `(input_shape, classes) ->
+            keras.Model`.
+        data: A path or a name, `(x, y)` or `(x, y, sample_weight)` arrays, a
+            tf.data.Dataset, a keras.utils.PyDataset, a pandas table of files and
+            labels, or a Hugging Face dataset.
         validation_data, test_data: Such data; None: a part of `data` is held out.
         class_names: Names of the labels 0, 1, ...
         task: A name, or a function that returns a Task.
@@ -56,12 +62,13 @@ def fit(
         metrics: A list of names and Keras metrics.
         callbacks: A list of names and Keras callbacks.
         run_directory: Of the run; an existing run is resumed.
-        changes: Sections, as for `Config.changed`: `train={"ema": 0.999}`. Of the arguments of
-            `keras.Model.fit`, `x`, `y`, `sample_weight`, `validation_split`, `class_weight` and
-            `verbose` are used; for others, an error says what to write instead.
+        changes: Sections, as for `Config.changed`: `train={"ema": 0.999}`. Of the
+            arguments of `keras.Model.fit`, `x`, `y`, `sample_weight`,
+            `validation_split`, `class_weight` and `verbose` are used; for others, an
+            error says what to write instead.
 
-    What `model` was compiled with is used where the arguments say nothing, as is the dtype policy
-    of its layers; a line says so.
+    What `model` was compiled with is used where the arguments say nothing, as is the
+    dtype policy of its layers; a line says so.
 
     Raises:
         UsageError: The request cannot be carried out.
@@ -115,12 +122,17 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
         formats.try_out(config, data.task, data.splits["train"])
     if not machine.is_chief:
         trainer.work()
-        return Run(config, trainer.run.path, trainer.checkpoint.history, {}, trainer=trainer)
+        return Run(
+            config, trainer.run.path, trainer.checkpoint.history, {}, trainer=trainer
+        )
 
     # Training
     known: dict[str, Any] = {"trainer": trainer}
     try:
-        with run_directory.opened(config) as place, recovery.interruptible(config, place):
+        with (
+            run_directory.opened(config) as place,
+            recovery.interruptible(config, place),
+        ):
             trainer.resume(place)
             data.write(place)
             trainer.report()
@@ -146,8 +158,10 @@ def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.fit [RECIPE or PATH] [--option VALUE ...]`; returns 1 if the model is not
-    exported in all formats, or if the result could not be written to the run directory."""
+    """`python -m pipeline.fit [RECIPE or PATH] [--option VALUE ...]`; returns 1 if the
+    model is not exported in all formats, or if the result could not be written to the
+    run directory.
+    """
     config = command_line.configure(arguments)
     found = run(config)
     from pipeline.export import run_result  # imports TensorFlow

@@ -20,8 +20,8 @@ if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
 INSPECTED = Path("inspected")
 PROGRAM = "python -m pipeline.inspect"
 PURPOSE = """\
-Shows a recipe's data: counts, sizes and example images. Measures the speed of the input pipeline
-and of training, and reports how to increase it."""
+Shows a recipe's data: counts, sizes and example images. Measures the speed of the input
+pipeline and of training, and reports how to increase it."""
 
 
 def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
@@ -29,20 +29,24 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
 
     Args:
         recipe: Name of a registered function, a dotted name, or a Config.
-        changes: Changes to the config, as in `inspect("digits", data={"limit": 100})`; see
-            `Config.changed`.
+        changes: Changes to the config, as in `inspect("digits", data={"limit": 100})`;
+            see `Config.changed`.
 
     Returns:
-        The path of the page, `inspected/NAME-N/index.html`, which does not depend on other files.
+        The path of the page, `inspected/NAME-N/index.html`, which does not depend on
+        other files.
 
     Raises:
-        UsageError: The request cannot be carried out. The findings so far have been printed.
+        UsageError: The request cannot be carried out. The findings so far have been
+            printed.
     """
     config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
     config = run_directory.continued(config.changed(**changes))
     files.check_writable(INSPECTED, "the directory of the page")
     if config.source.name == "folder":
-        files.require_outside(INSPECTED, config.source.path, "the directory of the page")
+        files.require_outside(
+            INSPECTED, config.source.path, "the directory of the page"
+        )
     from pipeline.runtime import environment
 
     machine = environment.start(config.runtime)  # imports TensorFlow
@@ -76,17 +80,23 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
     return page
 
 
-def _speed(config: Config, machine: "Runtime", data: "Data") -> Iterator[tuple[str, object]]:
+def _speed(
+    config: Config, machine: "Runtime", data: "Data"
+) -> Iterator[tuple[str, object]]:
     """Measures the input pipeline and the training step."""
     from pipeline.timing import speed
     from pipeline.training.trainer import Trainer
 
     # At least two epochs, because the feed is measured after the first.
-    train = dataclasses.replace(config.train, epochs=max(2, config.train.epochs), steps=None)
+    train = dataclasses.replace(
+        config.train, epochs=max(2, config.train.epochs), steps=None
+    )
     trainer = Trainer(dataclasses.replace(config, train=train), machine, data, Stops())
     yield from ((decision.name, decision) for decision in trainer.placed)
     trainer.build()
-    yield from ((one.name, one) for one in trainer.machine.decisions[len(machine.decisions) :])
+    yield from (
+        (one.name, one) for one in trainer.machine.decisions[len(machine.decisions) :]
+    )
     progress_bar.stage("measuring", "the input pipeline and the training step")
     with machine.strategy.scope():
         feed = speed.feed(trainer.batches)

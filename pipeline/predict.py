@@ -1,4 +1,6 @@
-"""Predicts files with an exported model, loaded from its directory or behind a server."""
+"""Predicts files with an exported model, loaded from its directory or
+behind a server.
+"""
 
 import contextlib
 import csv
@@ -22,14 +24,19 @@ from pipeline.utils.errors import UsageError, plain, run_command
 
 PROGRAM = "python -m pipeline.predict"
 _ABOUT = """\
-Prints a model's answer for each image or row, in order. Files that are damaged or cannot be read
-are reported and skipped, and the exit code is 1."""
+Prints a model's answer for each image or row, in order. Files that are damaged or
+cannot be read are reported and skipped, and the exit code is 1."""
 _ARGUMENTS = {
-    "MODEL": "The directory of a version; the directory of a model, to use its served version "
-    "(the pinned one or the newest); the directory of a run, to use its export; "
-    "http://HOST:8501/v1/models/NAME[/versions/N]; or grpc://HOST:8500/NAME[/N].",
-    "FILES": "Image files, directories of image files, or patterns; - reads file names from stdin. "
-    "For a model that takes feature vectors: .csv or .npy files.",
+    "MODEL": (
+        "The directory of a version; the directory of a model, to use its served"
+        " version (the pinned one or the newest); the directory of a run, to use its"
+        " export; http://HOST:8501/v1/models/NAME[/versions/N]; or"
+        " grpc://HOST:8500/NAME[/N]."
+    ),
+    "FILES": (
+        "Image files, directories of image files, or patterns; - reads file names from"
+        " stdin. For a model that takes feature vectors: .csv or .npy files."
+    ),
 }
 
 
@@ -38,11 +45,14 @@ class Options:
     """How to query the model, and how to write its answers."""
 
     format: Literal["jsonl", "csv"] | None = None
-    """One JSON object per line (jsonl), or a table (csv). None: csv if --output ends in .csv, else
-    jsonl."""
+    """One JSON object per line (jsonl), or a table (csv). None: csv if --output ends in
+    .csv, else jsonl.
+    """
     output: Path | None = None
-    """Write the answers to this file, which appears once it is complete. If the server stops
-    responding, FILE.part contains the answers received so far. None: answers are printed."""
+    """Write the answers to this file, which appears once it is complete. If the server
+    stops responding, FILE.part contains the answers received so far. None: answers are
+    printed.
+    """
     top: Annotated[int, (1, 10**6)] = 1
     """Number of most probable classes to list, each with its probability."""
     batch_size: Annotated[int, (1, 10**6)] = 32
@@ -51,7 +61,9 @@ class Options:
     """Timeout of a request, in seconds."""
 
 
-def _write(records: Iterable[dict[str, Any]], stream: TextIO, as_table: bool) -> tuple[int, int]:
+def _write(
+    records: Iterable[dict[str, Any]], stream: TextIO, as_table: bool
+) -> tuple[int, int]:
     """Writes answers as lines and reports skipped files; returns the number of both."""
     written = skipped = 0
     table = csv.writer(stream, lineterminator="\n")
@@ -65,7 +77,9 @@ def _write(records: Iterable[dict[str, Any]], stream: TextIO, as_table: bool) ->
             record["file"] = plain(record["file"])
         if as_table:
             cells = _cells(record)
-            table.writerows([cells, cells.values()] if not written else [cells.values()])
+            table.writerows(
+                [cells, cells.values()] if not written else [cells.values()]
+            )
         else:
             stream.write(json.dumps(files.strict(record), ensure_ascii=False) + "\n")
         written += 1
@@ -94,8 +108,8 @@ def _parse(arguments: list[str]) -> tuple[str, list[str], Options]:
     given = Options(**cli_parser.changes(arguments[len(words) :], Options))
     if len(words) < 2:
         raise UsageError(
-            f"{PROGRAM} MODEL FILES takes {EXPECTED}, and then files, directories, patterns or - "
-            f"for a list; got {' '.join(arguments)[:200]!r}"
+            f"{PROGRAM} MODEL FILES takes {EXPECTED}, and then files, directories,"
+            f" patterns or - for a list; got {' '.join(arguments)[:200]!r}"
         )
     return words[0], words[1:], given
 
@@ -103,15 +117,23 @@ def _parse(arguments: list[str]) -> tuple[str, list[str], Options]:
 def _on_stdin() -> list[str]:
     """Returns the names on stdin, as `find` or `find -print0` prints them."""
     text = sys.stdin.buffer.read()
-    return [os.fsdecode(name) for name in text.split(b"\0" if b"\0" in text else b"\n") if name]
+    return [
+        os.fsdecode(name)
+        for name in text.split(b"\0" if b"\0" in text else b"\n")
+        if name
+    ]
 
 
 @contextlib.contextmanager
 def _open(output: Path | None) -> Iterator[TextIO]:
-    """Opens the output in UTF-8; names that are not valid Unicode are escaped as in JSON."""
+    """Opens the output in UTF-8; names that are not valid Unicode are escaped as in
+    JSON.
+    """
     if output is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+            sys.stdout.reconfigure(
+                encoding="utf-8", errors="backslashreplace", line_buffering=True
+            )
         yield sys.stdout
         return
     path = output.resolve()  # a link stays a link
@@ -119,7 +141,9 @@ def _open(output: Path | None) -> Iterator[TextIO]:
     part.parent.mkdir(parents=True, exist_ok=True)
     try:
         # Each line at once, so that it is kept if the process is killed.
-        with part.open("w", 1, "utf-8", errors="backslashreplace", newline="") as stream:
+        with part.open(
+            "w", 1, "utf-8", errors="backslashreplace", newline=""
+        ) as stream:
             yield stream
     except BaseException:
         _say("kept", f"the answers received so far are in {part}")
@@ -128,7 +152,9 @@ def _open(output: Path | None) -> Iterator[TextIO]:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.predict MODEL FILES [--option ...]`; returns 1 if a file was skipped."""
+    """`python -m pipeline.predict MODEL FILES [--option ...]`; returns 1 if a file was
+    skipped.
+    """
     if {"--help", "-h"} & set(arguments):
         print(help_text.page(PROGRAM, _ABOUT, Options(), _ARGUMENTS))
         return 0
@@ -140,15 +166,21 @@ def main(arguments: list[str]) -> int:
     as_table = (options.format or str(output)[-3:].lower()) == "csv"
     if Path(model, "config.json").is_file():
         if not (export := Run.load(model).export):
-            raise UsageError(f"{model} has no export; python -m pipeline.export {model} writes one")
+            raise UsageError(
+                f"{model} has no export; python -m pipeline.export {model} writes one"
+            )
         model = str(export)
     with Client(model, options.timeout) as client:
-        names = [name for word in words for name in (_on_stdin() if word == "-" else [word])]
+        names = [
+            name for word in words for name in (_on_stdin() if word == "-" else [word])
+        ]
         records = predict(client, names, top=options.top, batch_size=options.batch_size)
         if output and output.exists():
             found = find(names, (output.suffix.lower(),))
             if any(map(output.samefile, filter(os.path.exists, found))):
-                raise UsageError(f"--output: {output} is one of the input files; choose another")
+                raise UsageError(
+                    f"--output: {output} is one of the input files; choose another"
+                )
         with _open(output) as stream:
             written, skipped = _write(records, stream, as_table)
     _say("answered", f"{written:,}" + (f", {skipped:,} skipped" if skipped else ""))
@@ -156,6 +188,7 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    # A run may be using the GPU; CUDA_VISIBLE_DEVICES=0 makes it available to a model loaded here.
+    # A run may be using the GPU; CUDA_VISIBLE_DEVICES=0 makes it available to a model
+    # loaded here.
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
     run_command(main)

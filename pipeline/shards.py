@@ -1,4 +1,6 @@
-"""Counts the examples of TFRecord files and computes their sha256, to detect damage later."""
+"""Counts the examples of TFRecord files and computes their sha256, to detect damage
+later.
+"""
 
 import json
 from pathlib import Path
@@ -10,9 +12,10 @@ PROGRAM = "python -m pipeline.shards"
 _HELP = f"""\
 usage: {PROGRAM} DIRECTORY > DIRECTORY/shards.json
 
-Prints the number of examples and the sha256 of each TFRecord file in DIRECTORY, as JSON. Save this
-as shards.json next to the files: every later run compares the files with it, and detects files that
-were truncated between two records, replaced, or removed."""
+Prints the number of examples and the sha256 of each TFRecord file in DIRECTORY, as
+JSON. Save this as shards.json next to the files: every later run compares the files
+with it, and detects files that were truncated between two records, replaced, or
+removed."""
 
 
 def main(arguments: list[str]) -> int:
@@ -21,7 +24,9 @@ def main(arguments: list[str]) -> int:
         print(_HELP)
         return 0
     if len(arguments) != 1 or arguments[0].startswith("-"):
-        raise UsageError(f"expected one directory: {PROGRAM} DIRECTORY > DIRECTORY/shards.json")
+        raise UsageError(
+            f"expected one directory: {PROGRAM} DIRECTORY > DIRECTORY/shards.json"
+        )
     folder = Path(arguments[0])
     require_path(folder, "DIRECTORY")
     if not folder.is_dir():

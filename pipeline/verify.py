@@ -15,41 +15,55 @@ from pipeline.utils.errors import UsageError, run_command
 
 _PROGRAM = "python -m pipeline.verify"
 _DIRECTORY = """\
-The directory of a version (saved_models/digits/1), or of a model, to check its served version (the
-pinned one or the newest)."""
+The directory of a version (saved_models/digits/1), or of a model, to check its served
+version (the pinned one or the newest)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """Checks that TensorFlow Serving will give the same answers as the trained model.
 
-    The exit code is 0 if all checks passed, and 1 if one failed: then the model must not be served.
+    The exit code is 0 if all checks passed, and 1 if one failed: then the model must
+    not be served.
     """
 
     json: bool = False
     """Print the checks as JSON instead of a table."""
     fuzz: Annotated[int, (0, 10**6)] = 0
-    """Also send this many mutated strings to each string input; they must not crash the model."""
+    """Also send this many mutated strings to each string input; they must not crash the
+    model.
+    """
     python: str | None = None
-    """Run the checks with this interpreter, from an environment with a different TensorFlow."""
+    """Run the checks with this interpreter, from an environment with a different
+    TensorFlow.
+    """
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.verify DIRECTORY [--option VALUE ...]`; returns 1 if a check failed."""
+    """`python -m pipeline.verify DIRECTORY [--option VALUE ...]`; returns 1 if a check
+    failed.
+    """
     if "--help" in arguments or "-h" in arguments:
         about = " ".join((Options.__doc__ or "").split())
         positional = {"DIRECTORY": _DIRECTORY}
         print(help_text.page(_PROGRAM, about, Options(), positional))
         return 0
     if not arguments or not arguments[0] or arguments[0].startswith("-"):
-        raise UsageError(f"{_PROGRAM} needs a directory first, such as saved_models/digits/1")
-    directory, options = Path(arguments[0]), Options(**cli_parser.changes(arguments[1:], Options))
+        raise UsageError(
+            f"{_PROGRAM} needs a directory first, such as saved_models/digits/1"
+        )
+    directory, options = (
+        Path(arguments[0]),
+        Options(**cli_parser.changes(arguments[1:], Options)),
+    )
     require_path(directory, "DIRECTORY")
     python = shutil.which(options.python) if options.python else None
     if options.python and python is None:
         raise UsageError(f"--python: {options.python!r} is not a program")
     version = repository.chosen(directory)
-    outcome = verify(version, fuzz=options.fuzz, python=Path(python).absolute() if python else None)
+    outcome = verify(
+        version, fuzz=options.fuzz, python=Path(python).absolute() if python else None
+    )
     verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"
     if not outcome.passed:
         skipped = outcome.checks[-1].name in proof.STOPS

@@ -1,14 +1,16 @@
 """Shared fixtures, and how tests start Python processes.
 
-`run_module("pipeline.fit", "digits", cwd=tmp_path)` and `run_python("-c", code, cwd=tmp_path)` fork
-a process that has already imported TensorFlow, Keras and the package, which saves 4 to 9 seconds.
-The child has its own arguments, directory, environment, streams and exit code. Streams, signals and
-several processes at once: `fork_server.Process`, which is used like `subprocess.Popen`.
+`run_module("pipeline.fit", "digits", cwd=tmp_path)` and `run_python("-c", code,
+cwd=tmp_path)` fork a process that has already imported TensorFlow, Keras and the
+package, which saves 4 to 9 seconds. The child has its own arguments, directory,
+environment, streams and exit code. Streams, signals and several processes at once:
+`fork_server.Process`, which is used like `subprocess.Popen`.
 
-Pass `fresh=True` for a new interpreter if the test is about the start: which modules are imported,
-what native code prints then, variables that Python, TensorFlow, Keras or matplotlib read when they
-are imported, or another copy of the package. `fresh=True` is also faster if the process does not
-import TensorFlow and no other test of the file needs the fork server.
+Pass `fresh=True` for a new interpreter if the test is about the start: which modules
+are imported, what native code prints then, variables that Python, TensorFlow, Keras or
+matplotlib read when they are imported, or another copy of the package. `fresh=True` is
+also faster if the process does not import TensorFlow and no other test of the file
+needs the fork server.
 """
 
 import fcntl
@@ -41,8 +43,9 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What has been imported by now stays: a garbage collection, as at the start of each run, need
-    not go through TensorFlow's objects, which takes 0.3 s."""
+    """What has been imported by now stays: a garbage collection, as at the start of
+    each run, need not go through TensorFlow's objects, which takes 0.3 s.
+    """
     gc.collect()
     gc.freeze()
 
@@ -55,9 +58,15 @@ def workplace(tmp_path, monkeypatch):
 
 
 def run_module(
-    module: str, *arguments: object, cwd: Path, options: Sequence[str] = (), fresh: bool = False
+    module: str,
+    *arguments: object,
+    cwd: Path,
+    options: Sequence[str] = (),
+    fresh: bool = False,
 ) -> subprocess.CompletedProcess:
-    """Runs `python -m module arguments` without a terminal; options of Python imply `fresh`."""
+    """Runs `python -m module arguments` without a terminal; options of Python imply
+    `fresh`.
+    """
     words = [*options, "-m", module, *arguments]
     return run_python(*words, cwd=cwd, fresh=fresh or bool(options))
 
@@ -65,12 +74,16 @@ def run_module(
 def run_python(
     *words: object, cwd: Path, env: Mapping[str, str] | None = None, fresh: bool = False
 ) -> subprocess.CompletedProcess:
-    """Runs `python words` (`-m module`, `-c code` or a file) with this environment and `env`."""
+    """Runs `python words` (`-m module`, `-c code` or a file) with this environment and
+    `env`.
+    """
     env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200", **(env or {})}
     if not fresh:
         return fork_server.run(*words, cwd=cwd, env=env)
     command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    return subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300
+    )
 
 
 @pytest.fixture(scope="session")
@@ -78,7 +91,8 @@ def digits_run(tmp_path_factory):
     """A short run of the recipe `digits` with its export; tests must not change it."""
     from pipeline.fit import fit
 
-    # Two processes of pytest-xdist share the directory: the second one finds a complete run.
+    # Two processes of pytest-xdist share the directory: the second one finds a complete
+    # run.
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "digits"
     folder.mkdir(exist_ok=True)
@@ -92,7 +106,9 @@ def digits_run(tmp_path_factory):
         )
 
 
-def images_and_labels(count: int = 60, shape: tuple[int, ...] = (6, 6, 1), classes: int = 3):
+def images_and_labels(
+    count: int = 60, shape: tuple[int, ...] = (6, 6, 1), classes: int = 3
+):
     """Random images, and labels 0, 1, ..., 0, 1, ..."""
     generator = np.random.default_rng(7)
     images = generator.integers(0, 256, (count, *shape), np.uint8)
@@ -111,7 +127,9 @@ def npz(tmp_path):
             "labels": good_labels if labels is None else labels,
             **more,
         }
-        np.savez(path, **{key: value for key, value in columns.items() if value is not False})
+        np.savez(
+            path, **{key: value for key, value in columns.items() if value is not False}
+        )
         return path
 
     return write
@@ -135,8 +153,10 @@ def split():
     def make(count: int, shape=(2, 2, 1), classes: int = 3):
         columns = {
             "id": tf.range(count, dtype=tf.int64) + 1000,
-            "image": tf.cast(tf.reshape(tf.range(count) % 251, (-1, 1, 1, 1)), tf.uint8)
-            * tf.ones(shape, tf.uint8),
+            "image": (
+                tf.cast(tf.reshape(tf.range(count) % 251, (-1, 1, 1, 1)), tf.uint8)
+                * tf.ones(shape, tf.uint8)
+            ),
             "label": tf.range(count, dtype=tf.int64) % classes,
         }
         return Split(Memory(columns), np.arange(count))
@@ -146,7 +166,9 @@ def split():
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
-    """A folder of small SavedModels: pictures/1, a classifier, and rows/2, a regressor."""
+    """A folder of small SavedModels: pictures/1, a classifier, and rows/2,
+    a regressor.
+    """
     import served_models
 
     folder = tmp_path_factory.mktemp("models")
@@ -165,7 +187,9 @@ def backend(models):
 
 @pytest.fixture
 def direct(monkeypatch):
-    """No proxy of the user's between two ports of this machine; each model is loaded once."""
+    """No proxy of the user's between two ports of this machine; each model is loaded
+    once.
+    """
     import serving
 
     from pipeline.serving import local
@@ -209,7 +233,12 @@ def pictures(workplace):
     from served_models import png
 
     for at, image in enumerate(IMAGES):
-        path = workplace / "data" / "ab"[at % 2] / f"bild ü{at}.{'PNG' if at == 3 else 'png'}"
+        path = (
+            workplace
+            / "data"
+            / "ab"[at % 2]
+            / f"bild ü{at}.{'PNG' if at == 3 else 'png'}"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png(image))
     (workplace / "data/notes.txt").write_text("none")

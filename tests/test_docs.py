@@ -1,4 +1,6 @@
-"""README and docs: they build without warnings, and what they name and show exists and works."""
+"""README and docs: they build without warnings, and what they name and show exists and
+works.
+"""
 
 import ast
 import contextlib
@@ -30,13 +32,25 @@ def _read(path: Path) -> str:
 
 
 def _blocks(path: Path, language: str) -> list[str]:
-    found = re.findall(r"^```(\S*)\n(.*?)^```$", _read(path), flags=re.DOTALL | re.MULTILINE)
+    found = re.findall(
+        r"^```(\S*)\n(.*?)^```$", _read(path), flags=re.DOTALL | re.MULTILINE
+    )
     return [block for kind, block in found if kind == language]
 
 
 def test_the_site_has_every_command_option_function_and_public_name(tmp_path):
     """As Sphinx builds it; a warning is an error."""
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "text", "docs", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-W",
+        "-q",
+        "-b",
+        "text",
+        "docs",
+        str(tmp_path),
+    ]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     page = " ".join(_read(tmp_path / "commands.txt").split())
@@ -59,12 +73,21 @@ def test_the_site_has_every_command_option_function_and_public_name(tmp_path):
             contract = value.__module__ == "pipeline.contracts"
             module = "pipeline.contracts" if contract else "pipeline"
             assert re.search(rf"^class {module}\.{name}\b", api, re.MULTILINE), name
-    for name in ("fit.fit(", "inspect.inspect(", "contracts.Source\n", "contracts.Task("):
+    for name in (
+        "fit.fit(",
+        "inspect.inspect(",
+        "contracts.Source\n",
+        "contracts.Task(",
+    ):
         assert f"pipeline.{name}" in api
 
 
 def test_the_readme_lists_the_commands():
-    listed = dict(re.findall(r"^\| `pipeline (\w+)[^|]*` \| (.*) \|$", _read(README), re.MULTILINE))
+    listed = dict(
+        re.findall(
+            r"^\| `pipeline (\w+)[^|]*` \| (.*) \|$", _read(README), re.MULTILINE
+        )
+    )
     assert listed == commands()
 
 
@@ -72,10 +95,16 @@ def test_the_trees_of_readme_and_architecture_are_those_of_the_package():
     folders = {path.parent.name for path in PACKAGE.rglob("__init__.py")}
     registries = {Path(folder).name for folder, _ in registry.REGISTRIES.values()}
     for page in (README, REPOSITORY / "docs/architecture.md"):
-        (tree,) = (block for block in _blocks(page, "") if block.startswith("pipeline/\n"))
+        (tree,) = (
+            block for block in _blocks(page, "") if block.startswith("pipeline/\n")
+        )
         tree = tree.partition("\ntests/")[0]
         listed = set(re.findall(r"(\w+)/", tree))
-        assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= listed <= folders
+        assert (
+            {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+            <= listed
+            <= folders
+        )
         assert set(re.findall(r"(\w+)/ \*", tree)) == registries
         for name in re.findall(r"\w+\.py", tree):
             assert list(PACKAGE.rglob(name)), name
@@ -95,23 +124,33 @@ def test_links_files_commands_and_options_exist(path):
         assert (REPOSITORY / name).is_file() or "NAME" in name, name
     for module in re.findall(r"python -m ((?:pipeline|tests)[a-z_.]*[a-z_])", text):
         file = REPOSITORY / module.replace(".", "/")
-        assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), module
+        assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), (
+            module
+        )
     for command in re.findall(r"(?:^|`)pipeline ([a-z]+) [^\n]", text, re.MULTILINE):
         assert command in commands(), command
     if path in BENCHMARKS:  # they also report what older versions did
         return
     for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text):
-        mine = name.startswith("mine") or name == "pipeline.py"  # the reader's own files
+        mine = (
+            name.startswith("mine") or name == "pipeline.py"
+        )  # the reader's own files
         assert (PACKAGE / name).is_file() or (REPOSITORY / name).is_file() or mine, name
-    siblings = [registry.find(k, n) for k in ("sources", "tasks") for n in registry.names(k)]
+    siblings = [
+        registry.find(k, n) for k in ("sources", "tasks") for n in registry.names(k)
+    ]
     options = {option for sibling in siblings for option in sibling.options}
     for flag in re.findall(r"--[a-z]+\.[a-z][a-z-]*", text):
         section, _, option = flag.removeprefix("--").partition(".")
         known = section in ("source", "task") and option in options
-        assert known or flag in cli_parser.flags(Config) or flag == "--section.option", flag
+        assert (
+            known or flag in cli_parser.flags(Config) or flag == "--section.option"
+        ), flag
     short = {"--help", "--config", "--resume", "--lr", "--gpus", "--label-noise"}
     short |= cli_parser.flags(Config).keys() | cli_parser.short_flags(Config).keys()
-    for line in re.findall(r"^pipeline (?:fit|clean|inspect) ([^#\n]*)", text, re.MULTILINE):
+    for line in re.findall(
+        r"^pipeline (?:fit|clean|inspect) ([^#\n]*)", text, re.MULTILINE
+    ):
         assert set(re.findall(r"(?<!\S)--[a-z-]+(?![\w.-])", line)) <= short, line
 
 
@@ -126,7 +165,9 @@ def test_every_promise_names_tests_that_exist():
         for file, name in found:
             path = REPOSITORY / "tests" / file
             tree = ast.parse(_read(path) if path.exists() else "")
-            functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+            functions = {
+                node.name for node in tree.body if isinstance(node, ast.FunctionDef)
+            }
             missing += [] if name in functions else [f"{file}::{name} ({promise})"]
     assert not missing, "\n".join(["", *missing])
 
@@ -137,5 +178,7 @@ def test_the_first_example_of_the_readme_works(workplace):
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         exec(example, {})
-    *_, direct, served = (line for line in output.getvalue().splitlines() if line.strip())
+    *_, direct, served = (
+        line for line in output.getvalue().splitlines() if line.strip()
+    )
     assert "Run('runs/digits-1')" in output.getvalue() and direct == served

@@ -1,4 +1,6 @@
-"""The layout of the package: layers, registries, what ruff and mypy check, and the wheel."""
+"""The layout of the package: layers, registries, what ruff and mypy check, and the
+wheel.
+"""
 
 import ast
 import configparser
@@ -31,8 +33,10 @@ def test_each_fault_is_found(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
     assert sorted(_faults()) == [
         "models/__init__.py: must be empty, so that a package imports nothing",
-        "models/mine.py:1: imports pipeline.models.other of the same registry; "
-        "move what they share",
+        (
+            "models/mine.py:1: imports pipeline.models.other of the same registry; "
+            "move what they share"
+        ),
     ]
 
 
@@ -48,19 +52,30 @@ def _faults() -> list[str]:
 
 
 def _siblings(name: str, tree: ast.Module) -> Iterator[str]:
-    """Modules of a registry do not import each other; files that begin with `_` are helpers."""
+    """Modules of a registry do not import each other; files that begin with `_` are
+    helpers.
+    """
     folder = Path(name).parent.as_posix()
     if folder not in {folder for folder, _ in registry.REGISTRIES.values()}:
         return
     package = f"pipeline.{folder.replace('/', '.')}"
-    siblings = {f"{package}.{path.stem}" for path in (PACKAGE / folder).glob("[!_]*.py")}
+    siblings = {
+        f"{package}.{path.stem}" for path in (PACKAGE / folder).glob("[!_]*.py")
+    }
     for node in ast.walk(tree):
-        imported = {getattr(node, "module", None)} if isinstance(node, ast.ImportFrom) else set()
+        imported = (
+            {getattr(node, "module", None)}
+            if isinstance(node, ast.ImportFrom)
+            else set()
+        )
         if isinstance(node, ast.Import | ast.ImportFrom):
             prefix = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
             imported |= {f"{prefix}{alias.name}" for alias in node.names}
         for sibling in imported & siblings:
-            yield f"{node.lineno}: imports {sibling} of the same registry; move what they share"
+            yield (
+                f"{node.lineno}: imports {sibling} of the same registry; move what they"
+                " share"
+            )
 
 
 def test_imports_point_downward():
@@ -109,7 +124,9 @@ def test_the_wheel_contains_the_package_and_nothing_else(tmp_path):
     (path,) = built.iterdir()
     with zipfile.ZipFile(path) as wheel:
         names = set(wheel.namelist())
-        (text,) = (wheel.read(name).decode() for name in names if name.endswith("/METADATA"))
+        (text,) = (
+            wheel.read(name).decode() for name in names if name.endswith("/METADATA")
+        )
     kept = (".py", ".j2", "py.typed", "operation_checks.txt")
     tree = [file.relative_to(REPOSITORY).as_posix() for file in PACKAGE.rglob("*")]
     expected = {name for name in tree if name.endswith(kept)}
@@ -119,7 +136,9 @@ def test_the_wheel_contains_the_package_and_nothing_else(tmp_path):
     config = configparser.ConfigParser()
     config.read(REPOSITORY / "setup.cfg")
     declared = config["options"]["install_requires"].splitlines()
-    required = [line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line]
+    required = [
+        line for line in metadata.get_all("Requires-Dist") if "extra ==" not in line
+    ]
     plain = [line for line in declared if line and not line.startswith("#")]
     assert metadata["Name"] == config["metadata"]["name"] == "keras-savedmodel-pipeline"
     assert sorted(map(_name, required)) == sorted(map(_name, plain))

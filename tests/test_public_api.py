@@ -19,7 +19,9 @@ print([name for name in {_HEAVY[:3]!r} if name in sys.modules])
 
 
 def test_importing_imports_nothing_else(tmp_path):
-    alone, with_config = run_python("-c", _PROGRAM, cwd=tmp_path, fresh=True).stdout.splitlines()
+    alone, with_config = run_python(
+        "-c", _PROGRAM, cwd=tmp_path, fresh=True
+    ).stdout.splitlines()
     assert alone == with_config == "[]", "a Config needs neither TensorFlow nor NumPy"
 
 
@@ -32,7 +34,10 @@ def test_every_name_exists_and_is_documented():
         _ = pipeline.Confg
     # Sections of a Config and contracts share names.
     fields = pipeline.Config.__dataclass_fields__
-    assert (fields["source"].type, fields["task"].type) == (pipeline.Source, pipeline.Task)
+    assert (fields["source"].type, fields["task"].type) == (
+        pipeline.Source,
+        pipeline.Task,
+    )
     assert pipeline.contracts.Source is not pipeline.Source
     assert pipeline.fit is sys.modules["pipeline.fit"], "it stays the module"
 

@@ -15,14 +15,17 @@ FIRST = (
     "--runtime.seed 2 --train.steps 20"
 )
 SHORT = (
-    "-m pipeline fit digits --epochs 20 --lr 0.001 --seed 1 --model tiny --steps 1 --no-export "
-    "--run-directory short"
+    "-m pipeline fit digits --epochs 20 --lr 0.001 --seed 1 --model tiny --steps 1"
+    " --no-export --run-directory short"
 )
 PHOTOS = (
     "-m pipeline fit digits --source.path photos --image-size 128 --export.name photos "
     "--model tiny --batch-size 8 --steps 1 --no-export"
 )
-PATH = "-m pipeline fit photos --model tiny --image-size 16 --epochs 1 --dry-run --no-export"
+PATH = (
+    "-m pipeline fit photos --model tiny --image-size 16 --epochs 1 --dry-run"
+    " --no-export"
+)
 BENCH = (
     "-m pipeline bench digits --model tiny --data.augment --limit 100 --batch-size 16 "
     "--runtime.precision float32 --only training --rounds 1 --seconds 0.01"
@@ -31,8 +34,9 @@ PARITY = (
     "-m pipeline doctor --parity digits --model tiny --precisions float32 --replicas 1 "
     "--accumulate 1 --steps 2 --batch-size 8"
 )
-# A command of the README -> the words of Python that are run for it -> a part of the output.
-# What would train for minutes takes a few steps; PATH and its like are small generated files.
+# A command of the README -> the words of Python that are run for it -> a part of the
+# output. What would train for minutes takes a few steps; PATH and its like are small
+# generated files.
 CASES = {
     "python -m pipeline.fit": {FIRST: "export     saved_models/digits/1, verified"},
     "pipeline": {"-m pipeline": "predict"},
@@ -53,7 +57,9 @@ CASES = {
         "-m pipeline fit --help augment": "cutmix",
     },
     "pipeline fit digits --epochs 20 --lr 0.001 --seed 1": {SHORT: "short/"},
-    "pipeline fit digits --dry-run": {"-m pipeline fit digits --dry-run --model tiny": "verified"},
+    "pipeline fit digits --dry-run": {
+        "-m pipeline fit digits --dry-run --model tiny": "verified"
+    },
     "pipeline fit --resume runs/digits-1": {
         "-m pipeline fit --resume runs/digits-1": "nothing was trained"
     },
@@ -62,12 +68,18 @@ CASES = {
     },
     "pipeline inspect RECIPE": {"-m pipeline inspect digits --limit 100": "digits"},
     "pipeline clean RECIPE": {"-m pipeline clean digits --limit 100": "digits"},
-    "pipeline evaluate MODEL [DATA]": {"-m pipeline evaluate runs/digits-1 photos": "accuracy"},
+    "pipeline evaluate MODEL [DATA]": {
+        "-m pipeline evaluate runs/digits-1 photos": "accuracy"
+    },
     "pipeline predict MODEL FILES": {
         "-m pipeline predict saved_models/digits photos/3 photos/4": "photos/4/4.png"
     },
-    "pipeline verify DIRECTORY": {"-m pipeline verify saved_models/digits/1": "passed all"},
-    "pipeline export RUN": {"-m pipeline export runs/digits-1": "saved_models/digits/2"},
+    "pipeline verify DIRECTORY": {
+        "-m pipeline verify saved_models/digits/1": "passed all"
+    },
+    "pipeline export RUN": {
+        "-m pipeline export runs/digits-1": "saved_models/digits/2"
+    },
     "pipeline bench RECIPE": {BENCH: "resident step"},
     "pipeline doctor": {
         "-m pipeline doctor": "the environment is usable",
@@ -94,7 +106,11 @@ def commands(text):
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     parts = [part for line in lines for part in line.split("#")[0].split("&&")]
     parts += re.findall(r"`(pipeline|(?:pipeline|python -m) [^`]+)`", text)
-    return {" ".join(part.split()).replace(".venv/bin/", "") for part in parts if part.strip()}
+    return {
+        " ".join(part.split()).replace(".venv/bin/", "")
+        for part in parts
+        if part.strip()
+    }
 
 
 def flags(text):
@@ -111,14 +127,18 @@ def test_every_command_and_flag_of_the_readme_has_a_case():
 def test_a_command_without_a_case_is_noticed():
     text = readme() + "\n```sh\npipeline fit digits \\\n  --no-such-flag   # new\n```\n"
     assert commands(text) - commands(readme()) == {"pipeline fit digits --no-such-flag"}
-    text = readme() + "\n`pipeline compare\nRUN RUN` compares with --another.new-flag.\n"
+    text = (
+        readme() + "\n`pipeline compare\nRUN RUN` compares with --another.new-flag.\n"
+    )
     assert commands(text) - commands(readme()) == {"pipeline compare RUN RUN"}
     assert flags(text) - flags(readme()) == {"--another.new-flag"}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Runs words in a directory with photos, records and the first run; each words only once."""
+    """Runs words in a directory with photos, records and the first run; each words only
+    once.
+    """
     folder = tmp_path_factory.mktemp("readme")
     images, labels = load_digits(return_X_y=True)
     for number in range(40):
@@ -142,7 +162,9 @@ def run(tmp_path_factory):
 def test_the_command_works(run, command):
     for words, output in CASES[command].items():
         _, done = run(words)
-        assert done.returncode == 0, f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        assert done.returncode == 0, (
+            f"{words}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        )
         assert output in done.stdout, f"{words}\n{done.stdout[-2000:]}"
         assert "Traceback" not in done.stderr
 
@@ -151,4 +173,8 @@ def test_the_short_options_of_the_readme_are_those_it_says(run):
     folder, _ = run(SHORT)
     config = json.loads((folder / "short" / "config.json").read_text())
     train = config["train"]
-    assert (train["epochs"], train["learning_rate"], config["runtime"]["seed"]) == (20, 0.001, 1)
+    assert (train["epochs"], train["learning_rate"], config["runtime"]["seed"]) == (
+        20,
+        0.001,
+        1,
+    )

@@ -1,11 +1,12 @@
 """Reads the words of a command line into the values of a dataclass, by its type hints.
 
-`--section.option VALUE ...`, `--section.option=VALUE`, and for a bool `--section.option` or
-`--section.no-option`; `_` is read as `-`. If a flag is repeated, the last value is used.
-In a section with the fields `name` and `options`, `--section VALUE` is `--section.name VALUE`, and
-any other flag of the section is an option of the registered function: `--source.path DIR`. In one
-with the field `enabled`, `--section` and `--no-section` set it.
-`--option` is short for `--section.option` if no other section has this option.
+`--section.option VALUE ...`, `--section.option=VALUE`, and for a bool
+`--section.option` or `--section.no-option`; `_` is read as `-`. If a flag is repeated,
+the last value is used. In a section with the fields `name` and `options`, `--section
+VALUE` is `--section.name VALUE`, and any other flag of the section is an option of the
+registered function: `--source.path DIR`. In one with the field `enabled`, `--section`
+and `--no-section` set it. `--option` is short for `--section.option` if no other
+section has this option.
 """
 
 import dataclasses
@@ -38,10 +39,11 @@ class Flag:
 
 
 def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
-    """The values given by the words, nested like the dataclass `kind`: {"train": {"epochs": 3}}.
+    """The values given by the words, nested like the dataclass `kind`: {"train":
+    {"epochs": 3}}.
 
-    The fields of `kind` are values, or dataclasses of values; the words do not contain `--help`.
-    Raises UsageError if a flag is unknown, or a value does not fit its field.
+    The fields of `kind` are values, or dataclasses of values; the words do not contain
+    `--help`. Raises UsageError if a flag is unknown, or a value does not fit its field.
     """
     found = dict[str, Any]()
     rest = list(words)
@@ -59,7 +61,9 @@ def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
 
 
 def _flag(name: str, given: list[str], kind: type) -> Flag:
-    """The flag of this name, which may be short; UsageError if there is none, or several."""
+    """The flag of this name, which may be short; UsageError if there is none, or
+    several.
+    """
     known, full = flags(kind), name.replace("_", "-")
     names = [_GPUS] if full == "--gpus" and "," in "".join(given) else meant(full, kind)
     if len(names) > 1 or " " in "".join(names):
@@ -67,7 +71,10 @@ def _flag(name: str, given: list[str], kind: type) -> Flag:
         raise UsageError(f"{problem} option {quoted(name)}; {did_you_mean(names)}")
     full = names[0] if names else full
     section, _, option = full.removeprefix("--").partition(".")
-    if full not in known and {f"--{section}.name", f"--{section}.options"} <= known.keys():
+    if (
+        full not in known
+        and {f"--{section}.name", f"--{section}.options"} <= known.keys()
+    ):
         return Flag((section, option.replace("-", "_")), list[str])
     if full not in known:
         raise UsageError(_unknown(name, known))
@@ -75,20 +82,28 @@ def _flag(name: str, given: list[str], kind: type) -> Flag:
 
 
 def meant(name: str, kind: type) -> list[str]:
-    """The flags that a name may stand for, which may be short: `--train.epochs` for `--epochs`."""
+    """The flags that a name may stand for, which may be short: `--train.epochs` for
+    `--epochs`.
+    """
     known, full = flags(kind), name.replace("_", "-")
     if full in known or "." in full:
         return [full]
     alias, option = _ALIASES.get(full), full[2:].replace("-", "_")
     names = [alias] if alias in known else short_flags(kind).get(full)
-    return names or [*{c.written(f, option): None for c, f in functions_with(option, kind)}]
+    return names or [
+        *{c.written(f, option): None for c, f in functions_with(option, kind)}
+    ]
 
 
 def functions_with(option: str, kind: type) -> Iterator[tuple[registry.Choice, str]]:
     """The registered functions that have an option, such as `path`."""
     for choice in registry.choices(kind):
         # Not Keras's metrics: reading them all takes long.
-        others = functions.keras_names(choice.registry) if choice.options != choice.field else ()
+        others = (
+            functions.keras_names(choice.registry)
+            if choice.options != choice.field
+            else ()
+        )
         for name in (*registry.names(choice.registry), *others):
             if option in registry.find(choice.registry, name).options:
                 yield choice, name
@@ -101,7 +116,9 @@ def _is_flag(word: str) -> bool:
 def _unknown(name: str, known: dict[str, Flag]) -> str:
     if not _is_flag(name):
         return f"unexpected {quoted(name)}; options start with --"
-    similar = near(name, [*known, *(short for short, flag in _ALIASES.items() if flag in known)])
+    similar = near(
+        name, [*known, *(short for short, flag in _ALIASES.items() if flag in known)]
+    )
     hint = did_you_mean(similar) if similar else "--help shows all options"
     return f"unknown option {quoted(name)}; {hint}"
 
@@ -109,15 +126,17 @@ def _unknown(name: str, known: dict[str, Flag]) -> str:
 def near(name: str, known: Iterable[str]) -> list[str]:
     """The flags that a misspelled one may stand for.
 
-    The last parts are compared, those of the same section first: the name of the section makes all
-    its flags look alike (`--train.lr`, `--train.l2`).
+    The last parts are compared, those of the same section first: the name of the
+    section makes all its flags look alike (`--train.lr`, `--train.l2`).
     """
     # Long strings take long to compare.
     section, _, last = name.lstrip("-").replace("_", "-")[:100].rpartition(".")
     if f"--{last}" in known:  # an alias, or an option of the top level
         return [_ALIASES.get(f"--{last}", f"--{last}")]
     parts = {flag: flag[2:].rpartition(".")[2] for flag in known}
-    same_section = {flag: part for flag, part in parts.items() if flag == f"--{section}.{part}"}
+    same_section = {
+        flag: part for flag, part in parts.items() if flag == f"--{section}.{part}"
+    }
     for some in (same_section, parts):
         if near := nearest(last, some.values(), cutoff=0.75):
             return [flag for flag, part in some.items() if part in near]
@@ -131,10 +150,14 @@ def _value(name: str, flag: Flag, given: list[str]) -> Any:
         first = f"; {quoted(last)} comes before all options" * is_recipe
     if flag.switch is not None:
         if given:
-            raise UsageError(f"{name} takes no value; got {quoted(' '.join(given))}{first}")
+            raise UsageError(
+                f"{name} takes no value; got {quoted(' '.join(given))}{first}"
+            )
         return flag.switch
     try:
-        return given if flag.hint == list[str] else validation.read(flag.hint, given, name)
+        return (
+            given if flag.hint == list[str] else validation.read(flag.hint, given, name)
+        )
     except UsageError as error:
         raise UsageError(f"{error}{first}") from None
 

@@ -1,8 +1,8 @@
 """Every option of a run, as frozen dataclasses that validate themselves.
 
-A `Config` is valid as far as this can be checked without TensorFlow and the data: names are
-registered, options fit their functions, numbers are in range. The docstrings of the fields are the
-help texts of the command line. The sections are in `sections.py`.
+A `Config` is valid as far as this can be checked without TensorFlow and the data: names
+are registered, options fit their functions, numbers are in range. The docstrings of the
+fields are the help texts of the command line. The sections are in `sections.py`.
 """
 
 import dataclasses
@@ -15,7 +15,17 @@ from typing import Annotated, Any, Self
 
 from pipeline.config import objects, registry, type_hints
 from pipeline.config.resume_policy import HARMLESS
-from pipeline.config.sections import Clean, Data, Export, Log, Model, Runtime, Source, Task, Train
+from pipeline.config.sections import (
+    Clean,
+    Data,
+    Export,
+    Log,
+    Model,
+    Runtime,
+    Source,
+    Task,
+    Train,
+)
 from pipeline.config.validation import Checked, only_one
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError, suggest
@@ -26,25 +36,35 @@ RUNS = Path("runs")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config(Checked):
-    """Describes a run completely: the same Config, package and machine produce the same weights."""
+    """Describes a run completely: the same Config, package and machine produce the same
+    weights.
+    """
 
     recipe: Annotated[str, "file name"] = dataclasses.field(
         default="custom", metadata={"hidden": True}
     )
     """The recipe this config started from."""
-    planned: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"hidden": True})
-    """Options that a plan chooses for the data and the machine before the run begins, such as
-    `train.epochs`, and why; an empty text: not chosen yet."""
+    planned: dict[str, str] = dataclasses.field(
+        default_factory=dict, metadata={"hidden": True}
+    )
+    """Options that a plan chooses for the data and the machine before the run begins,
+    such as `train.epochs`, and why; an empty text: not chosen yet.
+    """
     run_directory: Path | None = None
-    """Directory of the run. If it already contains a run, that run is resumed; None: the next free
-    runs/NAME-N."""
+    """Directory of the run. If it already contains a run, that run is resumed; None:
+    the next free runs/NAME-N.
+    """
     dry_run: bool = False
-    """Try every stage on a few examples, including export and verification, and keep nothing."""
+    """Try every stage on a few examples, including export and verification, and keep
+    nothing.
+    """
     force: bool = False
-    """Resume a run even if the data, or options such as --train.epochs, have changed; otherwise
-    the command lists the changes and stops."""
+    """Resume a run even if the data, or options such as --train.epochs, have changed;
+    otherwise the command lists the changes and stops.
+    """
     source: Source
-    # Factories, so that a mistake in a registry is an error of the command, not of this import.
+    # Factories, so that a mistake in a registry is an error of the command, not of this
+    # import.
     task: Task = dataclasses.field(default_factory=Task)
     clean: Clean = dataclasses.field(default_factory=Clean)
     data: Data = dataclasses.field(default_factory=Data)
@@ -61,8 +81,12 @@ class Config(Checked):
         on_device, on_host = self.data.cache == "device", self.data.augment_on == "host"
         only_one({"--data.cache device": on_device, "--data.augment-on host": on_host})
         if self.train.patience is not None and not self.data.validation:
-            raise UsageError("--train.patience monitors the validation loss; set --data.validation")
-        synchronized = {"--train.synchronized-batch-norm": self.train.synchronized_batch_norm}
+            raise UsageError(
+                "--train.patience monitors the validation loss; set --data.validation"
+            )
+        synchronized = {
+            "--train.synchronized-batch-norm": self.train.synchronized_batch_norm
+        }
         only_one({**synchronized, "--runtime.xla on": self.runtime.xla == "on"})
         if self.runtime.replicas != "auto":
             self.require_equal_parts(self.runtime.replicas)
@@ -73,18 +97,21 @@ class Config(Checked):
         return self.export.name or self.recipe
 
     def require_equal_parts(self, replicas: int) -> None:
-        """Raises UsageError unless the batch divides into equal micro-batches for each replica."""
+        """Raises UsageError unless the batch divides into equal micro-batches for each
+        replica.
+        """
         batch_size, accumulate = self.train.batch_size, self.train.accumulate
         if batch_size % (replicas * accumulate):
             parts = f" and {accumulate} micro-batches each" if accumulate > 1 else ""
             near = max(1, batch_size // (replicas * accumulate)) * replicas * accumulate
             raise UsageError(
-                f"--train.batch-size {batch_size} cannot be split into equal parts for {replicas} "
-                f"replicas{parts}; {near} can"
+                f"--train.batch-size {batch_size} cannot be split into equal parts for"
+                f" {replicas} replicas{parts}; {near} can"
             )
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with other values: `config.changed(train={"epochs": 3}, dry_run=True)`.
+        """A copy with other values: `config.changed(train={"epochs": 3},
+        dry_run=True)`.
 
         A mapping changes options of a section; any other value replaces the old one.
         Raises UsageError for unknown names and invalid values.
@@ -94,7 +121,9 @@ class Config(Checked):
         return dataclasses.replace(changed, planned={**changed.planned, **given})
 
     def chosen(self, place: str, value: Any, reason: str) -> Self:
-        """A copy with a value for a place of the plan, if none is given or chosen yet."""
+        """A copy with a value for a place of the plan, if none is given or
+        chosen yet.
+        """
         if self.planned.get(place) != "":
             return self
         section, _, option = place.partition(".")
@@ -102,8 +131,12 @@ class Config(Checked):
         return dataclasses.replace(changed, planned={**self.planned, place: reason})
 
     def as_json(self) -> dict[str, Any]:
-        """Nested plain values, which `read` can load; `~` stands for the home directory."""
-        return files.collapse_home(json.loads(json.dumps(dataclasses.asdict(self), default=str)))
+        """Nested plain values, which `read` can load; `~` stands for the home
+        directory.
+        """
+        return files.collapse_home(
+            json.loads(json.dumps(dataclasses.asdict(self), default=str))
+        )
 
     def digest(self) -> str:
         """sha256 of everything that can change the result, in hexadecimal digits."""
@@ -111,13 +144,16 @@ class Config(Checked):
         for section, names in HARMLESS.items():
             for name in names:
                 del (values[section] if section else values)[name]
-        # The initial weights of a network that was handed over; a checkpoint replaces them.
+        # The initial weights of a network that was handed over; a checkpoint replaces
+        # them.
         values["weights"] = getattr(self.model.name, "weights", "")
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def _is_given(place: str, changes: Mapping[str, Any]) -> bool:
-    """Whether the changes have a value for an option, or for the function of a section."""
+    """Whether the changes have a value for an option, or for the function
+    of a section.
+    """
     section, _, option = place.partition(".")
     part = changes.get(section)
     if not isinstance(part, Mapping):
@@ -128,7 +164,10 @@ def _is_given(place: str, changes: Mapping[str, Any]) -> bool:
 def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
     hints = typing.get_type_hints(type(part), include_extras=True)
     values: dict[str, Any] = {}
-    changes = {name: objects.names_of(hints.get(name), value) for name, value in changes.items()}
+    changes = {
+        name: objects.names_of(hints.get(name), value)
+        for name, value in changes.items()
+    }
     for name, value in changes.items():
         # Options belong to one registered function: another name discards them.
         owned = "options" if name == "name" else f"{name}_options"
@@ -136,7 +175,9 @@ def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
             values[owned] = {}
     for name, value in changes.items():
         if name not in hints and "options" not in hints:
-            raise UsageError(f"unknown option {prefix + name!r}; {suggest(name, hints)}")
+            raise UsageError(
+                f"unknown option {prefix + name!r}; {suggest(name, hints)}"
+            )
         if name not in hints:  # an option of the registered function
             options = values.get("options", part.options)
             values["options"] = {**options, name: value}

@@ -1,4 +1,6 @@
-"""What is at a path: class folders of images, arrays, TFRecord files, or a table of files."""
+"""What is at a path: class folders of images, arrays, TFRecord files, or a table of
+files.
+"""
 
 import os
 import re
@@ -11,7 +13,16 @@ from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import SUFFIXES, walk
 
 # Columns of a table, as `column` writes them.
-IMAGES = ["path", "file", "filename", "file_name", "filepath", "image", "image_path", "img"]
+IMAGES = [
+    "path",
+    "file",
+    "filename",
+    "file_name",
+    "filepath",
+    "image",
+    "image_path",
+    "img",
+]
 IMAGES += ["image_id", "id"]
 LABELS = ["label", "class", "class_name", "category", "target", "species", "breed"]
 _SPLITS = {"train", "validation", "valid", "val", "test"}
@@ -22,8 +33,8 @@ _FILES = {
     "tfrecord": re.compile(r".*\.tfrec.*|.*-\d{5,}-of-\d{5,}", re.IGNORECASE),
 }
 _EXPECTED = (
-    f"expected are folders of images ({', '.join(SUFFIXES)}), one for each class; an .npz of "
-    "arrays; TFRecord files; or a .csv with the columns path and label"
+    f"expected are folders of images ({', '.join(SUFFIXES)}), one for each class; an"
+    " .npz of arrays; TFRecord files; or a .csv with the columns path and label"
 )
 
 
@@ -36,9 +47,9 @@ def is_path(text: str) -> bool:
 def source(path: Path, known: Collection[str] = ()) -> dict[str, Any]:
     """The source for the data at a path: `name` and `path`, as for `Config.changed`.
 
-    A directory that contains nothing but one with data stands for that one, which is printed.
-    Raises UsageError if there are no data, or images of a single class that is not one of the
-    `known`.
+    A directory that contains nothing but one with data stands for that one, which is
+    printed. Raises UsageError if there are no data, or images of a single class that is
+    not one of the `known`.
     """
     root = path
     while path.is_dir():
@@ -47,8 +58,12 @@ def source(path: Path, known: Collection[str] = ()) -> dict[str, Any]:
         splits = _SPLITS.intersection(folders)
         data = [name for name in files if _kind(name)]
         if classes or len(data) > 1:  # tables of anything else are not data
-            data = [name for name in data if _kind(name) != "csv" or _table(path / name)]
-        flat = splits.issuperset(classes) and not any(listed(path / name)[0] for name in classes)
+            data = [
+                name for name in data if _kind(name) != "csv" or _table(path / name)
+            ]
+        flat = splits.issuperset(classes) and not any(
+            listed(path / name)[0] for name in classes
+        )
         if (len(classes) > 1 or {*splits, *known} & {*classes}) and not (data and flat):
             return _said("folder", path, root)
         inside = [*files, *(n for name in splits for n in listed(path / name)[1])]
@@ -56,7 +71,9 @@ def source(path: Path, known: Collection[str] = ()) -> dict[str, Any]:
             return _said("arrays" if "images.npy" in inside else "tfrecord", path, root)
         if len(data) > 1:
             first = path / min(data, key=lambda name: "train" not in name)
-            raise UsageError(f"{path} contains {len(data)} data files; give one of them: {first}")
+            raise UsageError(
+                f"{path} contains {len(data)} data files; give one of them: {first}"
+            )
         only = data or classes or folders
         if len(only) != 1 or (only == classes and not listed(path / only[0])[0]):
             raise UsageError(_problem(path, files, folders, classes))
@@ -74,22 +91,27 @@ def _said(name: str, path: Path, root: Path) -> dict[str, Any]:
     return {"name": name, "path": path}
 
 
-def _problem(path: Path, files: list[str], folders: list[str], classes: list[str]) -> str:
+def _problem(
+    path: Path, files: list[str], folders: list[str], classes: list[str]
+) -> str:
     """What a directory contains instead of data, and the remedy."""
     if len(classes) == 1:
         return (
-            f"{path} has images of only one class, {classes[0]!r}; add a folder for another class, "
-            "or a .csv with the columns path and label"
+            f"{path} has images of only one class, {classes[0]!r}; add a folder for"
+            " another class, or a .csv with the columns path and label"
         )
     if images := sum(name.lower().endswith(SUFFIXES) for name in files):
         return (
-            f"{path} contains {images:,} images, but no class folders; move the images of each "
-            "class into a folder of its own, or list them in a .csv with the columns path and label"
+            f"{path} contains {images:,} images, but no class folders; move the images"
+            " of each class into a folder of its own, or list them in a .csv with the"
+            " columns path and label"
         )
     entries = [*(f"{name}/" for name in folders), *files]
     some = ", ".join(entries[:3]) + ", ..." * (len(entries) > 3)
     walks = (walk(path / name) for name in folders)
-    kinds = {Path(name).suffix for walk in walks for *_, names in walk for name in names} - {""}
+    kinds = {
+        Path(name).suffix for walk in walks for *_, names in walk for name in names
+    } - {""}
     some += f" with {', '.join(sorted(kinds)[:3])} files" if kinds else ""
     return f"{path} {f'contains only {some}' if entries else 'is empty'}; {_EXPECTED}"
 
@@ -107,7 +129,9 @@ def column(name: str) -> str:
 def _table(path: Path) -> bool:
     """Whether the first line names a column of images and one of labels."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        names = {column(name).strip('"') for name in re.split("[,;\t]", file.readline())}
+        names = {
+            column(name).strip('"') for name in re.split("[,;\t]", file.readline())
+        }
     return bool(names.intersection(IMAGES) and names.intersection(LABELS))
 
 
@@ -117,7 +141,9 @@ def _kind(name: str) -> str:
 
 
 def listed(folder: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the directories and of all other entries, without ignored ones."""
+    """Sorted names of the directories and of all other entries, without
+    ignored ones.
+    """
     _, folders, files = next(walk(folder, onerror=unreadable))
     return sorted(folders), sorted(files)
 
@@ -129,4 +155,6 @@ def unreadable(error: OSError) -> None:
 
 def _has_image(folder: Path) -> bool:
     """Whether there is an image file at any depth."""
-    return any(n.lower().endswith(SUFFIXES) for _, _, files in walk(folder) for n in files)
+    return any(
+        n.lower().endswith(SUFFIXES) for _, _, files in walk(folder) for n in files
+    )

@@ -1,4 +1,6 @@
-"""Strings with a fixed format: durations, amounts of memory, lists of GPUs, file names."""
+"""Strings with a fixed format: durations, amounts of memory, lists of
+GPUs, file names.
+"""
 
 import re
 import unicodedata
@@ -11,22 +13,31 @@ _UNITS = {"MIB": 2**20, "GIB": 2**30, "MB": 10**6, "GB": 10**9}
 
 
 def parse_duration(text: str) -> float:
-    """Converts `90s`, `10m` or `10min`, `1h30m`, `2d` to seconds; ValueError for anything else."""
+    """Converts `90s`, `10m` or `10min`, `1h30m`, `2d` to seconds; ValueError for
+    anything else.
+    """
     found = re.fullmatch(
-        r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", text.strip(), re.ASCII
+        r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?",
+        text.strip(),
+        re.ASCII,
     )
     parts = [float(part or 0) for part in found.groups()] if found else []
     if not any(parts):
         raise ValueError(text)
-    return sum(part * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True))
+    return sum(
+        part * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True)
+    )
 
 
 def parse_memory(text: str) -> tuple[float, bool]:
-    """`8GiB` -> (8589934592, False), bytes; `80%` -> (0.8, True), a share of the GPU's memory.
+    """`8GiB` -> (8589934592, False), bytes; `80%` -> (0.8, True), a share of the GPU's
+    memory.
 
     Raises ValueError for anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(%|[MG]i?B)", text.strip(), flags=re.IGNORECASE)
+    found = re.fullmatch(
+        r"(\d+(?:\.\d+)?) ?(%|[MG]i?B)", text.strip(), flags=re.IGNORECASE
+    )
     if not found:
         raise ValueError(text)
     number, unit = float(found[1]), found[2].upper()
@@ -37,7 +48,9 @@ def parse_memory(text: str) -> tuple[float, bool]:
 
 
 def parse_devices(text: str) -> tuple[int, ...] | None:
-    """`0,2` -> (0, 2); None for `auto` and `cpu`. Raises ValueError for anything else."""
+    """`0,2` -> (0, 2); None for `auto` and `cpu`. Raises ValueError for
+    anything else.
+    """
     if text in ("auto", "cpu"):
         return None
     if not re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", text):

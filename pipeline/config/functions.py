@@ -1,4 +1,6 @@
-"""Functions and classes, also of Keras, as their source describes them, without importing them."""
+"""Functions and classes, also of Keras, as their source describes them, without
+importing them.
+"""
 
 import ast
 import dataclasses
@@ -20,7 +22,8 @@ _RESERVED = (
     *("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
     *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"),
 )
-# Names that the annotation of an option may use; with any other name the option is not checked.
+# Names that the annotation of an option may use; with any other name the option is not
+# checked.
 _HINTS = {
     **{hint.__name__: hint for hint in (int, float, bool, str, tuple, dict, Path)},
     **{"Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping},
@@ -34,9 +37,16 @@ KERAS = {
 }
 # Base classes, and wrappers of other objects.
 _ABSTRACT = {
-    *("optimizer", "optimizermap", "lossscaleoptimizer", "multioptimizer", "learningrateschedule"),
+    *(
+        "optimizer",
+        "optimizermap",
+        "lossscaleoptimizer",
+        "multioptimizer",
+        "learningrateschedule",
+    ),
     *("loss", "metric", "mean", "sum", "meanmetricwrapper"),
-    "accuracy",  # counts equal numbers; as a word, it means the accuracy of a classifier
+    # counts equal numbers; as a word, it means the accuracy of a classifier
+    "accuracy",
 }
 _ALIASES = {
     "mse": "meansquarederror",
@@ -76,8 +86,9 @@ class Function:
 
     @property
     def summary(self) -> str:
-        """The first line of the docstring."""
-        return (ast.get_docstring(self.node) or "").partition("\n")[0]
+        """The first paragraph of the docstring, in one line."""
+        paragraph = (ast.get_docstring(self.node) or "").partition("\n\n")[0]
+        return " ".join(paragraph.split())
 
     @property
     def options(self) -> dict[str, Option]:
@@ -129,12 +140,17 @@ def declared(value: Callable) -> Function:
     """A function or class of this process, of which only the signature is read."""
     parameters = []
     for one in inspect.signature(value).parameters.values():
-        shown = isinstance(one.default, bool | int | float | str) or one.default is one.empty
+        shown = (
+            isinstance(one.default, bool | int | float | str)
+            or one.default is one.empty
+        )
         default = one.default if shown else None
         parameters.append(one.replace(annotation=one.empty, default=default))
     code = f"def function{inspect.Signature(parameters)}: ..."
     (node,) = (n for n in ast.parse(code).body if isinstance(n, ast.FunctionDef))
-    return Function(value.__name__, value.__module__, Path(f"<{value.__module__}>"), node)
+    return Function(
+        value.__name__, value.__module__, Path(f"<{value.__module__}>"), node
+    )
 
 
 def spec_of(module: str) -> ModuleSpec | None:
@@ -147,7 +163,11 @@ def spec_of(module: str) -> ModuleSpec | None:
     except ValueError:  # __main__ of a notebook
         return None
     for part in others:
-        spec = PathFinder.find_spec(part, spec.submodule_search_locations or []) if spec else None
+        spec = (
+            PathFinder.find_spec(part, spec.submodule_search_locations or [])
+            if spec
+            else None
+        )
     return spec
 
 
@@ -165,7 +185,9 @@ def functions_of(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
 def _arguments(node: ast.FunctionDef | ast.ClassDef) -> ast.arguments:
     if isinstance(node, ast.FunctionDef):
         return node.args
-    methods = (n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+    methods = (
+        n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"
+    )
     method = next(methods, None)
     return method.args if method else ast.arguments([], [], None, [], [], None, [])
 
@@ -185,11 +207,15 @@ def _hint(annotation: ast.expr | None, default: ast.expr | None) -> Any:
 
 
 def _type(node: ast.expr | None) -> Any:
-    """Evaluates an annotation without running code; KeyError or TypeError if it is not a type."""
+    """Evaluates an annotation without running code; KeyError or TypeError if it is not
+    a type.
+    """
     match node:
         case ast.Constant(value=value):
             return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+        case ast.UnaryOp(
+            op=ast.USub(), operand=ast.Constant(value=int() | float() as value)
+        ):
             return -value
         case ast.Name(id=name):
             return _HINTS[name]
@@ -218,7 +244,9 @@ def keras_class(registry: str, name: str) -> str | None:
 
 
 def keras_names(registry: str) -> list[str]:
-    """The names of the classes in lower case with underscores, as in Keras: `f1_score`, `auc`."""
+    """The names of the classes in lower case with underscores, as in Keras: `f1_score`,
+    `auc`.
+    """
     starts = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
     found = (name.rpartition(":")[2] for name in _keras_classes(registry).values())
     return sorted(re.sub(starts, "_", name).lower() for name in found)

@@ -1,4 +1,6 @@
-"""Help pages of the command line, from the docstrings, types and defaults of dataclass fields."""
+"""Help pages of the command line, from the docstrings, types and defaults of dataclass
+fields.
+"""
 
 import ast
 import dataclasses
@@ -18,9 +20,10 @@ from pipeline.config.functions import Function
 from pipeline.utils.errors import UsageError, suggest
 
 _OVERVIEW = """\
-Defaults are in brackets. --epochs is short for --train.epochs, and so on. --help SECTION, such as
---help train, shows the meaning, range and default of its options, and of those of the functions
-that it names, such as the model; --help epochs shows one option."""
+Defaults are in brackets. --epochs is short for --train.epochs, and so on. --help
+SECTION, such as --help train, shows the meaning, range and default of its options, and
+of those of the functions that it names, such as the model; --help epochs shows one
+option."""
 
 
 def page(
@@ -30,10 +33,11 @@ def page(
     arguments: Mapping[str, str] = {},
     only: Mapping[str, Collection[str]] | None = None,
 ) -> str:
-    """The help page of a command; the values of `options`, a dataclass, are shown as defaults.
+    """The help page of a command; the values of `options`, a dataclass, are shown as
+    defaults.
 
-    `arguments` maps the name of a positional argument to its meaning. `only` maps a section ("" for
-    the top level) to the options to show; None: all.
+    `arguments` maps the name of a positional argument to its meaning. `only` maps a
+    section ("" for the top level) to the options to show; None: all.
     """
     lines = [f"usage: {' '.join([program, *arguments])} [--option VALUE ...]", ""]
     lines += _filled(about, 0)
@@ -42,16 +46,22 @@ def page(
     for name, meaning in arguments.items():
         lines += [f"  {name}", *_filled(meaning, 6)]
     for name, (title, found) in _sections(options).items():
-        chosen = [entry for entry in found if only is None or entry.name in only.get(name, ())]
+        chosen = [
+            entry for entry in found if only is None or entry.name in only.get(name, ())
+        ]
         lines += ["", title, *_listed(chosen)] if chosen or not name else []
     return "\n".join(lines)
 
 
 def overview(program: str, about: str, options: Any) -> str:
-    """A help page with one line for each option: flag, beginning of its meaning, default."""
+    """A help page with one line for each option: flag, beginning of its meaning,
+    default.
+    """
     kind: Any = type(options)
     short = {
-        names[0]: flag for flag, names in cli_parser.short_flags(kind).items() if not names[1:]
+        names[0]: flag
+        for flag, names in cli_parser.short_flags(kind).items()
+        if not names[1:]
     }
     known = cli_parser.flags(kind)  # `--model` and `--model.name` are one flag
     short |= {
@@ -68,7 +78,9 @@ def overview(program: str, about: str, options: Any) -> str:
             flag = short.get(entry.flags[0], entry.flags[0])
             if len(entry.flags) > 1:
                 flag = re.sub(r"--(\w+\.)?", r"\g<0>[no-]", flag, count=1)
-            default = f" [{_shortened(entry.default, 25)}]" * (entry.default.lower() != "none")
+            default = f" [{_shortened(entry.default, 25)}]" * (
+                entry.default.lower() != "none"
+            )
             meaning = re.split(r"[.;]( |$)", entry.meaning)[0]
             width = max(20, _width() - 33 - len(default))
             lines.append(f"  {flag:30} {_shortened(meaning, width)}{default}")
@@ -78,8 +90,8 @@ def overview(program: str, about: str, options: Any) -> str:
 def topic(name: str, options: Any) -> str:
     """What `--help NAME` shows: a section, an option, a registry or a function.
 
-    Sections and options are followed by the functions that they name, with their own options.
-    Raises UsageError if nothing has this name.
+    Sections and options are followed by the functions that they name, with their own
+    options. Raises UsageError if nothing has this name.
     """
     wanted, sections = name.lstrip("-").replace("_", "-"), _sections(options)
     kind = type(options)
@@ -90,37 +102,50 @@ def topic(name: str, options: Any) -> str:
         part = vars(getattr(options, choice.section))
         chosen[choice] = choice.functions(part[choice.field], part[choice.options])
     for section, (title, known) in sections.items():
-        found = [entry for entry in known if wanted == section or flags & {*entry.flags}]
+        found = [
+            entry for entry in known if wanted == section or flags & {*entry.flags}
+        ]
         lines += ["", title, *_listed(found)] if found else []
         shown = {entry.name for entry in found}
         for choice, functions in chosen.items():
             if choice.section == section and {choice.field, choice.options} & shown:
                 for word, given in functions.items():
-                    lines += _function(word, registry.find(choice.registry, word), choice, given)
+                    lines += _function(
+                        word, registry.find(choice.registry, word), choice, given
+                    )
     option = wanted.rpartition(".")[2].replace("-", "_")
     for choice, word in () if lines else cli_parser.functions_with(option, kind):
         if choice.written(word, option) in flags:
-            function, given = registry.find(choice.registry, word), chosen[choice].get(word, {})
+            function, given = (
+                registry.find(choice.registry, word),
+                chosen[choice].get(word, {}),
+            )
             lines += _function(word, function, choice, given, {option})
     if name in registry.REGISTRIES or not lines:
         for word, function in registry.described(name).items():
             lines += _function(word, function)
     if not lines:
         hint = suggest(name, [*filter(None, sections), *registry.REGISTRIES])
-        raise UsageError(f"--help {name}: no section, option or function has this name; {hint}")
+        raise UsageError(
+            f"--help {name}: no section, option or function has this name; {hint}"
+        )
     return "\n".join(lines[1:])
 
 
 def _function(
     name: str, function: Function, choice: Any = None, given: Any = (), only: Any = None
 ) -> list[str]:
-    """A function with its options, or one of them: as flags, with the values that are given."""
+    """A function with its options, or one of them: as flags, with the values that are
+    given.
+    """
     title = f"--{choice.section}.{choice.field} {name}" if choice else name
     lines = ["", *_filled(f"{title}: {function.summary}", 0)]
     for option in only or function.options:
         about = function.options[option]
         default = (about.default or "required").strip("'")
-        default = " ".join(type_hints.words(given[option])) if option in given else default
+        default = (
+            " ".join(type_hints.words(given[option])) if option in given else default
+        )
         flags = [choice.written(name, option) if choice else option]
         values = type_hints.describe(about.hint)
         lines += _listed([Entry(option, flags, about.meaning, values, default)])
@@ -133,13 +158,19 @@ def _shortened(text: str, width: int) -> str:
 
 def _sections(options: Any) -> dict[str, tuple[str, list["Entry"]]]:
     """Name -> title and options: first "" for the top level, then each section."""
-    planned = [place for place, why in getattr(options, "planned", {}).items() if not why]
+    planned = [
+        place for place, why in getattr(options, "planned", {}).items() if not why
+    ]
     found = {"": ("options:", [*entries(options, "")])}
     for field in dataclasses.fields(options):
         section = getattr(options, field.name)
         if dataclasses.is_dataclass(section):
-            title = (type(section).__doc__ or "").partition("\n")[0]
-            found[field.name] = f"{field.name}: {title}", [*entries(section, field.name, planned)]
+            paragraph = (type(section).__doc__ or "").partition("\n\n")[0]
+            title = " ".join(paragraph.split())
+            found[field.name] = (
+                f"{field.name}: {title}",
+                [*entries(section, field.name, planned)],
+            )
     return found
 
 
@@ -155,12 +186,16 @@ class Entry(typing.NamedTuple):
     @property
     def shown(self) -> str:
         """Values and default."""
-        known = f"default: {self.default}" if self.default != "required" else self.default
+        known = (
+            f"default: {self.default}" if self.default != "required" else self.default
+        )
         return "; ".join(filter(None, (self.values, known)))
 
 
 def entries(section: Any, name: str, planned: Collection[str] = ()) -> Iterator[Entry]:
-    """The options of a section, a class or an instance, with its values but for those `planned`."""
+    """The options of a section, a class or an instance, with its values but for those
+    `planned`.
+    """
     prefix = f"--{name}." if name else "--"
     kind = section if isinstance(section, type) else type(section)
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -173,8 +208,12 @@ def entries(section: Any, name: str, planned: Collection[str] = ()) -> Iterator[
         if f"{name}.{field.name}".removesuffix(".name") in planned:
             words = "required" if name == "source" else "planned"
         flags = [f"{prefix}{no}{field.name}".replace("_", "-") for no in ("", "no_")]
-        flags, values = (flags, "") if hint is bool else (flags[:1], type_hints.describe(hint))
-        yield Entry(field.name, flags, _meanings(kind).get(field.name, ""), values, words)
+        flags, values = (
+            (flags, "") if hint is bool else (flags[:1], type_hints.describe(hint))
+        )
+        yield Entry(
+            field.name, flags, _meanings(kind).get(field.name, ""), values, words
+        )
 
 
 def _listed(options: Iterable[Entry]) -> list[str]:
@@ -188,7 +227,11 @@ def _listed(options: Iterable[Entry]) -> list[str]:
 def _filled(text: str, indent: int) -> list[str]:
     space = " " * indent
     return textwrap.wrap(
-        text, _width(), initial_indent=space, subsequent_indent=space, break_on_hyphens=False
+        text,
+        _width(),
+        initial_indent=space,
+        subsequent_indent=space,
+        break_on_hyphens=False,
     )
 
 
@@ -203,7 +246,9 @@ def _meanings(kind: type) -> dict[str, str]:
     found = {}
     for field, text in itertools.pairwise(body):
         if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-            found[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
+            found[ast.unparse(field.target)] = " ".join(
+                ast.literal_eval(text.value).split()
+            )
     return found
 
 

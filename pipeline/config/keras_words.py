@@ -1,4 +1,6 @@
-"""What `fit` takes over from Keras: arguments of its `fit`, a compiled model, a dtype policy."""
+"""What `fit` takes over from Keras: arguments of its `fit`, a compiled model, a dtype
+policy.
+"""
 
 import sys
 from collections.abc import Mapping
@@ -9,13 +11,17 @@ from pipeline.utils.errors import UsageError
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 _ONE_PASS = "an epoch is one pass over the data"
-# Argument of `keras.Model.fit` -> a value that changes nothing, and what to write instead.
+# Argument of `keras.Model.fit` -> a value that changes nothing, and what to write
+# instead.
 _REFUSED: dict[str, tuple[Any, str]] = {
     "shuffle": (True, "each epoch shuffles the training data; remove it"),
     "initial_epoch": (0, 'a run is resumed with run_directory="..."; remove it'),
     "validation_steps": (None, "the whole validation data are evaluated; remove it"),
     "validation_batch_size": (None, "it does not change the results; remove it"),
-    "validation_freq": (1, "the validation data are evaluated after each epoch; remove it"),
+    "validation_freq": (
+        1,
+        "the validation data are evaluated after each epoch; remove it",
+    ),
     "workers": (1, "data are read in parallel anyway; remove it"),
     "use_multiprocessing": (False, "data are read in parallel anyway; remove it"),
     "max_queue_size": (10, "the number of prefetched batches is chosen; remove it"),
@@ -30,7 +36,8 @@ ARGUMENTS = (
 def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call with those of `keras.Model.fit` in terms of `fit`.
 
-    Raises UsageError, which says what to write, for those that mean something else here.
+    Raises UsageError, which says what to write, for those that mean something else
+    here.
     """
     known = {name: value for name, value in given.items() if name not in ARGUMENTS}
     own = {name: value for name, value in given.items() if name in ARGUMENTS}
@@ -43,8 +50,8 @@ def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(epochs := known.get("epochs"), int):
             steps = str(own["steps_per_epoch"] * epochs)
         raise UsageError(
-            f'steps_per_epoch: {_ONE_PASS}; write train={{"steps": {steps}}} to train for as many '
-            "steps"
+            f'steps_per_epoch: {_ONE_PASS}; write train={{"steps": {steps}}} to train'
+            " for as many steps"
         )
     known = _with_arrays(known, own)
     if "validation_split" in own:
@@ -73,7 +80,9 @@ def _with_arrays(given: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any
         others = {name: value for name, value in given.items() if name != "source"}
         return {**others, "data": (data[0], data[1], own["sample_weight"])}
     names = ", ".join(name for name in ("x", "y", "sample_weight") if name in own)
-    raise UsageError(f"{names}: write data=(x, y) or data=(x, y, sample_weight) instead")
+    raise UsageError(
+        f"{names}: write data=(x, y) or data=(x, y, sample_weight) instead"
+    )
 
 
 def _with_split(given: dict[str, Any], share: Any) -> dict[str, Any]:
@@ -95,12 +104,15 @@ def _with_option(
     """A section with one more option."""
     options = given.get(section, {})
     if option in options:
-        raise UsageError(f'use only one of {name}=... and {section}={{"{option}": ...}}')
+        raise UsageError(
+            f'use only one of {name}=... and {section}={{"{option}": ...}}'
+        )
     return {**options, option: value}
 
 
 def compiled(given: dict[str, Any], recipe: Any) -> tuple[dict[str, Any], bool]:
-    """The arguments of a call, with what its model was compiled with where they say nothing.
+    """The arguments of a call, with what its model was compiled with where they say
+    nothing.
 
     Also returns whether the optimizer is that of `compile`. Prints a line about it.
     """
@@ -109,10 +121,17 @@ def compiled(given: dict[str, Any], recipe: Any) -> tuple[dict[str, Any], bool]:
     if not isinstance(values, Mapping) or getattr(model, "is_compiled_by_run", False):
         return given, False
     if recipe is not None:
-        say("compiled", f"the recipe {recipe} is used instead of what the model was compiled with")
+        say(
+            "compiled",
+            f"the recipe {recipe} is used instead of what the model was compiled with",
+        )
         return given, False
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    values = {**values, "optimizer": optimizer, "metrics": _metrics(values.get("metrics"))}
+    values = {
+        **values,
+        "optimizer": optimizer,
+        "metrics": _metrics(values.get("metrics")),
+    }
     values["loss"] = _loss(values.get("loss"))
     names = ("optimizer", "loss", "metrics")
     said = {*given, *given.get("train", {})}
@@ -120,7 +139,9 @@ def compiled(given: dict[str, Any], recipe: Any) -> tuple[dict[str, Any], bool]:
     automatic = getattr(model, "_resolve_auto_jit_compile", lambda: True)
     if values.get("jit_compile") and automatic():
         values["jit_compile"] = None
-    ignored = [f"{name} ({why})" for name, why in _UNUSED.items() if _is_set(values.get(name))]
+    ignored = [
+        f"{name} ({why})" for name, why in _UNUSED.items() if _is_set(values.get(name))
+    ]
     parts = []
     if used:
         shown = {name: _word(value) for name, value in used.items()}
@@ -168,13 +189,19 @@ def _is_set(value: Any) -> bool:
 
 
 def _metrics(value: Any) -> list[Any]:
-    """The metrics of `compile` as a list, without the accuracy that each run measures."""
+    """The metrics of `compile` as a list, without the accuracy that each
+    run measures.
+    """
     value = [] if value is None else value
-    value = [value] if isinstance(value, str) or not hasattr(value, "__iter__") else value
-    if isinstance(value, Mapping) or any(isinstance(x, list | tuple | Mapping) for x in value):
+    value = (
+        [value] if isinstance(value, str) or not hasattr(value, "__iter__") else value
+    )
+    if isinstance(value, Mapping) or any(
+        isinstance(x, list | tuple | Mapping) for x in value
+    ):
         raise UsageError(
-            "the model was compiled with metrics for several outputs; a run has one: give "
-            "metrics=[...]"
+            "the model was compiled with metrics for several outputs; a run has one:"
+            " give metrics=[...]"
         )
     return [metric for metric in value if metric not in ("accuracy", "acc")]
 
@@ -195,7 +222,8 @@ def _rate(optimizer: Any) -> str:
 
 
 def precision(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with the dtype policy of its model or of Keras as the precision.
+    """The arguments of a call, with the dtype policy of its model or of Keras as the
+    precision.
 
     Raises UsageError for a policy in which a run cannot compute.
     """
@@ -209,7 +237,10 @@ def precision(given: dict[str, Any]) -> dict[str, Any]:
     if has_layers:
         policy, origin = _policy_of(model), "the dtype policy of the model"
     else:
-        policy, origin = keras.config.dtype_policy().name, "the global dtype policy of Keras"
+        policy, origin = (
+            keras.config.dtype_policy().name,
+            "the global dtype policy of Keras",
+        )
         if policy == keras.config.floatx():  # a default, which does not hold in a run
             return given
     if policy == "float32":
@@ -224,24 +255,33 @@ def precision(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _require_channels_last(model: Any) -> None:
-    """Raises UsageError for a layer that takes images in another layout than those of a run."""
+    """Raises UsageError for a layer that takes images in another layout than those of a
+    run.
+    """
     for layer in model._flatten_layers():
         if getattr(layer, "data_format", None) == "channels_first":
             raise UsageError(
-                f"the layer {layer.name!r} of the model takes channels first, but images have "
-                'shape (height, width, channels): build it with data_format="channels_last"'
+                f"the layer {layer.name!r} of the model takes channels first, but"
+                " images have shape (height, width, channels): build it with"
+                ' data_format="channels_last"'
             )
 
 
 def _policy_of(model: Any) -> str:
-    """The policy that differs from float32 in a functional or Sequential model, if one does.
+    """The policy that differs from float32 in a functional or Sequential model, if one
+    does.
 
-    A subclassed model cannot be rebuilt with the policy of a run, which checks its layers.
+    A subclassed model cannot be rebuilt with the policy of a run, which checks its
+    layers.
     """
     if not (hasattr(model, "operations") or hasattr(model, "_functional")):
         return "float32"
     layers = model._flatten_layers()
-    inner = [x for x in layers if not (hasattr(x, "layers") or type(x).__name__ == "InputLayer")]
+    inner = [
+        x
+        for x in layers
+        if not (hasattr(x, "layers") or type(x).__name__ == "InputLayer")
+    ]
     names = {layer.dtype_policy.name for layer in inner}
     others = sorted(name for name in names if "float" in name and name != "float32")
     return others[0] if others else "float32"

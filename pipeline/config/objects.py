@@ -1,4 +1,6 @@
-"""Python objects in place of names: a network, arrays, a loss, a function of a notebook cell."""
+"""Python objects in place of names: a network, arrays, a loss, a function of a notebook
+cell.
+"""
 
 import functools
 import hashlib
@@ -12,17 +14,19 @@ from typing import Any
 
 
 class Given(str):
-    """The text that stands for an object in a config, with the object itself as `value`.
+    """The text that stands for an object in a config, with the object itself as
+    `value`.
 
-    The text describes the object and ends with a digest, so that a resumed run can tell whether it
-    was given the same object. Text alone, as read from a file, cannot be used in place of the
-    object.
+    The text describes the object and ends with a digest, so that a resumed run can tell
+    whether it was given the same object. Text alone, as read from a file, cannot be
+    used in place of the object.
     """
 
     value: Any
     weights: str
-    """Digest of the initial weights of a network. It is separate from the text, because a run that
-    is resumed replaces them by those of its checkpoint."""
+    """Digest of the initial weights of a network. It is separate from the text, because
+    a run that is resumed replaces them by those of its checkpoint.
+    """
 
     def __new__(cls, title: str, digest: str, value: Any, weights: str = "") -> "Given":
         self = super().__new__(cls, f"<{title}{' ' * bool(digest)}{digest[:12]}>")
@@ -42,11 +46,15 @@ def used_in(value: Any) -> bool:
     """Whether an object is among the values or keys of a nested config."""
     if isinstance(value, Mapping):
         return any(map(used_in, (*value, *value.values())))
-    return isinstance(value, Given) or (isinstance(value, tuple) and any(map(used_in, value)))
+    return isinstance(value, Given) or (
+        isinstance(value, tuple) and any(map(used_in, value))
+    )
 
 
 def name_of(value: Any, registry: str) -> str:
-    """A config's name for an object: `module:function` if it can be imported, else a `Given`."""
+    """A config's name for an object: `module:function` if it can be imported, else a
+    `Given`.
+    """
     if isinstance(value, str):
         return value
     if isinstance(value, types.FunctionType | type):
@@ -69,22 +77,30 @@ def _shapes(data: Any) -> str:
     """Such as `arrays (60000, 28, 28) uint8, (60000,) int64`."""
     if not isinstance(data, tuple):
         return f"{type(data).__module__}.{type(data).__qualname__}"
-    parts = (f"{getattr(one, 'shape', len(one))} {getattr(one, 'dtype', 'list')}" for one in data)
+    parts = (
+        f"{getattr(one, 'shape', len(one))} {getattr(one, 'dtype', 'list')}"
+        for one in data
+    )
     return f"arrays {', '.join(parts)}"
 
 
 def names_of(hint: Any, value: Any) -> Any:
     """The value of a config field, with names for objects if its hint names a registry.
 
-    In a field of several functions with their options, a list stands for functions without options.
+    In a field of several functions with their options, a list stands for functions
+    without options.
     """
     marks = getattr(hint, "__metadata__", ())
-    registry = next((mark.registry for mark in marks if hasattr(mark, "registry")), None)
+    registry = next(
+        (mark.registry for mark in marks if hasattr(mark, "registry")), None
+    )
     if registry is None or value is None:
         return value
     if hint.__origin__ in (str, str | None):
         return name_of(value, registry)
-    pairs = value.items() if isinstance(value, Mapping) else ((item, {}) for item in value)
+    pairs = (
+        value.items() if isinstance(value, Mapping) else ((item, {}) for item in value)
+    )
     names: dict[str, Any] = {}
     for item, options in pairs:
         names[_unique(name_of(item, registry), names)] = options
@@ -106,7 +122,9 @@ def _unique(name: str, names: Mapping[str, Any]) -> str:
 
 
 def digest(value: Any) -> str:
-    """Digest of a function's source and the values that it uses, or of an object's Keras config."""
+    """Digest of a function's source and the values that it uses, or of an object's
+    Keras config.
+    """
     return _hash(json.dumps(_described(value, set()), sort_keys=True).encode())
 
 
@@ -130,7 +148,9 @@ def _described(value: Any, seen: set[int]) -> Any:
         return None
     seen.add(id(value))
     if isinstance(value, functools.partial):
-        return [_described(part, seen) for part in (value.func, value.args, value.keywords)]
+        return [
+            _described(part, seen) for part in (value.func, value.args, value.keywords)
+        ]
     if isinstance(value, types.FunctionType):
         return _of_function(value, seen)
     if isinstance(value, type):
@@ -146,7 +166,10 @@ def _of_function(function: types.FunctionType, seen: set[int]) -> Any:
         return [function.__module__, function.__qualname__, _source(function)]
     used = inspect.getclosurevars(function)
     outside = {**used.globals, **used.nonlocals, "defaults": function.__defaults__}
-    return [_source(function), {name: _described(one, seen) for name, one in outside.items()}]
+    return [
+        _source(function),
+        {name: _described(one, seen) for name, one in outside.items()},
+    ]
 
 
 def _is_importable(value: Any) -> bool:
@@ -171,9 +194,15 @@ def _config(value: Any) -> Any:
         text = json.dumps(value.get_config(), sort_keys=True, default=str)
     except (AttributeError, NotImplementedError, TypeError, ValueError):
         plain = (bool, int, float, str)
-        return {k: v for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, plain)}
+        return {
+            k: v
+            for k, v in getattr(value, "__dict__", {}).items()
+            if isinstance(v, plain)
+        }
     names: dict[str, str] = {}
-    for layer in value._flatten_layers() if hasattr(value, "_flatten_layers") else [value]:
+    for layer in (
+        value._flatten_layers() if hasattr(value, "_flatten_layers") else [value]
+    ):
         if isinstance(name := getattr(layer, "name", None), str):
             names.setdefault(name, f"#{len(names)}")
     return re.sub(r'"([^"\\]+)"', lambda word: f'"{names.get(word[1], word[1])}"', text)

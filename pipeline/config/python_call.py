@@ -1,4 +1,6 @@
-"""From the arguments of a call in Python, `fit(model=..., data=..., epochs=3)`, to a Config."""
+"""From the arguments of a call in Python, `fit(model=..., data=..., epochs=3)`, to a
+Config.
+"""
 
 import contextlib
 import dataclasses
@@ -7,7 +9,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import cli_parser, command_line, data_path, keras_words, objects, registry
+from pipeline.config import (
+    cli_parser,
+    command_line,
+    data_path,
+    keras_words,
+    objects,
+    registry,
+)
 from pipeline.config.config import Config
 from pipeline.config.sections import Source, Train
 from pipeline.utils.console import say
@@ -22,28 +31,41 @@ _SHORT = {
 
 
 def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> Config:
-    """The config of a call of `fit` with these arguments; those that are None are ignored.
+    """The config of a call of `fit` with these arguments; those that are None are
+    ignored.
 
-    `recipe` is the name of one, a path of data, or a Config. None means `photos` if `data` is a
-    path and there is no `model`, `digits` if there is no `data`, and else no recipe. Raises
-    UsageError for unknown or contradictory arguments, and for wrong values.
+    `recipe` is the name of one, a path of data, or a Config. None means `photos` if
+    `data` is a path and there is no `model`, `digits` if there is no `data`, and else
+    no recipe. Raises UsageError for unknown or contradictory arguments, and for wrong
+    values.
     """
-    given = {k: v for k, v in arguments.items() if v is not None and k not in ("recipe", "changes")}
-    known = {field.name for field in dataclasses.fields(Config) if not field.metadata.get("hidden")}
+    given = {
+        k: v
+        for k, v in arguments.items()
+        if v is not None and k not in ("recipe", "changes")
+    }
+    known = {
+        field.name
+        for field in dataclasses.fields(Config)
+        if not field.metadata.get("hidden")
+    }
     for name in given.keys() - known - {*_SHORT, *keras_words.ARGUMENTS}:
         flags = cli_parser.meant(f"--{name}", Config)
         hint = did_you_mean(flags) if flags else suggest(name, {*known, *_SHORT})
         raise UsageError(f"unknown argument {name!r}; {hint}")
     if not isinstance(recipe, str | Path | Config | None):
         raise UsageError(
-            f"a recipe must be a name, a path or a Config; got {type(recipe).__name__}; give a "
-            "model and data by name: fit(model=..., data=(x, y))"
+            f"a recipe must be a name, a path or a Config; got {type(recipe).__name__};"
+            " give a model and data by name: fit(model=..., data=(x, y))"
         )
     given = keras_words.arguments(given)
     data: Any = given.get("data")
     is_text = isinstance(data, str) and data not in registry.names("sources")
     if isinstance(data, str) and not is_text and Path(data).exists():
-        say("note", f"{data} is the source of this name; for the data beside it, give ./{data}")
+        say(
+            "note",
+            f"{data} is the source of this name; for the data beside it, give ./{data}",
+        )
     if isinstance(data, Path) or (is_text and data_path.is_path(data)):
         path = Path(given.pop("data"))
         if recipe is None and "model" not in given:
@@ -55,9 +77,12 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
     if recipe is None and "source" in changes:
         source = changes.pop("source")
         name, options = source.pop("name", Source.name), source.pop("options", {})
-        # Keras's own defaults of `compile` and `fit` suit a network whose rate is unknown.
+        # Keras's own defaults of `compile` and `fit` suit a network whose rate is
+        # unknown.
         train = Train(optimizer="adam", learning_rate=0.001)
-        recipe = Config(source=Source(name=name, options={**options, **source}), train=train)
+        recipe = Config(
+            source=Source(name=name, options={**options, **source}), train=train
+        )
     elif recipe is None and "model" in changes:
         raise UsageError("give data=... with the model, or the name of a recipe")
     if not isinstance(recipe, Config):
@@ -65,7 +90,8 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
     return recipe.changed(**changes)
 
 
-# Arguments of a Keras optimizer -> options of the run, which hold for all replicas together.
+# Arguments of a Keras optimizer -> options of the run, which hold for all replicas
+# together.
 _UPDATE = {
     "global_clipnorm": "clip_norm",
     "clipnorm": "clip_variable_norm",
@@ -75,26 +101,37 @@ _UPDATE = {
 
 
 def _with_rate(given: dict[str, Any], is_compiled: bool = False) -> dict[str, Any]:
-    """The arguments with the learning rate and the clipping of an optimizer object as options.
+    """The arguments with the learning rate and the clipping of an optimizer object as
+    options.
 
     A rate that is given replaces that of an optimizer with which a model was compiled.
     """
     optimizer: Any = given.get("optimizer")
     rate, found = given.pop("learning_rate", None), dict[str, Any]()
     scales_loss = hasattr(optimizer, "inner_optimizer")  # refused when it is used
-    if hasattr(optimizer, "get_config") and hasattr(optimizer, "learning_rate") and not scales_loss:
+    if (
+        hasattr(optimizer, "get_config")
+        and hasattr(optimizer, "learning_rate")
+        and not scales_loss
+    ):
         if rate is not None and not is_compiled:
-            raise UsageError("the optimizer has a learning rate; remove learning_rate=...")
+            raise UsageError(
+                "the optimizer has a learning rate; remove learning_rate=..."
+            )
         is_said = is_compiled and "learning_rate" in given.get("train", {})
         if rate is None and not is_said:
             rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
         known = {own: getattr(optimizer, name, None) for name, own in _UPDATE.items()}
-        known["ema"] = optimizer.ema_momentum if getattr(optimizer, "use_ema", False) else None
+        known["ema"] = (
+            optimizer.ema_momentum if getattr(optimizer, "use_ema", False) else None
+        )
         found = {name: value for name, value in known.items() if value is not None}
     if hasattr(rate, "get_config") and callable(rate):
         found["schedule"] = rate
     elif rate is not None:
-        given["learning_rate"] = rate if isinstance(rate, int | float | str) else float(rate)
+        given["learning_rate"] = (
+            rate if isinstance(rate, int | float | str) else float(rate)
+        )
     return {**given, "train": {**found, **given.get("train", {})}} if found else given
 
 
@@ -114,15 +151,21 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
     for name in filter(given.__contains__, _SHORT):
         section = changes.setdefault(_SHORT[name], {})
         if name in section:
-            raise UsageError(f'use only one of {name}=... and {_SHORT[name]}={{"{name}": ...}}')
+            raise UsageError(
+                f'use only one of {name}=... and {_SHORT[name]}={{"{name}": ...}}'
+            )
         value = given[name]
-        section[name] = objects.name_of(value, "sources") if name.endswith("_data") else value
+        section[name] = (
+            objects.name_of(value, "sources") if name.endswith("_data") else value
+        )
     return changes
 
 
 @contextlib.contextmanager
 def errors_in_python() -> Iterator[None]:
-    """UsageErrors with options as arguments: `--train.epochs 3` as `train={"epochs": 3}`."""
+    """UsageErrors with options as arguments: `--train.epochs 3` as `train={"epochs":
+    3}`.
+    """
 
     def argument(found: re.Match[str]) -> str:
         section, option, value = found[1], found[2].replace("-", "_"), found[3] or "..."

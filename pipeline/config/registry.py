@@ -1,14 +1,15 @@
 """Registries: packages whose public functions can be selected by name in a config.
 
-Every public function in any file of the package is registered under its name (usually that of the
-file); files that begin with `_` contain helpers. Wherever a registered name works, so do the
-optimizers, schedules, losses and metrics of Keras (`lamb`, `f1_score`), `package.module:name`,
-`package.module.name`, `file.py:name`, functions that an installed package offers as entry points
-of the group `pipeline.REGISTRY`, and in Python the function or the object itself.
+Every public function in any file of the package is registered under its name (usually
+that of the file); files that begin with `_` contain helpers. Wherever a registered name
+works, so do the optimizers, schedules, losses and metrics of Keras (`lamb`,
+`f1_score`), `package.module:name`, `package.module.name`, `file.py:name`, functions
+that an installed package offers as entry points of the group `pipeline.REGISTRY`, and
+in Python the function or the object itself.
 
-The keyword-only arguments of a function, and those with a default, are its options. Only `load`
-imports modules; everything else reads the source, so that a misspelled name is found without
-importing TensorFlow.
+The keyword-only arguments of a function, and those with a default, are its options.
+Only `load` imports modules; everything else reads the source, so that a misspelled name
+is found without importing TensorFlow.
 """
 
 import ast
@@ -62,12 +63,14 @@ def names(registry: str) -> list[str]:
 
 
 def find(registry: str, name: str) -> Function:
-    """The function with this name; raises UsageError with the closest name if there is none."""
+    """The function with this name; raises UsageError with the closest name if there is
+    none.
+    """
     kind = REGISTRIES[registry][1]
     if objects.is_text_only(name):
         raise UsageError(
-            f"the {kind} {name} was an object of the Python process that started the run; pass it "
-            "again: fit(..., run_directory=...)"
+            f"the {kind} {name} was an object of the Python process that started the"
+            " run; pass it again: fit(..., run_directory=...)"
         )
     value = name.value if isinstance(name, objects.Given) else None
     if isinstance(value, type | types.FunctionType):
@@ -86,7 +89,9 @@ def find(registry: str, name: str) -> Function:
             return known[spelling]
     if found := functions.keras_class(registry, name):
         return dotted(found)
-    for entry in importlib.metadata.entry_points(group=f"pipeline.{registry}", name=name):
+    for entry in importlib.metadata.entry_points(
+        group=f"pipeline.{registry}", name=name
+    ):
         return dotted(entry.value)
     others = functions.keras_names(registry)
     raise UsageError(f"unknown {kind} {name!r}; {suggest(name, [*known, *others])}")
@@ -99,13 +104,18 @@ class Named:
     registry: str
 
     def __call__(self) -> str:
-        known = [*names(self.registry), *["any of Keras"] * (self.registry in functions.KERAS)]
+        known = [
+            *names(self.registry),
+            *["any of Keras"] * (self.registry in functions.KERAS),
+        ]
         return f"{', '.join(known)}, or package.module:name"
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A field of a section that names functions of a registry, and the field of their options."""
+    """A field of a section that names functions of a registry, and the field of their
+    options.
+    """
 
     section: str
     field: str
@@ -118,7 +128,9 @@ class Choice:
         """The flag of an option in messages, with `{}` for its name."""
         if self.options == self.field:
             return f"--{self.section}.{self.field}: {{}}"
-        field = "" if self.options == "options" else f"{self.options.replace('_', '-')} "
+        field = (
+            "" if self.options == "options" else f"{self.options.replace('_', '-')} "
+        )
         return f"--{self.section}.{field}{{}}"
 
     def written(self, name: str, option: str) -> str:
@@ -131,11 +143,15 @@ class Choice:
 
     def functions(self, value: Any, options: Any) -> dict[str, dict[str, Any]]:
         """Each function that the two fields name, with its options."""
-        return value if self.options == self.field else {value: options} if value else {}
+        return (
+            value if self.options == self.field else {value: options} if value else {}
+        )
 
 
 def choices(kind: Any) -> list[Choice]:
-    """Every choice of functions that have options, in a section or in all sections of a config."""
+    """Every choice of functions that have options, in a section or in all sections of a
+    config.
+    """
     found = []
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         if dataclasses.is_dataclass(hint):
@@ -145,7 +161,9 @@ def choices(kind: Any) -> list[Choice]:
             is_dict = typing.get_origin(hint.__origin__) is dict
             if isinstance(named, Named) and (is_dict or own in kind.__annotations__):
                 section = kind.__name__.lower()
-                found.append(Choice(section, name, named.registry, name if is_dict else own))
+                found.append(
+                    Choice(section, name, named.registry, name if is_dict else own)
+                )
     return found
 
 
@@ -163,14 +181,16 @@ def builds_whole_model(name: str) -> bool:
         return True
     if function.required not in (1, 2):
         raise UsageError(
-            f"--model.name {name} must be a function (input_shape, classes) that returns a "
-            f"keras.Model; it has {function.required} arguments without a default"
+            f"--model.name {name} must be a function (input_shape, classes) that"
+            f" returns a keras.Model; it has {function.required} arguments without a"
+            " default"
         )
     return function.required == 2
 
 
 def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None:
-    """Raises UsageError unless `name` is registered and accepts exactly the options `given`.
+    """Raises UsageError unless `name` is registered and accepts exactly the options
+    `given`.
 
     `name` may also be dotted. `flag` is the flag of an option, with `{}` for its name:
     `--source.{}`.
@@ -187,11 +207,14 @@ def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None
             raise UsageError(f"{name} needs {flag.format(option)}")
 
 
-def read_options(registry: str, name: str, given: Mapping[str, Any], flag: str) -> dict[str, Any]:
-    """Options with the words of a command line replaced by the values that they stand for.
+def read_options(
+    registry: str, name: str, given: Mapping[str, Any], flag: str
+) -> dict[str, Any]:
+    """Options with the words of a command line replaced by the values that they stand
+    for.
 
-    Raises UsageError for words that do not fit an option; unknown names and options are left to
-    `check`.
+    Raises UsageError for words that do not fit an option; unknown names and options are
+    left to `check`.
     """
     known = find(registry, name).options
     found = {}
@@ -203,10 +226,11 @@ def read_options(registry: str, name: str, given: Mapping[str, Any], flag: str) 
 
 
 def load(registry: str, name: str) -> Callable:
-    """The function itself; imports its module, which imports TensorFlow in most registries.
+    """The function itself; imports its module, which imports TensorFlow in most
+    registries.
 
-    What a user hands over becomes a function with the contract of its registry.
-    Raises UsageError, with file and line, if a module outside the package cannot be imported.
+    What a user hands over becomes a function with the contract of its registry. Raises
+    UsageError, with file and line, if a module outside the package cannot be imported.
     """
     function = find(registry, name)
     if isinstance(name, objects.Given):
@@ -227,7 +251,10 @@ def _imported(function: Function, name: str) -> Any:
         module = _module(function)
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
-        line = next((f.lineno for f in reversed(frames) if f.filename == str(function.path)), "?")
+        line = next(
+            (f.lineno for f in reversed(frames) if f.filename == str(function.path)),
+            "?",
+        )
         raise UsageError(
             f"{name!r}: {function.path}, line {line}, fails to import: "
             f"{type(error).__name__}: {error}"
@@ -253,10 +280,14 @@ def bind(registry: str, name: str, options: Mapping[str, Any]) -> Callable:
 
 
 def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options of a JSON file to the types that the function takes: `Path`, tuples."""
+    """Converts options of a JSON file to the types that the function takes: `Path`,
+    tuples.
+    """
     known = find(registry, name).options
     return {
-        option: type_hints.from_json(known[option].hint if option in known else Any, value)
+        option: type_hints.from_json(
+            known[option].hint if option in known else Any, value
+        )
         for option, value in options.items()
     }
 
@@ -267,9 +298,14 @@ def call(registry: str, name: str, options: Mapping[str, Any], *arguments: Any) 
 
 
 def described(name: str) -> dict[str, Function]:
-    """The functions of a registry, or of any registry by one name, or by a dotted name."""
+    """The functions of a registry, or of any registry by one name, or by a
+    dotted name.
+    """
     if name in REGISTRIES:
-        return {word: find(name, word) for word in (*names(name), *functions.keras_names(name))}
+        return {
+            word: find(name, word)
+            for word in (*names(name), *functions.keras_names(name))
+        }
     if "." in name or ":" in name:
         return {name: dotted(name)}
     registered = (_registered(registry).get(name) for registry in REGISTRIES)
@@ -288,15 +324,17 @@ def _registered(registry: str) -> dict[str, Function]:
             if name in found:
                 other = found[name]
                 raise UsageError(
-                    f"{other.path}, line {other.node.lineno}, and {path}, line {node.lineno}, both "
-                    f"define {name!r}; rename one of them"
+                    f"{other.path}, line {other.node.lineno}, and {path}, line"
+                    f" {node.lineno}, both define {name!r}; rename one of them"
                 )
             found[name] = Function(name, module, path, node)
     return found
 
 
 def _adapter(registry: str) -> Function | None:
-    """The function `from_object` for objects of a registry, whose options are theirs."""
+    """The function `from_object` for objects of a registry, whose options
+    are theirs.
+    """
     if registry not in _ADAPTERS:
         return None
     path = _PACKAGE / f"{_ADAPTERS[registry]}.py"

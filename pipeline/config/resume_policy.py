@@ -1,7 +1,8 @@
 """Which options may change when a run is resumed: silently, with `--force`, or never.
 
-An option in neither table can never change, so a new option is safe by default. The options of a
-registered function are compared one by one, under a place such as `source.options`.
+An option in neither table can never change, so a new option is safe by default. The
+options of a registered function are compared one by one, under a place such as
+`source.options`.
 """
 
 import dataclasses
@@ -13,8 +14,8 @@ from typing import Any
 from pipeline.config import type_hints
 from pipeline.utils import console
 
-# Options that cannot change a result, by place ("" is the top level): directories, logging, the
-# engine, the devices and time limits.
+# Options that cannot change a result, by place ("" is the top level): directories,
+# logging, the engine, the devices and time limits.
 HARMLESS: dict[str, tuple[str, ...]] = {
     "": ("run_directory", "dry_run", "force", "planned"),
     "clean": ("directory",),
@@ -30,8 +31,9 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     ),
     "log": ("progress", "tensorboard"),
 }
-# Options that a user may want to change: to train longer, to rescue a run that diverges, or to
-# continue on another machine. The steps and variables of the checkpoints stay valid.
+# Options that a user may want to change: to train longer, to rescue a run that
+# diverges, or to continue on another machine. The steps and variables of the
+# checkpoints stay valid.
 FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
     "source.options": ("path",),
@@ -42,7 +44,9 @@ FORCEABLE: dict[str, tuple[str, ...]] = {
     ),
     "runtime": ("precision", "replicas", "xla", "deterministic"),
 }
-_DEFAULT = ("default",)  # not a JSON value, so it differs from every option that is given
+_DEFAULT = (
+    "default",
+)  # not a JSON value, so it differs from every option that is given
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +63,9 @@ class Change:
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """The options that differ between two configs, as JSON, and can change the result."""
+    """The options that differ between two configs, as JSON, and can change
+    the result.
+    """
     found, earlier = [], _places(before)
     for place, values in _places(now).items():
         then = earlier.get(place, {})
@@ -69,12 +75,16 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
             if old != new and name not in HARMLESS.get(place, ()):
                 flag = f"--{section}.{name}" if section else f"--{name}"
                 forced = name in FORCEABLE.get(place, ())
-                found.append(Change(flag.replace("_", "-"), _words(old), _words(new), forced))
+                found.append(
+                    Change(flag.replace("_", "-"), _words(old), _words(new), forced)
+                )
     return found
 
 
 def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Place -> its options: the top level, each section, and the `options` of a section."""
+    """Place -> its options: the top level, each section, and the `options` of a
+    section.
+    """
     found: dict[str, dict[str, Any]] = {"": {}}
     for section, part in values.items():
         if isinstance(part, dict):
@@ -86,18 +96,23 @@ def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def refusal(run: str, found: list[Change]) -> str:
-    """The error message for these changes: a line for each of them, and how to resume."""
+    """The error message for these changes: a line for each of them, and
+    how to resume.
+    """
     given = [c for c in found if "<" in (c.then[0], c.now[0]) and not c.can_be_forced]
     if given:
         names = ", ".join(f"{change.flag} {change.then}" for change in given)
         return (
-            f"{run} began with {names}; pass the same Python objects again to fit (a function with "
-            "the same source and values), or choose another --run-directory"
+            f"{run} began with {names}; pass the same Python objects again to fit (a"
+            " function with the same source and values), or choose another"
+            " --run-directory"
         )
     remedy = "choose another --run-directory, or resume with its original options"
     if all(change.can_be_forced for change in found):
         remedy = f"add --force to accept the changes, or {remedy}"
-    rows = [(c.flag, c.then, c.now, "--force accepts it" * c.can_be_forced) for c in found]
+    rows = [
+        (c.flag, c.then, c.now, "--force accepts it" * c.can_be_forced) for c in found
+    ]
     table = console.table(rows, ("option", "original", "now", ""))
     original = shlex.join(["--resume", run])
     first = f"{run} was started with other options; {remedy}"

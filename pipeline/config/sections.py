@@ -1,6 +1,7 @@
 """The sections of a config: every option of data, model, training, machine and export.
 
-The docstring under a field is its help text. Limits are part of the type: see `type_hints`.
+The docstring under a field is its help text. Limits are part of the type: see
+`type_hints`.
 """
 
 import dataclasses
@@ -32,7 +33,8 @@ class Section(Checked):
             value, options = getattr(self, choice.field), getattr(self, choice.options)
             if options and value is None:
                 raise UsageError(
-                    f"{choice.flag.format('').strip()} needs --{choice.section}.{choice.field}"
+                    f"{choice.flag.format('').strip()} needs"
+                    f" --{choice.section}.{choice.field}"
                 )
             for name, given in choice.functions(value, options).items():
                 registry.check(choice.registry, name, given, choice.flag)
@@ -45,12 +47,16 @@ class Source(Section):
     name: Annotated[str, Named("sources")] = "tfds"
     """The kind of source."""
     options: Options = dataclasses.field(default_factory=dict)
-    """Options of the source; `--source.path DIR` is short for `--source.options path=DIR`."""
+    """Options of the source; `--source.path DIR` is short for `--source.options
+    path=DIR`.
+    """
 
     @property
     def path(self) -> Path | None:
         """Where the data is stored, if the source has the option `path`."""
-        return Path(self.options["path"]) if self.options.get("path") is not None else None
+        return (
+            Path(self.options["path"]) if self.options.get("path") is not None else None
+        )
 
     @property
     def title(self) -> str:
@@ -73,19 +79,27 @@ class Clean(Checked):
     """Which examples are excluded."""
 
     enabled: bool = False
-    """Look for unsuitable examples before training, as `python -m pipeline.clean` does."""
+    """Look for unsuitable examples before training, as `python -m pipeline.clean` does.
+    """
     manifest: Annotated[Path, "file"] | None = None
-    """JSON lines with id, reason and action; examples whose action is `drop` are excluded."""
+    """JSON lines with id, reason and action; examples whose action is `drop` are
+    excluded.
+    """
     allow_leakage: bool = False
     """If images occur in several splits, list them instead of stopping."""
     drop_leakage: bool = False
-    """If an image occurs in several splits, keep one copy: in test, or else in validation."""
+    """If an image occurs in several splits, keep one copy: in test, or else in
+    validation.
+    """
     near: bool = True
-    """Also look for near duplicates: copies that were re-encoded, resized, mirrored or shifted by a
-    pixel. If they fall into several splits, only the held-out ones are kept."""
+    """Also look for near duplicates: copies that were re-encoded, resized, mirrored or
+    shifted by a pixel. If they fall into several splits, only the held-out ones are
+    kept.
+    """
     directory: Path | None = None
-    """Directory for the manifest and the gallery of the command `clean`; None: the next free
-    cleaned/NAME-N."""
+    """Directory for the manifest and the gallery of the command `clean`; None: the next
+    free cleaned/NAME-N.
+    """
 
     def _check(self) -> None:
         leakage = {"--clean.allow-leakage": self.allow_leakage}
@@ -98,33 +112,47 @@ class Data(Section):
     """How examples become batches."""
 
     image_size: Pixels | tuple[Pixels, Pixels] | None = None
-    """Height and width to which every image is resized, or one number for both; None: the size that
-    all images share."""
+    """Height and width to which every image is resized, or one number for both; None:
+    the size that all images share.
+    """
     validation: Share = 0.1
-    """Fraction of train held out for validation if the source has no validation split."""
+    """Fraction of train held out for validation if the source has no validation split.
+    """
     test: Share = 0.2
     """Fraction of train held out for testing if the source has no test split."""
     split_seed: Seed = 0
-    """Seed of the held-out splits and of the sample that --data.limit draws. It is separate from
-    the seed of the run, so that all runs are tested on the same examples."""
+    """Seed of the held-out splits and of the sample that --data.limit draws. It is
+    separate from the seed of the run, so that all runs are tested on the same examples.
+    """
     limit: Count | None = None
-    """Use at most this many examples of each split of the source, sampled from all classes."""
+    """Use at most this many examples of each split of the source, sampled from all
+    classes.
+    """
     cache: Literal["auto", "device", "memory", "disk", "none"] = "auto"
-    """Where decoded examples are cached; auto: the first of GPU, memory and disk in which they fit,
-    or else none."""
+    """Where decoded examples are cached; auto: the first of GPU, memory and disk in
+    which they fit, or else none.
+    """
     cache_directory: Path | None = None
-    """Directory of the disk cache, which later runs reuse; None: $XDG_CACHE_HOME/pipeline or
-    ~/.cache/pipeline; without a home directory, one for temporary files. It can be deleted whenever
-    no run is using it."""
-    augment: Annotated[Operations, Named("augment")] = dataclasses.field(default_factory=dict)
-    """Random augmentations of training images, in this order, such as `flip crop padding=4`."""
+    """Directory of the disk cache, which later runs reuse; None:
+    $XDG_CACHE_HOME/pipeline or ~/.cache/pipeline; without a home directory, one for
+    temporary files. It can be deleted whenever no run is using it.
+    """
+    augment: Annotated[Operations, Named("augment")] = dataclasses.field(
+        default_factory=dict
+    )
+    """Random augmentations of training images, in this order, such as `flip crop
+    padding=4`.
+    """
     augment_on: Literal["auto", "host", "device"] = "auto"
-    """Where images are augmented: on the host, by `tf.data`, or on the device, in the compiled
-    step. The result is the same; auto: device."""
+    """Where images are augmented: on the host, by `tf.data`, or on the device, in the
+    compiled step. The result is the same; auto: device.
+    """
 
     @property
     def cache_folder(self) -> Path:
-        """Directory of the disk cache: the given one, or else the user's cache directory."""
+        """Directory of the disk cache: the given one, or else the user's cache
+        directory.
+        """
         if self.cache_directory is not None:
             return self.cache_directory
         if parent := os.environ.get("XDG_CACHE_HOME"):
@@ -139,7 +167,12 @@ class Data(Section):
         held_out = self.validation + self.test
         require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
         super()._check()
-        only_one({f"--data.augment {name}": name in self.augment for name in ("cutmix", "mixup")})
+        only_one(
+            {
+                f"--data.augment {name}": name in self.augment
+                for name in ("cutmix", "mixup")
+            }
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -149,14 +182,18 @@ class Model(Section):
     name: Annotated[str, Named("models")] = "convnet"
     """The architecture."""
     options: Options = dataclasses.field(default_factory=dict)
-    """Options of the model; `--model.filters 32` is short for `--model.options filters=32`."""
+    """Options of the model; `--model.filters 32` is short for `--model.options
+    filters=32`.
+    """
 
     weights: Path | None = None
-    """Initial weights: an earlier run, or a .keras or .weights.h5 file. The output layer is new if
-    the classes differ."""
+    """Initial weights: an earlier run, or a .keras or .weights.h5 file. The output
+    layer is new if the classes differ.
+    """
     fused_batch_norm: bool = False
-    """Compute each BatchNormalization of your own network, or of keras.applications, in one
-    operation, as the other models do: faster, with equal results up to rounding."""
+    """Compute each BatchNormalization of your own network, or of keras.applications, in
+    one operation, as the other models do: faster, with equal results up to rounding.
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,16 +203,23 @@ class Train(Section):
     epochs: Count = 10
     """Passes over the training split."""
     steps: Count | None = None
-    """Stop after this many optimizer steps, including skipped ones, even within an epoch."""
+    """Stop after this many optimizer steps, including skipped ones, even within an
+    epoch.
+    """
     batch_size: Count = 32
-    """Global batch size: examples per optimizer step, over all replicas and micro-batches."""
+    """Global batch size: examples per optimizer step, over all replicas and
+    micro-batches.
+    """
     accumulate: Count = 1
-    """Split each replica's batch into this many micro-batches and accumulate their gradients, to
-    save memory."""
+    """Split each replica's batch into this many micro-batches and accumulate their
+    gradients, to save memory.
+    """
     engine: Annotated[str, Named("engines")] = "model_fit"
     """The training loop: Keras's `fit` or a GradientTape loop."""
     steps_per_call: Literal["auto"] | Count = "auto"
-    """Steps per call of the compiled function; auto: as many as take about half a second."""
+    """Steps per call of the compiled function; auto: as many as take about half a
+    second.
+    """
     optimizer: Annotated[str, Named("optimizers")] = "sgd"
     """The optimizer."""
     optimizer_options: Options = dataclasses.field(default_factory=dict)
@@ -185,21 +229,28 @@ class Train(Section):
     schedule: Annotated[str, Named("schedules")] = "constant"
     """The learning rate schedule."""
     schedule_options: Options = dataclasses.field(default_factory=dict)
-    """Options of the schedule: `warmup=0.1` warms up over a tenth of the steps; `at=0.5,0.75` sets
-    when `step` drops the rate."""
+    """Options of the schedule: `warmup=0.1` warms up over a tenth of the steps;
+    `at=0.5,0.75` sets when `step` drops the rate.
+    """
     loss: Annotated[str | None, Named("losses")] = None
     """The training loss; None: the loss of the task."""
     loss_options: Options = dataclasses.field(default_factory=dict)
     """Options of the loss."""
-    metrics: Annotated[Operations, Named("metrics")] = dataclasses.field(default_factory=dict)
+    metrics: Annotated[Operations, Named("metrics")] = dataclasses.field(
+        default_factory=dict
+    )
     """Additional metrics, such as `f1_score average=micro`."""
-    callbacks: Annotated[Operations, Named("callbacks")] = dataclasses.field(default_factory=dict)
+    callbacks: Annotated[Operations, Named("callbacks")] = dataclasses.field(
+        default_factory=dict
+    )
     """Additional callbacks."""
     weight_decay: NotNegative | None = None
-    """Decoupled weight decay: each step subtracts this fraction of every weight, times the learning
-    rate. Biases and normalization layers are exempt."""
+    """Decoupled weight decay: each step subtracts this fraction of every weight, times
+    the learning rate. Biases and normalization layers are exempt.
+    """
     l2: NotNegative = 0.0
-    """Factor of the L2 penalty in the loss. Biases and normalization layers are exempt."""
+    """Factor of the L2 penalty in the loss. Biases and normalization layers are exempt.
+    """
     clip_norm: Positive | None = None
     """Clip the gradient to this global norm."""
     clip_variable_norm: Positive | None = None
@@ -207,53 +258,83 @@ class Train(Section):
     clip_value: Positive | None = None
     """Clip each element of the gradient to plus or minus this value."""
     clip_adaptive: Share | None = None
-    """Adaptive gradient clipping: clip the gradient norm of each unit to this fraction of its
-    weight norm, such as 0.01."""
+    """Adaptive gradient clipping: clip the gradient norm of each unit to this fraction
+    of its weight norm, such as 0.01.
+    """
     ema: Share | None = None
-    """Test and export the exponential moving average of the weights with this momentum, such as
-    0.999; the average lags by about 1 / (1 - momentum) steps."""
+    """Test and export the exponential moving average of the weights with this momentum,
+    such as 0.999; the average lags by about 1 / (1 - momentum) steps.
+    """
     label_smoothing: Share = 0.0
     """Fraction of each label that is spread over all classes."""
-    class_weight: dict[str, Annotated[float, (0, 10**6)]] = dataclasses.field(default_factory=dict)
-    """Weight of each class in the loss, by the name of the class, such as `cat=2.0`, or by its
-    number if the names are not numbers themselves."""
+    class_weight: dict[str, Annotated[float, (0, 10**6)]] = dataclasses.field(
+        default_factory=dict
+    )
+    """Weight of each class in the loss, by the name of the class, such as `cat=2.0`, or
+    by its number if the names are not numbers themselves.
+    """
     freeze: tuple[str, ...] = ()
     """Freeze the layers whose names start with one of these prefixes."""
     freeze_epochs: Count | None = None
     """Unfreeze the frozen layers after this many epochs; None: never."""
     unfreeze: Literal["at-once", "gradually"] = "at-once"
-    """gradually: unfreeze a quarter of the frozen layers after every --train.freeze-epochs epochs,
-    the last layers first."""
-    layer_rates: dict[str, Annotated[float, (0, 1000)]] = dataclasses.field(default_factory=dict)
-    """Factors of the learning rate for the layers whose names start with these prefixes, such as
-    `backbone=0.1`."""
+    """gradually: unfreeze a quarter of the frozen layers after every
+    --train.freeze-epochs epochs, the last layers first.
+    """
+    layer_rates: dict[str, Annotated[float, (0, 1000)]] = dataclasses.field(
+        default_factory=dict
+    )
+    """Factors of the learning rate for the layers whose names start with these
+    prefixes, such as `backbone=0.1`.
+    """
     synchronized_batch_norm: bool = False
     """Compute the statistics of BatchNormalization over all replicas."""
     checkpoint_minutes: Positive = 10.0
-    """Also save a checkpoint within an epoch if the last one is older than this. At the end of each
-    epoch, one is saved unless saving would take more than 2% of the time."""
+    """Also save a checkpoint within an epoch if the last one is older than this. At the
+    end of each epoch, one is saved unless saving would take more than 2% of the time.
+    """
     checkpoint_steps: Count | None = None
-    """Also save a checkpoint after this many steps each time, rounded up to the end of a call."""
+    """Also save a checkpoint after this many steps each time, rounded up to the end of
+    a call.
+    """
     patience: Count | None = None
-    """Stop after this many epochs without a lower validation loss, and restore the best weights."""
+    """Stop after this many epochs without a lower validation loss, and restore the best
+    weights.
+    """
     max_bad_steps: Count = 10
-    """Stop after this many consecutive bad steps: their loss or gradient is not finite, and until
-    then they are skipped."""
+    """Stop after this many consecutive bad steps: their loss or gradient is not finite,
+    and until then they are skipped.
+    """
     on_bad_steps: Literal["stop", "roll-back"] = "stop"
-    """What to do after too many bad steps: exit with code 4, or first retry up to three times from
-    the latest checkpoint, each time with half the learning rate."""
+    """What to do after too many bad steps: exit with code 4, or first retry up to three
+    times from the latest checkpoint, each time with half the learning rate.
+    """
 
     def _check(self) -> None:
         clips = ("norm", "variable-norm", "value", "adaptive")
-        values = (self.clip_norm, self.clip_variable_norm, self.clip_value, self.clip_adaptive)
-        only_one({f"--train.clip-{n}": v is not None for n, v in zip(clips, values, strict=True)})
+        values = (
+            self.clip_norm,
+            self.clip_variable_norm,
+            self.clip_value,
+            self.clip_adaptive,
+        )
+        only_one(
+            {
+                f"--train.clip-{n}": v is not None
+                for n, v in zip(clips, values, strict=True)
+            }
+        )
         synchronized = {"--train.synchronized-batch-norm": self.synchronized_batch_norm}
         only_one({**synchronized, "--train.accumulate": self.accumulate > 1})
-        only_one({"--train.loss": self.loss, "--train.label-smoothing": self.label_smoothing})
+        only_one(
+            {"--train.loss": self.loss, "--train.label-smoothing": self.label_smoothing}
+        )
         if self.freeze_epochs is not None and not self.freeze:
             raise UsageError("--train.freeze-epochs requires --train.freeze")
         if self.unfreeze == "gradually" and self.freeze_epochs is None:
-            raise UsageError("--train.unfreeze gradually requires --train.freeze-epochs")
+            raise UsageError(
+                "--train.unfreeze gradually requires --train.freeze-epochs"
+            )
         if self.batch_size % self.accumulate:
             raise UsageError(
                 f"--train.batch-size {self.batch_size} cannot be split into "
@@ -268,29 +349,37 @@ class Runtime(Checked):
     """How the run uses the machine."""
 
     precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
-    """Keras dtype policy of the layers; auto: a 16-bit policy if it is at least 20% faster in a
-    trial. The weights are always float32."""
+    """Keras dtype policy of the layers; auto: a 16-bit policy if it is at least 20%
+    faster in a trial. The weights are always float32.
+    """
     replicas: Literal["auto"] | Annotated[int, (1, 1024)] = "auto"
-    """Copies of the model that each batch is divided among, on GPUs or on logical devices of the
-    CPU; auto: one per GPU."""
+    """Copies of the model that each batch is divided among, on GPUs or on logical
+    devices of the CPU; auto: one per GPU.
+    """
     devices: Annotated[str, "devices"] = "auto"
-    """GPUs by their numbers in nvidia-smi, such as `0,2`, or `cpu`; auto: all GPUs or, if
-    --runtime.replicas is lower, those with the most free memory."""
+    """GPUs by their numbers in nvidia-smi, such as `0,2`, or `cpu`; auto: all GPUs or,
+    if --runtime.replicas is lower, those with the most free memory.
+    """
     gpu_memory: Annotated[str, "memory"] | None = None
-    """Memory limit per GPU, such as `8GiB` or `80%`, not including what CUDA and cuDNN need; None:
-    allocate memory as needed."""
+    """Memory limit per GPU, such as `8GiB` or `80%`, not including what CUDA and cuDNN
+    need; None: allocate memory as needed.
+    """
     require_gpu: bool = False
     """Stop at once if there is no GPU, instead of training on the CPU."""
     xla: Literal["auto", "on", "off"] = "auto"
-    """Compile the forward and backward passes with XLA; auto: only on GPUs, as CPUs get slower."""
+    """Compile the forward and backward passes with XLA; auto: only on GPUs, as CPUs get
+    slower.
+    """
     time_limit: Annotated[str, "duration"] | None = None
-    """End training in time to test and export within this limit, which includes the time before a
-    resume. To continue, resume with a longer limit."""
+    """End training in time to test and export within this limit, which includes the
+    time before a resume. To continue, resume with a longer limit.
+    """
     worker_timeout: Positive = 60.0
     """Seconds to wait at the start for the other workers of TF_CONFIG."""
     hang_timeout: Positive | None = 1800.0
-    """End the process if a call takes longer than this many seconds, tracing included; None: no
-    limit."""
+    """End the process if a call takes longer than this many seconds, tracing included;
+    None: no limit.
+    """
     deterministic: bool = False
     """Use only deterministic operations; slower on GPUs."""
     seed: Seed = 0
@@ -300,12 +389,16 @@ class Runtime(Checked):
         known = formats.parse_devices(self.devices)
         if known and isinstance(self.replicas, int) and self.replicas > len(known):
             raise UsageError(
-                f"--runtime.replicas {self.replicas} is more than the {len(known)} GPUs of "
-                f"--runtime.devices {self.devices}"
+                f"--runtime.replicas {self.replicas} is more than the {len(known)} GPUs"
+                f" of --runtime.devices {self.devices}"
             )
         on_cpu = self.devices == "cpu"
-        only_one({"--runtime.devices cpu": on_cpu, "--runtime.require-gpu": self.require_gpu})
-        only_one({"--runtime.devices cpu": on_cpu, "--runtime.gpu-memory": self.gpu_memory})
+        only_one(
+            {"--runtime.devices cpu": on_cpu, "--runtime.require-gpu": self.require_gpu}
+        )
+        only_one(
+            {"--runtime.devices cpu": on_cpu, "--runtime.gpu-memory": self.gpu_memory}
+        )
         # XLA has no deterministic gradient of max-pooling.
         xla = {"--runtime.xla on": self.xla == "on"}
         only_one({"--runtime.deterministic": self.deterministic, **xla})
@@ -320,21 +413,31 @@ class Export(Checked):
     directory: Path = Path("saved_models")
     """Directory of all models; this one is exported to DIRECTORY/NAME/VERSION."""
     name: Annotated[str, "model name"] | None = None
-    """Name of the model, and of new directories, such as runs/NAME-1; None: that of the recipe."""
+    """Name of the model, and of new directories, such as runs/NAME-1; None: that of the
+    recipe.
+    """
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Compute dtype of the exported layers; weights and answers stay float32. A 16-bit dtype is
-    faster on some servers and changes the answers slightly."""
-    batch_sizes: Annotated[tuple[Annotated[int, (1, 65536)], ...], "1 to 100 values"] = (1, 8, 64)
+    """Compute dtype of the exported layers; weights and answers stay float32. A 16-bit
+    dtype is faster on some servers and changes the answers slightly.
+    """
+    batch_sizes: Annotated[
+        tuple[Annotated[int, (1, 65536)], ...], "1 to 100 values"
+    ] = (1, 8, 64)
     """Batch sizes of the warm-up requests, and of the server's batching."""
     calibrate: bool = True
-    """Calibrate probabilities with temperature scaling, fitted on the validation split."""
+    """Calibrate probabilities with temperature scaling, fitted on the validation split.
+    """
     formats: tuple[Literal["keras", "litert", "onnx"], ...] = ()
-    """Also write the model in these formats, in float32: model.keras, model.tflite, model.onnx."""
+    """Also write the model in these formats, in float32: model.keras, model.tflite,
+    model.onnx.
+    """
     tolerance: NotNegative | None = None
-    """Publish a version only if its test accuracy (r2 for regression) is at most this much below
-    that of the served version; None: always."""
+    """Publish a version only if its test accuracy (r2 for regression) is at most this
+    much below that of the served version; None: always.
+    """
     keep: Annotated[int, (1, 10**6)] | None = None
-    """Keep only this many of the newest versions, plus the pinned one; None: keep all."""
+    """Keep only this many of the newest versions, plus the pinned one; None: keep all.
+    """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

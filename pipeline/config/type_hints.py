@@ -1,9 +1,10 @@
-"""Reads, checks and describes values by their type hints, for sections and registered functions.
+"""Reads, checks and describes values by their type hints, for sections and registered
+functions.
 
-Supports int, float, bool, str, Path, None, Any, unions, `Literal`, `tuple[...]`, `dict` and
-`Mapping`, and `Annotated` with limits: `Annotated[int, (1, None)]` is an int of at least 1, and
-`Annotated[Path, "directory"]` is the path of an existing directory (see `_LIMITS`). Limits of a
-tuple apply to each of its values.
+Supports int, float, bool, str, Path, None, Any, unions, `Literal`, `tuple[...]`, `dict`
+and `Mapping`, and `Annotated` with limits: `Annotated[int, (1, None)]` is an int of at
+least 1, and `Annotated[Path, "directory"]` is the path of an existing directory (see
+`_LIMITS`). Limits of a tuple apply to each of its values.
 """
 
 import ast
@@ -24,7 +25,8 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     """The value that the words of a command line stand for.
 
     Raises:
-        ValueError: The words do not fit the hint; OverflowError for a number that is too large.
+        ValueError: The words do not fit the hint; OverflowError for a number that is
+            too large.
     """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
@@ -42,7 +44,9 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     (word,) = words
     if origin is Literal:
         return arguments[list(map(str, arguments)).index(word)]
-    if hint is Path and not word:  # an empty shell variable would be the current directory
+    if (
+        hint is Path and not word
+    ):  # an empty shell variable would be the current directory
         raise ValueError(word)
     if hint in (str, Path):
         return hint(word)
@@ -59,12 +63,16 @@ def _tuple(kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _dict(kind: Any, words: Sequence[str]) -> dict[str, Any]:
-    """`padding=4 fill=zero`, or, if the values are dictionaries, `flip crop padding=4`."""
+    """`padding=4 fill=zero`, or, if the values are dictionaries, `flip
+    crop padding=4`.
+    """
     found: dict[str, Any] = {}
     options, nested = found, typing.get_origin(kind) is dict
     for word in words:
         # A number contains no `=`, but the name before it may.
-        name, equals, text = word.rpartition("=") if _is_number(kind) else word.partition("=")
+        name, equals, text = (
+            word.rpartition("=") if _is_number(kind) else word.partition("=")
+        )
         if nested and not equals:
             options = found[name] = {}
         elif not equals or (nested and not found):
@@ -80,7 +88,9 @@ def _is_number(kind: Any) -> bool:
 
 
 def _first(kinds: Sequence[Any], words: Sequence[str]) -> Any:
-    """Reads the words by the first of several hints that they fit; None is tried first."""
+    """Reads the words by the first of several hints that they fit; None is
+    tried first.
+    """
     for kind in sorted(kinds, key=lambda kind: kind is not types.NoneType):
         with contextlib.suppress(ValueError, OverflowError):
             return read(kind, words)
@@ -107,13 +117,17 @@ def _literal(text: str) -> Any:
 def words(value: Any) -> list[str]:
     """A value as the words of a command line: `flip crop padding=4`, `0.5,0.75`."""
     if not isinstance(value, Mapping):
-        return list(map(str, value)) if isinstance(value, tuple | list) else [str(value)]
+        return (
+            list(map(str, value)) if isinstance(value, tuple | list) else [str(value)]
+        )
     found = []
     for name, inner in value.items():
         if isinstance(inner, Mapping):
             found += [name, *words(inner)]
         elif isinstance(inner, tuple | list):
-            found.append(f"{name}={','.join(map(str, inner))}" + "," * (len(inner) == 1))
+            found.append(
+                f"{name}={','.join(map(str, inner))}" + "," * (len(inner) == 1)
+            )
         else:
             found.append(f"{name}={inner}")
     return found
@@ -122,8 +136,9 @@ def words(value: Any) -> list[str]:
 def from_json(hint: Any, value: Any) -> Any:
     """Converts a value of a JSON file or of Python to the type of the hint.
 
-    A list becomes a tuple, for example; in a dictionary from strings to numbers, such as
-    `class_weight`, whole numbers as keys become strings, and numbers of NumPy become Python's.
+    A list becomes a tuple, for example; in a dictionary from strings to numbers, such
+    as `class_weight`, whole numbers as keys become strings, and numbers of NumPy become
+    Python's.
     """
     if isinstance(value, str) and is_path(hint):
         return Path(value)
@@ -155,14 +170,20 @@ def is_path(hint: Any) -> bool:
 
 
 def fits(hint: Any, value: Any) -> bool:
-    """Whether a value has the type. True and False are not numbers; an int is also a float."""
+    """Whether a value has the type. True and False are not numbers; an int is also a
+    float.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        return fits(arguments[0], value) and all(_meets(limit, value) for limit in _limits(hint))
+        return fits(arguments[0], value) and all(
+            _meets(limit, value) for limit in _limits(hint)
+        )
     if origin in (Union, types.UnionType):
         return any(fits(kind, value) for kind in arguments)
     if origin is Literal:
-        return any(type(value) is type(choice) and value == choice for choice in arguments)
+        return any(
+            type(value) is type(choice) and value == choice for choice in arguments
+        )
     if origin is tuple:
         if not isinstance(value, tuple | list):  # a JSON file has lists
             return False
@@ -170,7 +191,9 @@ def fits(hint: Any, value: Any) -> bool:
         return len(kinds) == len(value) and all(map(fits, kinds, value))
     if origin in (dict, Mapping):
         pairs = value.items() if isinstance(value, Mapping) else [(None, None)]
-        return all(fits(arguments[0], key) and fits(arguments[1], item) for key, item in pairs)
+        return all(
+            fits(arguments[0], key) and fits(arguments[1], item) for key, item in pairs
+        )
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
@@ -182,8 +205,8 @@ def fits(hint: Any, value: Any) -> bool:
 
 _MODEL_NAME = "a plain file name without any of * ? [ ] \\ : and without a leading dot"
 _Limit = tuple[Callable[[Any], Any], str]
-# Name of a limit -> a condition, which is not met if it returns False or raises ValueError, and a
-# description, which replaces that of the type for paths and strings.
+# Name of a limit -> a condition, which is not met if it returns False or raises
+# ValueError, and a description, which replaces that of the type for paths and strings.
 _LIMITS: dict[str, _Limit] = {
     "directory": (os.path.isdir, "an existing directory"),
     "file": (os.path.isfile, "an existing file"),
@@ -191,10 +214,19 @@ _LIMITS: dict[str, _Limit] = {
     "file name": (formats.is_file_name, "a plain file name"),
     "model name": (formats.is_model_name, _MODEL_NAME),
     "duration": (formats.parse_duration, "a duration such as 90s, 10m, 1h30m or 2d"),
-    "devices": (formats.parse_devices, "auto, cpu, or different GPU numbers such as 0,2"),
-    "memory": (formats.parse_memory, "at least 1MiB, such as 8GiB, or a share such as 80%"),
+    "devices": (
+        formats.parse_devices,
+        "auto, cpu, or different GPU numbers such as 0,2",
+    ),
+    "memory": (
+        formats.parse_memory,
+        "at least 1MiB, such as 8GiB, or a share such as 80%",
+    ),
     "positive": (lambda value: 0 < value < 3e38, "above 0 and finite in float32"),
-    "not negative": (lambda value: 0 <= value < 3e38, "of at least 0 and finite in float32"),
+    "not negative": (
+        lambda value: 0 <= value < 3e38,
+        "of at least 0 and finite in float32",
+    ),
     "share": (lambda value: 0 <= value < 1, "of at least 0 and below 1"),
     "seed": (lambda value: 0 <= value < 2**31, "of at least 0 and below 2**31"),
     "ascending": (lambda values: list(values) == sorted(values), "in ascending order"),
@@ -204,7 +236,9 @@ _LIMITS: dict[str, _Limit] = {
 
 def _limits(hint: Any) -> list[_Limit]:
     limits = [limit for limit in hint.__metadata__ if isinstance(limit, tuple | str)]
-    return [_LIMITS[limit] if isinstance(limit, str) else _range(*limit) for limit in limits]
+    return [
+        _LIMITS[limit] if isinstance(limit, str) else _range(*limit) for limit in limits
+    ]
 
 
 def _range(low: Any, high: Any) -> _Limit:
@@ -212,7 +246,10 @@ def _range(low: Any, high: Any) -> _Limit:
         values = value if isinstance(value, tuple | list) else (value,)
         return all(low <= one and (high is None or one <= high) for one in values)
 
-    return within, f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}"
+    return (
+        within,
+        f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}",
+    )
 
 
 def _meets(limit: _Limit, value: Any) -> bool:
@@ -252,11 +289,17 @@ def describe(hint: Any) -> str:
     if origin is tuple:
         kind = describe(arguments[0])
         if arguments[-1] is Ellipsis:
-            return "words" if arguments[0] is str else f"values separated by commas, each {kind}"
+            return (
+                "words"
+                if arguments[0] is str
+                else f"values separated by commas, each {kind}"
+            )
         return f"{len(arguments)} values, each {kind}"
     if dataclasses.is_dataclass(hint):
         return "a section"
     if origin in (dict, Mapping):
         numbers = typing.get_origin(arguments[1]) is Annotated
-        return _NAMES[dict] + (f", each value {describe(arguments[1])}" if numbers else "")
+        return _NAMES[dict] + (
+            f", each value {describe(arguments[1])}" if numbers else ""
+        )
     return _NAMES.get(hint, "a value")

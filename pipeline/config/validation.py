@@ -10,7 +10,9 @@ from pipeline.utils.errors import UsageError, quoted
 
 
 def require(condition: bool, flag: str, given: Any, meant: str) -> None:
-    """Raises UsageError with the flag and the expected value, unless the condition holds."""
+    """Raises UsageError with the flag and the expected value, unless the condition
+    holds.
+    """
     if not condition:
         text = str(given)
         shown = text if len(text) <= 200 else f"{text[:200]}..."
@@ -25,7 +27,9 @@ def only_one(given: Mapping[str, Any]) -> None:
 
 
 def require_value(hint: Any, value: Any, flag: str) -> None:
-    """Raises UsageError unless the value fits the type hint; paths must be usable as well."""
+    """Raises UsageError unless the value fits the type hint; paths must be usable as
+    well.
+    """
     if type_hints.is_path(hint) and isinstance(value, str | Path):
         require_path(Path(value), flag)
     shown = repr(str(value) if isinstance(value, Path) else value)
@@ -35,7 +39,8 @@ def require_value(hint: Any, value: Any, flag: str) -> None:
 def read(hint: Any, words: Sequence[str], flag: str) -> Any:
     """The value that the words of a command line stand for.
 
-    Raises UsageError with the flag and the expected value if they do not fit the type hint.
+    Raises UsageError with the flag and the expected value if they do not fit the type
+    hint.
     """
     try:
         if type_hints.is_path(hint):
@@ -43,14 +48,17 @@ def read(hint: Any, words: Sequence[str], flag: str) -> Any:
         return type_hints.read(hint, words)
     except (ValueError, OverflowError):
         got = quoted(" ".join(words)) if words else "no value"
-        raise UsageError(f"{flag} must be {type_hints.describe(hint)}; got {got}") from None
+        raise UsageError(
+            f"{flag} must be {type_hints.describe(hint)}; got {got}"
+        ) from None
 
 
 def require_path(path: Path, flag: str) -> None:
-    """Raises UsageError unless TensorFlow can use the path and a message can show it on one line.
+    """Raises UsageError unless TensorFlow can use the path and a message can show it on
+    one line.
 
-    A `~` at the beginning is refused: a shell does not expand it after `=` or in quotes, and a
-    directory of that name would be created.
+    A `~` at the beginning is refused: a shell does not expand it after `=` or in
+    quotes, and a directory of that name would be created.
     """
     meant = "a path in UTF-8 without control characters"
     require(formats.is_printable(str(path)), flag, repr(str(path)), meant)
@@ -62,19 +70,24 @@ def require_path(path: Path, flag: str) -> None:
 
 
 class Checked:
-    """A section whose values are checked when it is created: their types, then `_check`."""
+    """A section whose values are checked when it is created: their types, then
+    `_check`.
+    """
 
     def __post_init__(self) -> None:
         section = type(self).__name__.lower()
         prefix = "--" if section == "config" else f"--{section}."
-        for name, hint in typing.get_type_hints(type(self), include_extras=True).items():
+        for name, hint in typing.get_type_hints(
+            type(self), include_extras=True
+        ).items():
             object.__setattr__(self, name, objects.names_of(hint, getattr(self, name)))
             require_value(hint, getattr(self, name), prefix + name.replace("_", "-"))
         self._check()
 
     @classmethod
     def from_file(cls, values: Mapping[str, Any], checked: bool = True) -> Self:
-        """A section from its values in a JSON file; its names are not looked up if not `checked`.
+        """A section from its values in a JSON file; its names are not looked up if not
+        `checked`.
 
         Raises KeyError if one is missing.
         """

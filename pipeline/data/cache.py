@@ -1,4 +1,6 @@
-"""Where decoded examples are kept: chosen by their size and the free memory; on disk, verified."""
+"""Where decoded examples are kept: chosen by their size and the free memory; on disk,
+verified.
+"""
 
 import hashlib
 import json
@@ -27,7 +29,8 @@ from pipeline.utils.tf_data import is_short
 
 _PACKAGE = Path(__file__).parents[1]
 _STARTED = time.time()
-# Fraction of the memory of a GPU; the network, its gradients and activations need the rest.
+# Fraction of the memory of a GPU; the network, its gradients and activations need the
+# rest.
 _SHARE_OF_DEVICE = 0.4
 # Fraction of the free disk space, unless the disk cache is requested.
 _SHARE_OF_DISK = 0.5
@@ -47,8 +50,8 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     strings = [name for name, spec in specs.items() if spec.dtype == tf.string]
     if options.cache == "disk" and strings:
         raise UsageError(
-            f"--data.cache disk: the decoded field {strings[0]!r} has strings, which differ in "
-            "length; choose memory or none"
+            f"--data.cache disk: the decoded field {strings[0]!r} has strings, which"
+            " differ in length; choose memory or none"
         )
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
@@ -56,20 +59,22 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
     fits = 2 * size <= (free if options.cache == "auto" else total)
     if options.cache == "disk" and not keyed:
         raise UsageError(
-            "--data.cache disk: this source cannot detect whether its data has changed; "
-            "choose memory or none"
+            "--data.cache disk: this source cannot detect whether its data has changed;"
+            " choose memory or none"
         )
     if options.cache in ("device", "memory") and not fits:
         raise UsageError(
-            f"--data.cache {options.cache}: the decoded data needs {size / 1e9:.1f} GB of "
-            f"{total / 1e9:.1f} GB of memory; choose disk or none, a smaller --data.limit, or a "
-            "smaller --data.image-size for images"
+            f"--data.cache {options.cache}: the decoded data needs {size / 1e9:.1f} GB"
+            f" of {total / 1e9:.1f} GB of memory; choose disk or none, a smaller"
+            " --data.limit, or a smaller --data.image-size for images"
         )
     if options.cache != "auto":
         return Decision("cache", options.cache, "requested")
     on_gpu = devices.memory()
     if fits and on_gpu and size <= _SHARE_OF_DEVICE * on_gpu:
-        return Decision("cache", "device", f"{sizes}, {on_gpu / 1e9:.0f} GB on each GPU")
+        return Decision(
+            "cache", "device", f"{sizes}, {on_gpu / 1e9:.0f} GB on each GPU"
+        )
     if fits:
         return Decision("cache", "memory", sizes)
     folders = (options.cache_folder, *options.cache_folder.parents)
@@ -83,14 +88,19 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
 def place(
     config: Config, source: Source, task: Task, split: str, dropped: np.ndarray
 ) -> tuple[Path, dict[str, str | None]]:
-    """The directory in which the disk cache keeps a split, and what its content depends on."""
+    """The directory in which the disk cache keeps a split, and what its content depends
+    on.
+    """
     options = {k: str(v) for k, v in config.source.options.items()}
     if config.source.path is not None:
         options["path"] = str(config.source.path.absolute())
     identity = [config.source.name, options, config.data.limit, config.task.name]
     text = json.dumps([*identity, dict(task.metadata)], sort_keys=True)
     name = f"{Path(config.source.title).stem[:60]}-{split}"
-    folder = config.data.cache_folder / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    folder = (
+        config.data.cache_folder
+        / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    )
     return folder, {
         "the data": source.fingerprint(),
         "the decoding code": _code_digest(source, task),
@@ -99,9 +109,13 @@ def place(
 
 
 def _code_digest(source: Source, task: Task) -> str:
-    """A digest that changes if a file of the packages that define the source and task changes."""
+    """A digest that changes if a file of the packages that define the source and task
+    changes.
+    """
     whole = source.whole if isinstance(source, Sampled) else source
-    modules = {kind.__module__ for part in (whole, task) for kind in type(part).__mro__[:-1]}
+    modules = {
+        kind.__module__ for part in (whole, task) for kind in type(part).__mro__[:-1]
+    }
     # In this package, only `data` and `tasks` contain decoding code.
     found = {*_PACKAGE.glob("data/**/*.py"), *_PACKAGE.glob("tasks/**/*.py")}
     code = hashlib.sha256(tf.__version__.encode())
@@ -121,14 +135,17 @@ def _code_digest(source: Source, task: Task) -> str:
 
 
 def _files_of(name: str) -> list[Path]:
-    """The files of the modules with this name: that of Python, and those from `file.py:function`,
-    which `registry` keeps by their path."""
+    """The files of the modules with this name: that of Python, and those from
+    `file.py:function`, which `registry` keeps by their path.
+    """
     modules = [
         module
         for key, module in sys.modules.items()
         if key == name or (key.endswith(".py") and module.__name__ == name)
     ]
-    return [Path(file) for module in modules if (file := getattr(module, "__file__", None))]
+    return [
+        Path(file) for module in modules if (file := getattr(module, "__file__", None))
+    ]
 
 
 def memory() -> tuple[int, int]:
@@ -144,11 +161,12 @@ def memory() -> tuple[int, int]:
 
 
 class Disk(Store):
-    """In a directory: one file per field, which contains all rows; short fields are also in memory.
+    """In a directory: one file per field, which contains all rows; short fields are
+    also in memory.
 
-    Rows are read with `pread` through the kernel's page cache, which is as fast as memory and does
-    not count as memory of this process. (A memory map does, and holds the GIL while the disk is
-    read.)
+    Rows are read with `pread` through the kernel's page cache, which is as fast as
+    memory and does not count as memory of this process. (A memory map does, and holds
+    the GIL while the disk is read.)
     """
 
     def __init__(self, folder: Path, specs: Mapping[str, tf.TensorSpec]) -> None:
@@ -159,7 +177,8 @@ class Disk(Store):
                 values = np.fromfile(folder / name, spec.dtype.as_numpy_dtype)
                 short[name] = values.reshape(-1, *spec.shape)
             else:
-                # Open as long as the store exists, even if another run replaces the directory.
+                # Open as long as the store exists, even if another run replaces the
+                # directory.
                 self._files[name] = os.open(folder / name, os.O_RDONLY)
                 weakref.finalize(self, os.close, self._files[name])
         digest = short.pop(DIGEST, None)
@@ -167,17 +186,26 @@ class Disk(Store):
 
     def gather(self, rows: tf.Tensor) -> Example:
         types = [spec.dtype for spec in self.specs.values()]
-        found = tf.numpy_function(lambda rows: [*self.take(rows).values()], [rows], types)
+        found = tf.numpy_function(
+            lambda rows: [*self.take(rows).values()], [rows], types
+        )
         fields = zip(self.specs.items(), found, strict=True)
-        return {n: tf.ensure_shape(v, (*rows.shape, *spec.shape)) for (n, spec), v in fields}
+        return {
+            n: tf.ensure_shape(v, (*rows.shape, *spec.shape)) for (n, spec), v in fields
+        }
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         rows = np.asarray(rows)
         try:
             read = {name: self._read(name, rows) for name in self._files}
         except OSError as error:
-            raise UsageError(f"--data.cache disk: {error}; run again to rebuild it") from None
-        return {name: read[name] if name in read else self.short[name][rows] for name in self.specs}
+            raise UsageError(
+                f"--data.cache disk: {error}; run again to rebuild it"
+            ) from None
+        return {
+            name: read[name] if name in read else self.short[name][rows]
+            for name in self.specs
+        }
 
     def _read(self, name: str, rows: np.ndarray) -> np.ndarray:
         spec = self.specs[name]
@@ -187,28 +215,39 @@ class Disk(Store):
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
         for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
             part = values[start:end].reshape(-1).data
-            if os.preadv(self._files[name], [part], int(rows[start]) * each) != len(part):
+            if os.preadv(self._files[name], [part], int(rows[start]) * each) != len(
+                part
+            ):
                 raise OSError(f"the file of {name!r} was truncated while it was in use")
         return values.view(spec.dtype.as_numpy_dtype).reshape(-1, *spec.shape)
 
 
 def obtained(
-    folder: Path, state: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec], batches: _Batches
+    folder: Path,
+    state: Mapping[str, Any],
+    specs: Mapping[str, tf.TensorSpec],
+    batches: _Batches,
 ) -> tuple[Disk, str]:
-    """The store in a directory, built from `batches` unless it is intact; and which of the two.
+    """The store in a directory, built from `batches` unless it is intact; and which of
+    the two.
 
-    If `state` (JSON) has changed, the directory is rebuilt. The keys of `state` appear in messages.
+    If `state` (JSON) has changed, the directory is rebuilt. The keys of `state` appear
+    in messages.
     """
     try:
         lock = folder.with_name(f"{folder.name}.lock")
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
-        with locks.in_turn(lock, f"waiting for another process to build or verify {folder}"):
+        with locks.in_turn(
+            lock, f"waiting for another process to build or verify {folder}"
+        ):
             temp_files.sweep(folder.parent)
             wrong = _wrong(folder, state, specs)
             if wrong:
                 _build(folder, state, list(specs), batches)
-            return Disk(folder, specs), f"built, {wrong}" if wrong else "found and verified"
+            return Disk(folder, specs), (
+                f"built, {wrong}" if wrong else "found and verified"
+            )
     except OSError as error:
         raise UsageError(
             f"--data.cache disk: cannot write {folder}: {error.strerror or error}; "
@@ -216,7 +255,9 @@ def obtained(
         ) from None
 
 
-def _wrong(folder: Path, state: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec]) -> str:
+def _wrong(
+    folder: Path, state: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec]
+) -> str:
     """Why the directory cannot be used; empty if it can."""
     try:
         manifest = safe_io.read_json(folder / _MANIFEST)
@@ -243,7 +284,9 @@ def _checksum(path: Path) -> list[int]:
     return [total, checksum]
 
 
-def _build(folder: Path, state: Mapping[str, Any], names: list[str], batches: _Batches) -> None:
+def _build(
+    folder: Path, state: Mapping[str, Any], names: list[str], batches: _Batches
+) -> None:
     """Writes a new directory, which then replaces the old one."""
     temporary = temp_files.folder(folder.parent)
     try:

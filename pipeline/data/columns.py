@@ -1,4 +1,6 @@
-"""Sources of arrays, in memory or `.npy` files, and of image files; checks of their arrays."""
+"""Sources of arrays, in memory or `.npy` files, and of image files; checks of their
+arrays.
+"""
 
 import dataclasses
 import hashlib
@@ -24,13 +26,14 @@ _CHANNELS = (1, 3, 4)  # of gray, RGB and RGBA images
 
 
 class ArraySource(Source):
-    """Without a column `id`, that of an example is its index, with its split above 40 bits.
+    """Without a column `id`, that of an example is its index, with its split above 40
+    bits.
 
     Args:
-        train: Maps each field of an example (`image`, `label`, ...) to an array of any dtype and
-            shape (examples, ...); all have the same length, at least 1. If an array is a memory map
-            of a whole file in C order, its rows are read with `pread`, because mapped pages would
-            count as memory of this process.
+        train: Maps each field of an example (`image`, `label`, ...) to an array of any
+            dtype and shape (examples, ...); all have the same length, at least 1. If an
+            array is a memory map of a whole file in C order, its rows are read with
+            `pread`, because mapped pages would count as memory of this process.
         others: The columns of validation and test.
         class_names: Names of the labels 0, 1, ...
         feature_names: Names of the numbers in `features`.
@@ -57,13 +60,18 @@ class ArraySource(Source):
             for field, column in columns.items():
                 if shapes.get(field) != (column.shape[1:], column.dtype):
                     raise UsageError(
-                        f"{name}: {field} of {split} has shape {column.shape[1:]} and dtype "
-                        f"{column.dtype}, which differs from train"
+                        f"{name}: {field} of {split} has shape {column.shape[1:]} and"
+                        f" dtype {column.dtype}, which differs from train"
                     )
         fields = self._columns["train"].items()
         self.info = Info(
-            splits={split: len(columns["id"]) for split, columns in self._columns.items()},
-            fields={name: tf.TensorSpec(values.shape[1:], values.dtype) for name, values in fields},
+            splits={
+                split: len(columns["id"]) for split, columns in self._columns.items()
+            },
+            fields={
+                name: tf.TensorSpec(values.shape[1:], values.dtype)
+                for name, values in fields
+            },
             class_names=class_names,
             feature_names=feature_names,
             notes=channels_note(self._columns["train"].get("image")),
@@ -71,16 +79,23 @@ class ArraySource(Source):
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         columns = self._columns[split]
-        mapped = {n: column for n, column in columns.items() if isinstance(column, np.memmap)}
+        mapped = {
+            n: column for n, column in columns.items() if isinstance(column, np.memmap)
+        }
         types = {name: spec.dtype for name, spec in self.info.fields.items()}
-        kept = {n: tf.constant(c, types[n]) for n, c in columns.items() if n not in mapped}
+        kept = {
+            n: tf.constant(c, types[n]) for n, c in columns.items() if n not in mapped
+        }
 
         def read(position: tf.Tensor) -> Example:
             row = {name: tf.gather(column, position) for name, column in kept.items()}
             for name, column in mapped.items():
-                # TensorFlow's FixedLengthRecordDataset would read all rows before this one.
+                # TensorFlow's FixedLengthRecordDataset would read all rows before this
+                # one.
                 found = tf.numpy_function(
-                    lambda at, column=column: _row(column, int(at)), [position], column.dtype
+                    lambda at, column=column: _row(column, int(at)),
+                    [position],
+                    column.dtype,
                 )
                 row[name] = tf.ensure_shape(found, column.shape[1:])
             return row
@@ -92,8 +107,12 @@ class ArraySource(Source):
         return {name: self._columns[split][name] for name in short}
 
     def fingerprint(self) -> str:
-        """Hash of all names and arrays; for a memory map, of the file's path, size and time."""
-        digest = hashlib.sha256(repr((self.info.class_names, self.info.feature_names)).encode())
+        """Hash of all names and arrays; for a memory map, of the file's path, size and
+        time.
+        """
+        digest = hashlib.sha256(
+            repr((self.info.class_names, self.info.feature_names)).encode()
+        )
         for columns in self._columns.values():
             for name, column in sorted(columns.items()):
                 digest.update(repr((name, column.dtype.str, column.shape)).encode())
@@ -108,7 +127,9 @@ class ArraySource(Source):
     def location(self, id: int) -> str:
         """For example, `example 17 of mine.npz`."""
         split, position = divmod(id, 1 << 40)
-        where = f"{self._name}/{SPLITS[split]}" if len(self._columns) > 1 else self._name
+        where = (
+            f"{self._name}/{SPLITS[split]}" if len(self._columns) > 1 else self._name
+        )
         return f"example {position} of {where}" if where else f"example {position}"
 
 
@@ -122,8 +143,9 @@ def _row(column: np.memmap, position: int) -> np.ndarray:
 class ImageFiles(ArraySource):
     """`image` is a string of shape (), the bytes of a file; the other fields are int64.
 
-    `paths` and `columns` have the files, and `id`, `label` and perhaps `group`, of each split.
-    Messages and the fingerprint leave out the directory `root`. `notes` are lines for the user.
+    `paths` and `columns` have the files, and `id`, `label` and perhaps `group`, of each
+    split. Messages and the fingerprint leave out the directory `root`. `notes` are
+    lines for the user.
     """
 
     def __init__(
@@ -142,17 +164,26 @@ class ImageFiles(ArraySource):
             for split, files in paths.items():
                 names = [path.removeprefix(os.path.join(root, "")) for path in files]
                 self._names |= zip(columns[split]["id"].tolist(), names, strict=True)
-                # Unlike the modification time, the change time cannot be set by the user.
-                states = [(found.st_size, found.st_ctime_ns) for found in map(os.stat, files)]
-                digest.update(repr((split, names, states)).encode("utf-8", "surrogateescape"))
+                # Unlike the modification time, the change time cannot be set by the
+                # user.
+                states = [
+                    (found.st_size, found.st_ctime_ns) for found in map(os.stat, files)
+                ]
+                digest.update(
+                    repr((split, names, states)).encode("utf-8", "surrogateescape")
+                )
                 for column in columns[split].values():
                     digest.update(column.tobytes())
                 images = np.array([os.fsencode(path) for path in files], object)
                 tables[split] = {**columns[split], "image": images}
-            image_shape = common_shape(map(_beginning, itertools.chain(*paths.values())))
+            image_shape = common_shape(
+                map(_beginning, itertools.chain(*paths.values()))
+            )
             bits, about_bits = used_bits(_deep_files(paths["train"]))
         except OSError as error:
-            raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
+            raise UsageError(
+                f"{error.filename} cannot be read: {error.strerror}"
+            ) from None
         self._fingerprint = digest.hexdigest()
         super().__init__(tables.pop("train"), tables, class_names=class_names)
         notes = (*notes, *about_bits)
@@ -170,7 +201,9 @@ class ImageFiles(ArraySource):
         return read
 
     def fingerprint(self) -> str:
-        """Hash of the classes, the columns, and every file's path, size and time of last change."""
+        """Hash of the classes, the columns, and every file's path, size and time of
+        last change.
+        """
         return self._fingerprint
 
     def location(self, id: int) -> str:
@@ -193,18 +226,26 @@ def _deep_files(paths: Sequence[str]) -> Iterator[bytes]:
                 yield head + file.read()
 
 
-def examples(where: str, x: Any, y: Any, sample_weight: Any = None) -> dict[str, np.ndarray]:
+def examples(
+    where: str, x: Any, y: Any, sample_weight: Any = None
+) -> dict[str, np.ndarray]:
     """Field -> array of all examples; `where` is what they are called in messages.
 
-    `x` has images, uint8, uint16 or float32, (n, height, width[, channels]), or features (n, m);
-    `y` has labels as for `labels_of`, or for features the numbers to predict, (n,) or (n, 1);
-    `sample_weight` is at least 0, (n,).
+    `x` has images, uint8, uint16 or float32, (n, height, width[, channels]), or
+    features (n, m); `y` has labels as for `labels_of`, or for features the numbers to
+    predict, (n,) or (n, 1); `sample_weight` is at least 0, (n,).
 
-    Returns `image` (n, height, width, channels) and `label`, int64 or strings, which `numbered`
-    replaces; or `features` and `target`, float32. And perhaps `sample_weight`, float32.
+    Returns `image` (n, height, width, channels) and `label`, int64 or strings, which
+    `numbered` replaces; or `features` and `target`, float32. And perhaps
+    `sample_weight`, float32.
     """
-    if isinstance(x, Mapping | list | tuple) and len({np.shape(part) for part in x}) > 1:
-        raise UsageError(f"{where}: x must be one array; got {len(x)} of different shapes")
+    if (
+        isinstance(x, Mapping | list | tuple)
+        and len({np.shape(part) for part in x}) > 1
+    ):
+        raise UsageError(
+            f"{where}: x must be one array; got {len(x)} of different shapes"
+        )
     inputs, labels = _array(x, where), np.asarray(_array(y, where))  # not a memory map
     if labels.ndim == 2 and labels.shape[1] == 1:  # as in keras.datasets
         labels = labels[:, 0]
@@ -215,11 +256,16 @@ def examples(where: str, x: Any, y: Any, sample_weight: Any = None) -> dict[str,
         )
     if inputs.ndim == 2:
         what = "y (numbers to predict, as x has vectors of features)"
-        found = {"target": _floats(labels, what, where), "features": _floats(inputs, "x", where)}
+        found = {
+            "target": _floats(labels, what, where),
+            "features": _floats(inputs, "x", where),
+        }
     else:
         found = {"label": labels_of(labels, where), "image": images_of(inputs, where)}
     if sample_weight is not None:
-        weight = found["sample_weight"] = _floats(np.asarray(sample_weight), "weights", where)
+        weight = found["sample_weight"] = _floats(
+            np.asarray(sample_weight), "weights", where
+        )
         if weight.shape != (len(inputs),) or weight.min() < 0:
             raise UsageError(
                 f"{where}: sample_weight must be at least 0, of shape ({len(inputs)},)"
@@ -243,8 +289,8 @@ def images_of(images: np.ndarray, where: str) -> np.ndarray:
     known = shaped.dtype in (np.uint8, np.uint16, np.float32)
     if shaped.ndim != 4 or not known or not shaped.size:
         raise UsageError(
-            f"{where}: images must be uint8, uint16 or float32 of shape (n, height, width[, "
-            f"channels]); got {images.dtype} of shape {images.shape}"
+            f"{where}: images must be uint8, uint16 or float32 of shape (n, height,"
+            f" width[, channels]); got {images.dtype} of shape {images.shape}"
         )
     if shaped.dtype == np.float32 and not np.isfinite(shaped).all():
         raise UsageError(f"{where}: images must be finite; got NaN or infinity")
@@ -252,7 +298,9 @@ def images_of(images: np.ndarray, where: str) -> np.ndarray:
 
 
 def channels_note(images: np.ndarray | None) -> tuple[str, ...]:
-    """A line about images whose channels seem to be the first axis instead of the last one."""
+    """A line about images whose channels seem to be the first axis instead of the last
+    one.
+    """
     if images is None or images.ndim != 4:
         return ()
     height, width, channels = images.shape[1:]
@@ -260,8 +308,11 @@ def channels_note(images: np.ndarray | None) -> tuple[str, ...]:
     if not is_thin or channels in _CHANNELS or min(width, channels) < 8:
         return ()
     return (
-        f"images of shape {images.shape} are read as {height} x {width} pixels with {channels} "
-        f"channels; if the {height} channels come first, give np.moveaxis(images, 1, -1)",
+        (
+            f"images of shape {images.shape} are read as {height} x {width} pixels with"
+            f" {channels} channels; if the {height} channels come first, give"
+            " np.moveaxis(images, 1, -1)"
+        ),
     )
 
 

@@ -41,7 +41,9 @@ class Data:
     @property
     def cache(self) -> str:
         """Where the decoded examples are kept."""
-        return next(decision.value for decision in self.decisions if decision.name == "cache")
+        return next(
+            decision.value for decision in self.decisions if decision.name == "cache"
+        )
 
     def write(self, run: RunDirectory) -> None:
         """Writes to the run directory what must be unchanged when the run is resumed.
@@ -55,7 +57,9 @@ class Data:
         fingerprint, before = self.source.fingerprint(), _recorded(run)
         if not before or before["fingerprint"] != fingerprint:
             content = _content(self.source, self.splits)
-            files.write_json(run.source, {"fingerprint": fingerprint, "content": content})
+            files.write_json(
+                run.source, {"fingerprint": fingerprint, "content": content}
+            )
 
 
 def _recorded(run: RunDirectory) -> dict[str, str | None]:
@@ -66,11 +70,15 @@ def _recorded(run: RunDirectory) -> dict[str, str | None]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError):
-        raise UsageError(f"{run.source} is damaged; start again in a new --run-directory") from None
+        raise UsageError(
+            f"{run.source} is damaged; start again in a new --run-directory"
+        ) from None
 
 
 def _content(source: Source, parts: dict[str, Split]) -> str | None:
-    """A digest of the decoded examples and of the names; None if the examples are not kept."""
+    """A digest of the decoded examples and of the names; None if the examples are not
+    kept.
+    """
     names = (source.info.class_names, source.info.feature_names)
     found = hashlib.sha256(repr(names).encode("utf-8", "surrogateescape"))
     for split in parts.values():
@@ -85,10 +93,12 @@ def _content(source: Source, parts: dict[str, Split]) -> str | None:
 def _require_unchanged(
     run: RunDirectory, source: Source, parts: dict[str, Split], config: Config
 ) -> list[Decision]:
-    """Raises UsageError if the content of examples has changed, but not their ids and classes.
+    """Raises UsageError if the content of examples has changed, but not their ids and
+    classes.
 
-    If the fingerprint has changed, the decoded examples are compared, because copying or
-    hard-linking a file, or changing its permissions, changes its times but not its content.
+    If the fingerprint has changed, the decoded examples are compared, because copying
+    or hard-linking a file, or changing its permissions, changes its times but not its
+    content.
     """
     before = _recorded(run)
     if not before or before["fingerprint"] == source.fingerprint():
@@ -96,13 +106,19 @@ def _require_unchanged(
     content = _content(source, parts)
     if content is not None and before["content"] == content:
         return []
-    what = "the content or the order of its examples differs, not their number or classes"
+    what = (
+        "the content or the order of its examples differs, not their number or classes"
+    )
     if content is None or before["content"] is None:
-        what = "its files have other times or sizes, and without a cache, content is not compared"
+        what = (
+            "its files have other times or sizes, and without a cache, content is not"
+            " compared"
+        )
     if not config.force:
         raise UsageError(
-            f"the data in {config.source.title} has changed since the run in {run} began: {what}; "
-            "restore it, continue with --force, or use a new --run-directory"
+            f"the data in {config.source.title} has changed since the run in {run}"
+            f" began: {what}; restore it, continue with --force, or use a new"
+            " --run-directory"
         )
     return [Decision("changed", "the data, since this run began", f"{what}; --force")]
 
@@ -118,30 +134,43 @@ def _missing_classes(metadata: Metadata, train: Split) -> list[Decision]:
     counts = np.bincount(train.column("label"), minlength=len(names))
     if np.count_nonzero(counts) < 2:
         raise UsageError(
-            f"train has examples of only one class, {names[int(counts.argmax())]!r}, but a "
-            "classifier needs at least two; add examples of other classes"
+            f"train has examples of only one class, {names[int(counts.argmax())]!r},"
+            " but a classifier needs at least two; add examples of other classes"
         )
-    missing = [repr(name) for name, count in zip(names, counts, strict=True) if not count]
+    missing = [
+        repr(name) for name, count in zip(names, counts, strict=True) if not count
+    ]
     if not missing:
         return []
     some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-    return [Decision("note", f"train has no example of {some}", "these cannot be learned")]
+    return [
+        Decision("note", f"train has no example of {some}", "these cannot be learned")
+    ]
 
 
 def _similar_classes(metadata: Metadata) -> list[Decision]:
-    """A note about classes whose names differ only in case, punctuation, a plural or zeros."""
+    """A note about classes whose names differ only in case, punctuation, a plural or
+    zeros.
+    """
     found: dict[str, list[str]] = {}
     for name in metadata.get("class_names") or ():
         plain = re.sub(r"[\W_]+", "", name.casefold())
         plain = re.sub(r"^0+(?=\d+$)", "", plain)  # 01 and 1
-        found.setdefault(re.sub(r"(?<=...)(ies|es|[yes])$", "", plain), []).append(repr(name))
+        found.setdefault(re.sub(r"(?<=...)(ies|es|[yes])$", "", plain), []).append(
+            repr(name)
+        )
     pairs = [" and ".join(names) for names in found.values() if len(names) > 1]
     remedy = "if they are the same class, merge them"
-    return [Decision("note", f"similar classes: {', '.join(pairs[:3])}", remedy)] if pairs else []
+    return (
+        [Decision("note", f"similar classes: {', '.join(pairs[:3])}", remedy)]
+        if pairs
+        else []
+    )
 
 
 def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
-    """Notes about images with the same pixels, in one split or several, if cleaning ignored them.
+    """Notes about images with the same pixels, in one split or several, if cleaning
+    ignored them.
 
     Needs decoded images with labels, because no images are read for this.
     """
@@ -149,25 +178,39 @@ def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Dec
         return []
     digests: list[np.ndarray] = []
     for split in parts.values():
-        if split.store.digest is None or not {"image", "label"} <= split.store.specs.keys():
+        if (
+            split.store.digest is None
+            or not {"image", "label"} <= split.store.specs.keys()
+        ):
             return []
         digests.append(split.store.digest[split.rows])
-    _, first, group = np.unique(np.concatenate(digests), return_index=True, return_inverse=True)
+    _, first, group = np.unique(
+        np.concatenate(digests), return_index=True, return_inverse=True
+    )
     copy = np.flatnonzero(first[group] != np.arange(len(group)))
     if not len(copy):
         return []
     columns = [split.column for split in parts.values()]
-    ids, labels = (np.concatenate([c(name) for c in columns]) for name in ("id", "label"))
+    ids, labels = (
+        np.concatenate([c(name) for c in columns]) for name in ("id", "label")
+    )
     part = np.repeat(np.arange(len(parts)), [len(split) for split in parts.values()])
     original = first[group[copy]]
     differ = labels[copy] != labels[original]
     at = np.argmax(differ)
     one, other = (source.location(int(ids[row])) for row in (original[at], copy[at]))
     classes = f", {differ.sum():,} of them in two classes" * bool(differ.any())
-    notes = [f"filed twice: {counted(len(copy), 'image')}{classes}, such as {one} and {other}"]
+    notes = [
+        f"filed twice: {counted(len(copy), 'image')}{classes}, such as {one} and"
+        f" {other}"
+    ]
     counts = np.bincount(part[copy[part[original] < part[copy]]], minlength=len(parts))
     if counts.any():
-        some = [f"{count:,} in {name}" for name, count in zip(parts, counts, strict=True) if count]
+        some = [
+            f"{count:,} in {name}"
+            for name, count in zip(parts, counts, strict=True)
+            if count
+        ]
         notes.append(f"exact copies of images in another split: {', '.join(some)}")
     remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
     return [Decision("note", note, f"{remedy} excludes them") for note in notes]
@@ -186,13 +229,17 @@ def task_of(config: Config, info: Info | Metadata) -> Task:
     options: dict[str, Any] = {"image_size": size} if size else {}
     if registry.builds_whole_model(config.model.name):
         options["raw"] = "raw" in registry.find("tasks", config.task.name).options
-    return registry.call("tasks", config.task.name, {**options, **config.task.options}, info)
+    return registry.call(
+        "tasks", config.task.name, {**options, **config.task.options}, info
+    )
 
 
 def load(config: Config) -> Data:
-    """Opens the source, cleans, decodes and splits the examples, and learns the metadata.
+    """Opens the source, cleans, decodes and splits the examples, and learns the
+    metadata.
 
-    Raises UsageError if a resumed run finds different examples or metadata than when it began.
+    Raises UsageError if a resumed run finds different examples or metadata than when it
+    began.
     """
     source = opened(config)
     try:
@@ -214,4 +261,6 @@ def load(config: Config) -> Data:
     decisions += _similar_classes(metadata)
     decisions += _copies(source, parts, config)
     decisions += _require_unchanged(run, source, parts, config) if run else []
-    return Data(source, metadata, task_of(config, metadata), parts, clean, decisions, seconds)
+    return Data(
+        source, metadata, task_of(config, metadata), parts, clean, decisions, seconds
+    )

@@ -1,4 +1,6 @@
-"""What libjpeg and libpng write to stderr about images, with the names of the images."""
+"""What libjpeg and libpng write to stderr about images, with the names of
+the images.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -26,7 +28,9 @@ class Warnings:
         self._is_silent = True
 
     def passed(self, count: int) -> None:
-        """Tells that batches with `count` examples were decoded, so that fewer are searched."""
+        """Tells that batches with `count` examples were decoded, so that fewer are
+        searched.
+        """
         if self._is_silent and self._lines.size:
             self._is_silent = False
         elif self._is_silent:
@@ -62,6 +66,8 @@ class Warnings:
 
 @contextmanager
 def held() -> Iterator[Warnings]:
-    """Collects the warnings of the block, which libjpeg writes without names of files."""
+    """Collects the warnings of the block, which libjpeg writes without
+    names of files.
+    """
     with native_logs.held(WARNINGS) as lines:
         yield Warnings(lines)

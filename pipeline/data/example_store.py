@@ -1,4 +1,6 @@
-"""Where the decoded examples of a split are kept: in memory, on the device, or nowhere."""
+"""Where the decoded examples of a split are kept: in memory, on the
+device, or nowhere.
+"""
 
 import abc
 from collections.abc import Callable, Mapping
@@ -14,7 +16,9 @@ from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short
 
 DIGEST = "_digest"
-"""Column of the hashes of the fields that are not short, next to the fields of the examples."""
+"""Column of the hashes of the fields that are not short, next to the fields of the
+examples.
+"""
 PLACE = "_place"
 """Field of a ticket that is not one of the examples: it names them for the device."""
 
@@ -33,7 +37,10 @@ class Copies:
         device = _device()
         if device not in self.by_device:
             with tf.init_scope(), tf.device(device):
-                copies = {name: tf.identity(column) for name, column in self._columns().items()}
+                copies = {
+                    name: tf.identity(column)
+                    for name, column in self._columns().items()
+                }
                 self.by_device[device] = copies
         return self.by_device[device]
 
@@ -41,9 +48,10 @@ class Copies:
 class Store(abc.ABC):
     """Decoded examples, accessed by row.
 
-    `specs` has the shape and dtype of each field. `short` has the columns (rows, ...) of the fields
-    that are numbers or short vectors, such as `id` and `label`. If examples are kept, `digest` is a
-    hash of the other fields of each, such as its pixels, int64 (rows,).
+    `specs` has the shape and dtype of each field. `short` has the columns (rows, ...)
+    of the fields that are numbers or short vectors, such as `id` and `label`. If
+    examples are kept, `digest` is a hash of the other fields of each, such as its
+    pixels, int64 (rows,).
     """
 
     def __init__(
@@ -70,36 +78,59 @@ class Store(abc.ABC):
 
     @property
     def resident(self) -> Mapping[str, Any]:
-        """The columns that are copied to each compute device: single numbers, such as labels."""
+        """The columns that are copied to each compute device: single numbers, such as
+        labels.
+        """
         return {name: column for name, column in self.short.items() if column.ndim == 1}
 
     def sent(self, rows: tf.Tensor) -> Example:
         """The fields of these rows that are not resident, inside `tf.data`."""
-        return {n: field for n, field in self.gather(rows).items() if n not in self.resident}
+        return {
+            n: field for n, field in self.gather(rows).items() if n not in self.resident
+        }
 
-    def batch(self, ticket: Any, rows: tf.Tensor, epoch: tf.Tensor, weight: tf.Tensor) -> Example:
-        """The fields of a ticket and the resident fields of its rows, inside the compiled step."""
+    def batch(
+        self, ticket: Any, rows: tf.Tensor, epoch: tf.Tensor, weight: tf.Tensor
+    ) -> Example:
+        """The fields of a ticket and the resident fields of its rows, inside the
+        compiled step.
+        """
         sent = {name: field for name, field in ticket.items() if name != PLACE}
-        kept = {name: tf.gather(column, rows) for name, column in self.copies.here().items()}
+        kept = {
+            name: tf.gather(column, rows) for name, column in self.copies.here().items()
+        }
         return {**sent, **kept, "epoch": epoch, "weight": weight}
 
     def evaluation(self, ticket: Any, parts: int = 1) -> Example:
-        """The batch of a ticket whose place is its rows, int64 (n,); -1 - row for padding.
+        """The batch of a ticket whose place is its rows, int64 (n,); -1 - row for
+        padding.
 
-        All splits of a store share this method, and so the trace of a function that calls it.
+        All splits of a store share this method, and so the trace of a function that
+        calls it.
         """
         place = ticket[PLACE]
         rows = tf.maximum(place, -1 - place)
-        return self.batch(ticket, rows, tf.zeros_like(rows), tf.cast(place >= 0, tf.float32))
+        return self.batch(
+            ticket, rows, tf.zeros_like(rows), tf.cast(place >= 0, tf.float32)
+        )
 
 
 class Memory(Store):
     """Columns in the memory of the host: name -> (rows, ...)."""
 
-    def __init__(self, columns: Mapping[str, Any], digest: np.ndarray | None = None) -> None:
-        self.columns = {name: tf.convert_to_tensor(column) for name, column in columns.items()}
-        specs = {name: tf.TensorSpec(c.shape[1:], c.dtype) for name, c in self.columns.items()}
-        short = {n: self.columns[n].numpy() for n, spec in specs.items() if is_short(spec)}
+    def __init__(
+        self, columns: Mapping[str, Any], digest: np.ndarray | None = None
+    ) -> None:
+        self.columns = {
+            name: tf.convert_to_tensor(column) for name, column in columns.items()
+        }
+        specs = {
+            name: tf.TensorSpec(c.shape[1:], c.dtype)
+            for name, c in self.columns.items()
+        }
+        short = {
+            n: self.columns[n].numpy() for n, spec in specs.items() if is_short(spec)
+        }
         super().__init__(specs, short, digest)
 
     def gather(self, rows: tf.Tensor) -> Example:
@@ -110,7 +141,9 @@ class Memory(Store):
 
 
 class Device(Memory):
-    """Columns of which each compute device has a copy; the step gathers the rows of its batch."""
+    """Columns of which each compute device has a copy; the step gathers the rows of its
+    batch.
+    """
 
     @property
     def resident(self) -> Mapping[str, Any]:
@@ -168,14 +201,19 @@ class OnTheFly(Store):
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         with native_logs.held(WARNINGS):  # `decoder_warnings` names the examples
             parts = [self._take(row) for row in rows]
-        return {name: np.stack([part[name].numpy() for part in parts]) for name in self.specs}
+        return {
+            name: np.stack([part[name].numpy() for part in parts])
+            for name in self.specs
+        }
 
 
 def undecodable(
     source: Source, id: int, error: tf.errors.OpError, remedy: str = _REMEDY
 ) -> UsageError:
     """A one-line error that names the example, with a remedy that the command has."""
-    return UsageError(f"{source.location(id)} cannot be decoded: {reason(error)}; {remedy}")
+    return UsageError(
+        f"{source.location(id)} cannot be decoded: {reason(error)}; {remedy}"
+    )
 
 
 def decoded_specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
@@ -184,13 +222,16 @@ def decoded_specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
     Raises UsageError if a shape is not fixed.
     """
     fields = source.info.fields.items()
-    example = {n: tf.zeros([1 if d is None else d for d in f.shape], f.dtype) for n, f in fields}
+    example = {
+        n: tf.zeros([1 if d is None else d for d in f.shape], f.dtype)
+        for n, f in fields
+    }
     specs = tf.data.Dataset.from_tensors(example).map(task.decode).element_spec
     for name, spec in specs.items():
         if not spec.shape.is_fully_defined():
             raise UsageError(
-                f"the decoded field {name!r} has the shape {spec.shape}, but it must be the same "
-                "for all examples; resize or pad it in Task.decode"
+                f"the decoded field {name!r} has the shape {spec.shape}, but it must be"
+                " the same for all examples; resize or pad it in Task.decode"
             )
     return specs
 

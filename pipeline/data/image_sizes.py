@@ -25,11 +25,12 @@ _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
 
 def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int | None]:
-    """The common (height, width, channels) of all images, upright; None where images differ.
+    """The common (height, width, channels) of all images, upright; None where images
+    differ.
 
-    Channels are 1 if all images are grayscale, else 3. Images that are damaged, or have no pixels
-    or too many, are skipped: decoding or cleaning reports them. The beginning of each file is
-    enough.
+    Channels are 1 if all images are grayscale, else 3. Images that are damaged, or have
+    no pixels or too many, are skipped: decoding or cleaning reports them. The beginning
+    of each file is enough.
     """
     sizes, gray = set(), True
     for image in images:
@@ -52,9 +53,15 @@ def _shape(image: bytes) -> tuple[int, int, bool]:
             warnings.catch_warnings(action="ignore"),  # about large images
             Image.open(io.BytesIO(image), formats=_FORMATS) as opened,
         ):
-            turned = opened.format in ("JPEG", "MPO") and opened.getexif().get(274, 1) >= 5
+            turned = (
+                opened.format in ("JPEG", "MPO") and opened.getexif().get(274, 1) >= 5
+            )
             height, width = opened.size if turned else opened.size[::-1]
-            return height, width, opened.mode in ("1", "L", "LA") or opened.mode.startswith("I")
+            return (
+                height,
+                width,
+                opened.mode in ("1", "L", "LA") or opened.mode.startswith("I"),
+            )
     except Exception:  # Pillow raises many types of exceptions for damaged files
         return 0, 0, False
 
@@ -62,8 +69,9 @@ def _shape(image: bytes) -> tuple[int, int, bool]:
 def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:
     """How many bits the values of 16-bit PNGs use, and lines for the user about them.
 
-    A camera or an instrument with 12 bits writes values up to 4,095, whose higher 8 of 16 bits are
-    nearly black. 16 and no line if there are no such PNGs; the first `_DEEP` of them are measured.
+    A camera or an instrument with 12 bits writes values up to 4,095, whose higher 8 of
+    16 bits are nearly black. 16 and no line if there are no such PNGs; the first
+    `_DEEP` of them are measured.
     """
     deep = list(itertools.islice(filter(image_formats.is_deep, images), _DEEP))
     if not deep:
@@ -92,21 +100,26 @@ def spread(count: int, most: int) -> np.ndarray:
 
 
 def sample(source: Source, most: int) -> Iterator[Any]:
-    """Some images of train, evenly spread, as they are in the source; damaged ones are left out."""
+    """Some images of train, evenly spread, as they are in the source; damaged ones are
+    left out.
+    """
     source.info.field("image")
     read = source.reader("train")
-    positions = tf.data.Dataset.from_tensor_slices(spread(source.info.splits["train"], most))
+    positions = tf.data.Dataset.from_tensor_slices(
+        spread(source.info.splits["train"], most)
+    )
     images = positions.map(lambda position: read(position)["image"]).ignore_errors()
     yield from with_options(images).as_numpy_iterator()
 
 
 def needed(images: Iterable[bytes | np.ndarray]) -> int | None:
-    """The smallest of `SIZES` to which half of the images can be reduced with hardly any loss.
+    """The smallest of `SIZES` to which half of the images can be reduced with hardly
+    any loss.
 
-    Each image is reduced and enlarged again, and compared with the original: images that were
-    enlarged from 32 pixels need 32, whatever their size. Images are encoded files, or uint8 pixels
-    (height, width, 1 or 3); damaged ones are skipped, and after two seconds all others. Returns
-    None if no image can be read.
+    Each image is reduced and enlarged again, and compared with the original: images
+    that were enlarged from 32 pixels need 32, whatever their size. Images are encoded
+    files, or uint8 pixels (height, width, 1 or 3); damaged ones are skipped, and after
+    two seconds all others. Returns None if no image can be read.
     """
     found, start = [], time.monotonic()
     for image in images:
@@ -135,7 +148,9 @@ def _needed(image: bytes | np.ndarray) -> int:
     before = np.asarray(gray, np.float32)
     for size in SIZES[:-1]:
         small = gray.resize((size, size), Image.Resampling.BILINEAR)
-        after = np.asarray(small.resize(gray.size, Image.Resampling.BICUBIC), np.float32)
+        after = np.asarray(
+            small.resize(gray.size, Image.Resampling.BICUBIC), np.float32
+        )
         lost = np.square(after - before).mean()
         if size >= max(gray.size) or lost <= _LOST * before.var():
             return size

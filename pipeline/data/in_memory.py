@@ -1,4 +1,6 @@
-"""Data that users hand over: arrays, datasets of TensorFlow and Keras, tables of files."""
+"""Data that users hand over: arrays, datasets of TensorFlow and Keras,
+tables of files.
+"""
 
 import dataclasses
 import functools
@@ -15,14 +17,21 @@ import tensorflow as tf
 from pipeline.config import data_path
 from pipeline.contracts import Source
 from pipeline.data.columns import ArraySource, ImageFiles, examples
-from pipeline.data.labels import class_names_of, is_missing, labels_of, numbered, renumber
+from pipeline.data.labels import (
+    class_names_of,
+    is_missing,
+    labels_of,
+    numbered,
+    renumber,
+)
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError, reason
 
 EXPECTED = (
-    "give (x, y) or (x, y, sample_weight) arrays, a tf.data.Dataset or keras.utils.PyDataset of "
-    "such tuples, or a pandas table or a Hugging Face dataset with the columns image and label"
+    "give (x, y) or (x, y, sample_weight) arrays, a tf.data.Dataset or"
+    " keras.utils.PyDataset of such tuples, or a pandas table or a Hugging Face dataset"
+    " with the columns image and label"
 )
 _FILES = ("image", "path", "file", "filename", "file_name")
 _LABELS = ("label", "class", "target")
@@ -50,11 +59,12 @@ def from_object(
 ) -> Source:
     """A source of data in memory; the id of an example is its position.
 
-    `data` has images (n, height, width[, channels]) and labels as for `labels_of`; or features
-    (n, features) and numbers to predict. Without `validation_data`, a part of it is held out.
-    Without `class_names`, in a form of `labels.class_names_of`, the classes have the names that the
-    data have (`own_names`), or are the labels themselves. Raises UsageError if the data have
-    another form, no end, or do not fit into memory.
+    `data` has images (n, height, width[, channels]) and labels as for `labels_of`; or
+    features (n, features) and numbers to predict. Without `validation_data`, a part of
+    it is held out. Without `class_names`, in a form of `labels.class_names_of`, the
+    classes have the names that the data have (`own_names`), or are the labels
+    themselves. Raises UsageError if the data have another form, no end, or do not fit
+    into memory.
     """
     given = {"train": data, "validation": validation_data, "test": test_data}
     parts = {split: getattr(part, "value", part) for split, part in given.items()}
@@ -73,8 +83,12 @@ def from_object(
         names = numbered(tables, names, "class_names")
     train = tables.pop("train")
     if "path" not in train:
-        source: Source = ArraySource(train, tables, class_names=names, name="the arrays")
-        source.info = dataclasses.replace(source.info, notes=(*source.info.notes, *notes))
+        source: Source = ArraySource(
+            train, tables, class_names=names, name="the arrays"
+        )
+        source.info = dataclasses.replace(
+            source.info, notes=(*source.info.notes, *notes)
+        )
         return source
     paths, columns = {}, {}
     for split, table in {"train": train, **tables}.items():
@@ -85,10 +99,12 @@ def from_object(
 
 
 def own_names(data: Any) -> tuple[str, ...] | None:
-    """The names of the classes that data have themselves, in the order of their numbers.
+    """The names of the classes that data have themselves, in the order of their
+    numbers.
 
-    These are `class_names` of a dataset of Keras, `class_indices` of an iterator of Keras, the
-    names of a ClassLabel of Hugging Face, or the columns of a one-hot pandas table of labels.
+    These are `class_names` of a dataset of Keras, `class_indices` of an iterator of
+    Keras, the names of a ClassLabel of Hugging Face, or the columns of a one-hot pandas
+    table of labels.
     """
     data = getattr(data, "value", data)
     if isinstance(data, tf.data.Dataset):
@@ -106,13 +122,19 @@ def own_names(data: Any) -> tuple[str, ...] | None:
     if names is None and hasattr(data, "features") and hasattr(data, "column_names"):
         label = _column((*_LABELS, "labels"), data.column_names, "data")
         names = getattr(data.features[label], "names", None)
-    return None if names is None or not len(names) else class_names_of(names, "class_names")
+    return (
+        None
+        if names is None or not len(names)
+        else class_names_of(names, "class_names")
+    )
 
 
 def _with_names(data: tf.data.Dataset) -> tuple[tf.data.Dataset, bool]:
-    """The dataset with class names from which another one is made, or the other one itself.
+    """The dataset with class names from which another one is made, or the other one
+    itself.
 
-    And whether a function, such as that of `map`, may have changed the labels in between.
+    And whether a function, such as that of `map`, may have changed the labels in
+    between.
     """
     inner, changes = data, False
     while not hasattr(inner, "class_names"):
@@ -130,8 +152,11 @@ def _names_note(data: Any) -> tuple[str, ...]:
         return ()
     names = list(_with_names(data)[0].class_names)
     return (
-        "the classes are named by their numbers, because a function such as that of map() may have "
-        f"changed the labels of {names!r:.100}; class_names=... names them",
+        (
+            "the classes are named by their numbers, because a function such as that"
+            f" of map() may have changed the labels of {names!r:.100}; class_names=..."
+            " names them"
+        ),
     )
 
 
@@ -142,14 +167,17 @@ def _renumber(
 ) -> tuple[str, ...] | None:
     """The names of the classes; labels that are numbers are changed to count them.
 
-    The numbers of each split count the names of that split, which may be in another order.
+    The numbers of each split count the names of that split, which may be in another
+    order.
     """
     in_train = own["train"]
     counted = in_train or names
     if names and in_train and set(in_train) <= set(names):
         counted = names
     elif names and in_train and len(names) != len(in_train):
-        raise UsageError(f"class_names has {len(names)} names; the data have {len(in_train)}")
+        raise UsageError(
+            f"class_names has {len(names)} names; the data have {len(in_train)}"
+        )
     for split, table in tables.items():
         names_of_split = own[split]
         if counted and names_of_split and table["label"].dtype.kind != "U":
@@ -180,7 +208,9 @@ def _table(data: Any, split: str) -> dict[str, np.ndarray]:
 def _of_dataset(data: tf.data.Dataset) -> Iterator[Any]:
     """The batches of a dataset; single examples are batched."""
     if data.cardinality() == tf.data.INFINITE_CARDINALITY:
-        raise UsageError("the tf.data.Dataset never ends; remove repeat(), or add take(N)")
+        raise UsageError(
+            "the tf.data.Dataset never ends; remove repeat(), or add take(N)"
+        )
     spec = data.element_spec
     if isinstance(spec, Mapping):
         names = _fields(spec)  # not within map(), which would change the error
@@ -197,26 +227,33 @@ def _of_dataset(data: tf.data.Dataset) -> Iterator[Any]:
         batches = data if _is_batched(data) else data.batch(256)
         yield from batches.as_numpy_iterator()
     except tf.errors.OpError as error:
-        raise UsageError(f"the tf.data.Dataset cannot be read: {reason(error)}") from None
+        raise UsageError(
+            f"the tf.data.Dataset cannot be read: {reason(error)}"
+        ) from None
 
 
 def _is_batched(data: tf.data.Dataset) -> bool:
-    """Whether the elements (x, y) or (x, y, sample_weight) are batches, not single examples."""
+    """Whether the elements (x, y) or (x, y, sample_weight) are batches, not single
+    examples.
+    """
     x, y, *weight = (part.shape for part in data.element_spec)
     if weight:
         return weight[0].rank > 0
     if y.rank != 1 or x.rank not in (2, 3):
         # A vector of features may have one target of shape (1,).
         return y.rank > 1 or x.rank > 3
-    # Features (n, m) or gray images (n, height, width) with labels (n,); or a gray image (height,
-    # width) or an image (height, width, channels) with a one-hot label (classes,).
+    # Features (n, m) or gray images (n, height, width) with labels (n,); or a gray
+    # image (height, width) or an image (height, width, channels) with a one-hot label
+    # (classes,).
     if x[0] is not None and y[0] is not None and x[0] != y[0]:
         return False
     is_equal = is_one_hot = True
     for image, label in data.take(_FEW).as_numpy_iterator():
         is_equal &= len(image) == len(label)
         is_one_hot &= label.dtype.kind in "biuf" and len(label) > 1
-        is_one_hot = is_one_hot and sorted({*label.tolist()}) == [0, 1] and label.sum() == 1
+        is_one_hot = (
+            is_one_hot and sorted({*label.tolist()}) == [0, 1] and label.sum() == 1
+        )
     # `batch` leaves the length of both open.
     return is_equal and (not is_one_hot or (x[0] is None and y[0] is None))
 
@@ -226,7 +263,9 @@ def _fields(row: Mapping[str, Any]) -> list[str]:
     wanted = (("image", "x"), (*_LABELS, "y"), ("sample_weight",))
     found = [name for names in wanted for name in names if name in row]
     if len(found) < 2:
-        raise UsageError(f"the tf.data.Dataset has the fields {', '.join(row)}; {EXPECTED}")
+        raise UsageError(
+            f"the tf.data.Dataset has the fields {', '.join(row)}; {EXPECTED}"
+        )
     return found
 
 
@@ -241,7 +280,8 @@ def _joined(batches: Iterable[Any], split: str) -> list[Any]:
         size += sum(part.nbytes for part in parts[-1])
         if 2 * size > free:
             raise UsageError(
-                f"{split} does not fit into memory; write it into TFRecord files or class folders"
+                f"{split} does not fit into memory; write it into TFRecord files or"
+                " class folders"
             )
     if not parts:
         raise UsageError(f"{split} is empty")
@@ -256,18 +296,21 @@ def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
     label = _column(_LABELS, data.columns, split)
     paths, rows = data[name].tolist(), data.index.tolist()
     for column, values in ((name, paths), (label, data[label].tolist())):
-        missing = [row for row, value in zip(rows, values, strict=True) if is_missing(value)]
+        missing = [
+            row for row, value in zip(rows, values, strict=True) if is_missing(value)
+        ]
         if missing:
             raise UsageError(
-                f"{split}: {counted(len(missing), 'row')} without {column}, such as row "
-                f"{missing[0]}; remove them with dropna(subset=[{column!r}])"
+                f"{split}: {counted(len(missing), 'row')} without {column}, such as row"
+                f" {missing[0]}; remove them with dropna(subset=[{column!r}])"
             )
     files = [data_path.with_slashes(str(path)) for path in paths]
     wrong = [at for at, file in enumerate(files) if not os.path.exists(file)]
     if wrong:
         raise UsageError(
-            f"{split}: {len(wrong):,} of {len(files):,} files do not exist, such as that of row "
-            f"{rows[wrong[0]]}: {paths[wrong[0]]}; paths are relative to the current directory"
+            f"{split}: {len(wrong):,} of {len(files):,} files do not exist, such as"
+            f" that of row {rows[wrong[0]]}: {paths[wrong[0]]}; paths are relative to"
+            " the current directory"
         )
     labels = labels_of(data[label].to_numpy(), split)
     return {"label": labels, "path": np.array(files, object)}
@@ -277,7 +320,8 @@ def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
     image = _column(("image", "img"), data.column_names, split)
     label = _column((*_LABELS, "labels"), data.column_names, split)
     pictures = [
-        np.asarray(p.convert("RGB") if getattr(p, "mode", "") == "P" else p) for p in data[image]
+        np.asarray(p.convert("RGB") if getattr(p, "mode", "") == "P" else p)
+        for p in data[image]
     ]
     return examples(split, pictures, data[label])
 

@@ -26,14 +26,16 @@ def labels_of(labels: Any, where: str) -> np.ndarray:
     """Labels of any form as int64 or strings, (n,).
 
     Args:
-        labels: An array, tensor or sequence of shape (n,) or (n, 1): whole numbers of any dtype,
-            floats included; booleans, which become 0 and 1; strings, bytes in UTF-8, or objects
-            of one of these kinds. Or one-hot (n, classes), of any numeric dtype or bool. Strings
-            such as `1.0`, if all are whole numbers, become `1`.
+        labels: An array, tensor or sequence of shape (n,) or (n, 1): whole numbers of
+            any dtype, floats included; booleans, which become 0 and 1; strings, bytes
+            in UTF-8, or objects of one of these kinds. Or one-hot (n, classes), of any
+            numeric dtype or bool. Strings such as `1.0`, if all are whole numbers,
+            become `1`.
         where: What the data are called in messages.
 
     Raises:
-        UsageError: They have another form, which the message names with the first example.
+        UsageError: They have another form, which the message names with the first
+            example.
     """
     values = np.asarray(labels)
     while values.ndim > 1 and values.shape[-1] == 1:
@@ -47,7 +49,8 @@ def labels_of(labels: Any, where: str) -> np.ndarray:
         values = _of_one_hot(values, where)
     if values.ndim != 1 or values.dtype.kind not in "biufU":
         raise UsageError(
-            f"{where}: labels must be {_EXPECTED}; got {values.dtype} of shape {values.shape}"
+            f"{where}: labels must be {_EXPECTED}; got {values.dtype} of shape"
+            f" {values.shape}"
         )
     if values.dtype.kind == "U":
         return _of_strings(values, where)
@@ -72,14 +75,19 @@ def _of_objects(values: np.ndarray, where: str) -> np.ndarray:
     for at, value in enumerate(plain):
         if not isinstance(value, Real | decimal.Decimal):
             raise UsageError(
-                f"{where}: labels must be {_EXPECTED}; example {at} has {type(value).__name__}"
+                f"{where}: labels must be {_EXPECTED}; example {at} has"
+                f" {type(value).__name__}"
             )
     return np.array([float(value) for value in plain])
 
 
 def text_of(value: Any) -> Any:
-    """Bytes as a string; bytes that are not UTF-8 become surrogates. Other values as they are."""
-    return value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+    """Bytes as a string; bytes that are not UTF-8 become surrogates. Other values as
+    they are.
+    """
+    return (
+        value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+    )
 
 
 def _of_strings(values: np.ndarray, where: str) -> np.ndarray:
@@ -96,7 +104,9 @@ def _of_strings(values: np.ndarray, where: str) -> np.ndarray:
 def _require_present(values: Sequence[Any], where: str) -> None:
     for at, value in enumerate(values):
         if is_missing(value):
-            raise UsageError(f"{where}: example {at} has no label ({value!r}); remove it")
+            raise UsageError(
+                f"{where}: example {at} has no label ({value!r}); remove it"
+            )
 
 
 def _of_one_hot(values: np.ndarray, where: str) -> np.ndarray:
@@ -115,28 +125,34 @@ def _of_one_hot(values: np.ndarray, where: str) -> np.ndarray:
     else:
         what = "other numbers than zeros and a one"
     raise UsageError(
-        f"{where}: labels of shape {values.shape} must be one-hot, but example {wrong[0]} has "
-        f"{what}; {remedy}"
+        f"{where}: labels of shape {values.shape} must be one-hot, but example"
+        f" {wrong[0]} has {what}; {remedy}"
     )
 
 
 def _require_whole(values: np.ndarray, where: str) -> None:
     for at in np.flatnonzero(~np.isfinite(values)):
-        raise UsageError(f"{where}: example {at} has no label ({values[at]}); remove it")
+        raise UsageError(
+            f"{where}: example {at} has no label ({values[at]}); remove it"
+        )
     for at in np.flatnonzero(values != np.round(values)):
         raise UsageError(
-            f"{where}: labels must be {_EXPECTED}; example {at} has {values[at]:g}. Numbers to "
-            "predict need task='regression', and vectors of shape (n, features) instead of images"
+            f"{where}: labels must be {_EXPECTED}; example {at} has {values[at]:g}."
+            " Numbers to predict need task='regression', and vectors of shape (n,"
+            " features) instead of images"
         )
 
 
 def numbered(
-    tables: Mapping[str, dict[str, np.ndarray]], names: tuple[str, ...] | None, option: str
+    tables: Mapping[str, dict[str, np.ndarray]],
+    names: tuple[str, ...] | None,
+    option: str,
 ) -> tuple[str, ...]:
-    """Replaces labels that are strings by their numbers; returns the names of the classes.
+    """Replaces labels that are strings by their numbers; returns the names of the
+    classes.
 
-    If `names` is None, they are the labels themselves, strings in the order of `in_order`. `option`
-    is where names of classes can be given.
+    If `names` is None, they are the labels themselves, strings in the order of
+    `in_order`. `option` is where names of classes can be given.
     """
     train = tables["train"]["label"]
     if names is None and train.dtype.kind == "U":
@@ -145,17 +161,24 @@ def numbered(
     numbers = {name: number for number, name in enumerate(names)}
     for split, table in tables.items():
         if train.dtype.kind == "U":
-            table["label"] = table["label"].astype(str)  # 1 is the class "1", not the second one
+            table["label"] = table["label"].astype(
+                str
+            )  # 1 is the class "1", not the second one
         if table["label"].dtype.kind != "U":
             continue  # the task checks them, after cleaning
         if unknown := sorted({*table["label"].tolist()} - {*names}):
-            raise UsageError(f"{split}: the label {unknown[0]!r} is not one of the classes")
-        table["label"] = np.array([numbers[name] for name in table["label"].tolist()], np.int64)
+            raise UsageError(
+                f"{split}: the label {unknown[0]!r} is not one of the classes"
+            )
+        table["label"] = np.array(
+            [numbers[name] for name in table["label"].tolist()], np.int64
+        )
     return names
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names in alphabetical order; if all of them are numbers, in the order of their values.
+    """Names in alphabetical order; if all of them are numbers, in the order of their
+    values.
 
     Names keep their spelling: `01` and `1` are two classes, the shorter one first.
     """
@@ -169,30 +192,36 @@ def class_names_of(value: Any, where: str) -> tuple[str, ...]:
     """Names of the classes 0, 1, ... as users and Keras give them.
 
     Args:
-        value: Strings, bytes, whole numbers or booleans in the order of the classes: a sequence,
-            array or tensor. Or a dictionary name -> number (Keras's `class_indices`) or
-            number -> name.
+        value: Strings, bytes, whole numbers or booleans in the order of the classes: a
+            sequence, array or tensor. Or a dictionary name -> number (Keras's
+            `class_indices`) or number -> name.
         where: What the names are called in messages.
 
     Raises:
-        UsageError: They have another form, are not distinct, or do not number the classes 0, 1, ...
+        UsageError: They have another form, are not distinct, or do not number the
+            classes 0, 1, ...
     """
     if isinstance(value, Mapping):
         value = _by_number(value, where)
     try:
-        values = [] if isinstance(value, str | bytes) else np.asarray(value, object).tolist()
+        values = (
+            [] if isinstance(value, str | bytes) else np.asarray(value, object).tolist()
+        )
         names = [_name(item) for item in values]
     except (TypeError, ValueError):  # not a sequence, or nested
         names = []
     if not names:
         raise UsageError(
-            f"{where} must have a name for each class, such as ['cat', 'dog']; got {value!r:.100}"
+            f"{where} must have a name for each class, such as ['cat', 'dog']; got"
+            f" {value!r:.100}"
         )
     return distinct(names, where)
 
 
 def _name(value: Any) -> str:
-    """The name of a class as a string; TypeError unless it is text or a whole number."""
+    """The name of a class as a string; TypeError unless it is text or a
+    whole number.
+    """
     value = text_of(value)
     if isinstance(value, str | bool):
         return str(value)
@@ -209,7 +238,8 @@ def _by_number(names: Mapping[Any, Any], where: str) -> list[Any]:
     in_place = {int(number): name for number, name in pairs if _is_whole(number)}
     if sorted(in_place) != list(range(len(names))):
         raise UsageError(
-            f"{where}: a dictionary must number the classes 0, 1, ...; got {dict(names)!r:.100}"
+            f"{where}: a dictionary must number the classes 0, 1, ...; got"
+            f" {dict(names)!r:.100}"
         )
     return [in_place[number] for number in range(len(in_place))]
 
@@ -221,7 +251,9 @@ def _is_whole(value: Any) -> bool:
 
 
 def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
-    """The names of the classes; UsageError unless they are distinct, non-empty Unicode strings."""
+    """The names of the classes; UsageError unless they are distinct, non-empty Unicode
+    strings.
+    """
     try:
         "".join(names).encode()
     except UnicodeEncodeError:
@@ -232,18 +264,21 @@ def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
-    """The classes 0, 1, ..., named by their numbers; UsageError if a number in between is missing.
+    """The classes 0, 1, ..., named by their numbers; UsageError if a number in between
+    is missing.
 
     Negative labels are rejected by the task later, unless cleaning excludes them.
     """
     present = np.unique(labels[labels >= 0])
     if not len(present) or len(present) != present[-1] + 1:
         if len(present) and present[0] == 1 and len(present) == present[-1]:
-            raise UsageError(f"{where} begin with 1; subtract 1, because classes count from 0")
+            raise UsageError(
+                f"{where} begin with 1; subtract 1, because classes count from 0"
+            )
         missing = int(np.setdiff1d(np.arange(len(present) + 1), present)[0])
         raise UsageError(
-            f"{where}: no example has label {missing}; number the classes 0, 1, 2, ... or name all "
-            f"of them ({option})"
+            f"{where}: no example has label {missing}; number the classes 0, 1, 2, ..."
+            f" or name all of them ({option})"
         )
     return tuple(str(int(label)) for label in present)
 
@@ -263,7 +298,8 @@ def renumber(
     for name in own:
         if name not in names:
             raise UsageError(
-                f"{where} has a class {name!r}, unknown in train; {suggest(name, names)}"
+                f"{where} has a class {name!r}, unknown in train;"
+                f" {suggest(name, names)}"
             )
     return np.array([names.index(name) for name in own])[labels]
 
@@ -273,8 +309,8 @@ def weights_by_name(
 ) -> dict[str, float]:
     """Class weights by the names of the classes.
 
-    The keys are names of classes, or their numbers (`0`), unless a name is a number itself. Raises
-    UsageError for other keys.
+    The keys are names of classes, or their numbers (`0`), unless a name is a number
+    itself. Raises UsageError for other keys.
     """
     by_number = {str(number): name for number, name in enumerate(class_names)}
     if any(map(_NUMBER.fullmatch, class_names)):
@@ -284,7 +320,8 @@ def weights_by_name(
         name = key if key in class_names else by_number.get(key)
         if name is None:
             raise UsageError(
-                f"--train.class-weight: unknown class {key!r}; {suggest(key, class_names)}"
+                f"--train.class-weight: unknown class {key!r};"
+                f" {suggest(key, class_names)}"
             )
         if name in weights:
             raise UsageError(f"--train.class-weight names the class {name!r} twice")

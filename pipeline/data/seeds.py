@@ -1,8 +1,10 @@
-"""One seed per example and random numbers drawn from it, independent of device and batch.
+"""One seed per example and random numbers drawn from it, independent of device and
+batch.
 
-The generator is SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
-OOPSLA 2014, figure 14. It needs only 64-bit integer arithmetic, which gives the same bits on the
-CPU, on GPUs and under XLA; `tf.random.stateless_*` takes one seed for a whole batch.
+The generator is SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
+generators", OOPSLA 2014, figure 14. It needs only 64-bit integer arithmetic, which
+gives the same bits on the CPU, on GPUs and under XLA; `tf.random.stateless_*` takes one
+seed for a whole batch.
 """
 
 import hashlib
@@ -15,13 +17,17 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def _int64(value: int) -> tf.Tensor:
-    """The int64 with the bits of an unsigned number; products wrap around in the same way."""
+    """The int64 with the bits of an unsigned number; products wrap around in the same
+    way.
+    """
     return tf.constant(np.uint64(value).astype(np.int64))
 
 
 def _shift(x: tf.Tensor, bits: int) -> tf.Tensor:
     """Logical right shift; the shift of an int64 is arithmetic."""
-    return tf.bitwise.right_shift(x, tf.cast(bits, tf.int64)) & _int64((1 << (64 - bits)) - 1)
+    return tf.bitwise.right_shift(x, tf.cast(bits, tf.int64)) & _int64(
+        (1 << (64 - bits)) - 1
+    )
 
 
 def fold(seeds: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
@@ -38,18 +44,25 @@ def stable_hash(content: bytes) -> int:
 
 
 def example_seeds(seed: int, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """The seed of each example in an epoch; `epoch` and `ids` are int64 of shape (batch,)."""
+    """The seed of each example in an epoch; `epoch` and `ids` are int64 of shape
+    (batch,).
+    """
     return fold(fold(fold(tf.zeros_like(ids), seed), epoch), ids)
 
 
 def uniform(seeds: tf.Tensor, draw: int = 0) -> tf.Tensor:
-    """Float32 numbers in [0, 1) with 24 random bits, one per seed; `draw` numbers the draws."""
+    """Float32 numbers in [0, 1) with 24 random bits, one per seed; `draw` numbers the
+    draws.
+    """
     bits = _shift(fold(seeds, draw), 40)
     return tf.cast(bits, tf.float32) * (1.0 / (1 << 24))
 
 
-def integers(seeds: tf.Tensor, below: tf.Tensor | int, draw: tf.Tensor | int = 0) -> tf.Tensor:
-    """int64 numbers from 0 to `below` - 1, one per seed; the bias is less than `below` / 2**32.
+def integers(
+    seeds: tf.Tensor, below: tf.Tensor | int, draw: tf.Tensor | int = 0
+) -> tf.Tensor:
+    """int64 numbers from 0 to `below` - 1, one per seed; the bias is less than `below`
+    / 2**32.
 
     `below` may be a tensor with one number per seed.
     """
@@ -59,8 +72,8 @@ def integers(seeds: tf.Tensor, below: tf.Tensor | int, draw: tf.Tensor | int = 0
 def choice(seeds: tf.Tensor, table: np.ndarray, draw: int = 0) -> tf.Tensor:
     """Float32 values of a 1-D table, one per seed, uniformly chosen.
 
-    With a table of quantiles, this draws from any distribution, with the same bits on every device:
-    NumPy computes roots, sines and exponentials when the table is made.
+    With a table of quantiles, this draws from any distribution, with the same bits on
+    every device: NumPy computes roots, sines and exponentials when the table is made.
     """
     values = tf.constant(np.asarray(table), tf.float32)
     return tf.gather(values, integers(seeds, len(table), draw))

@@ -6,7 +6,11 @@ from pathlib import Path
 from pipeline.utils.errors import UsageError
 
 SPLITS = ("train", "validation", "test")
-ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+ALIASES = {
+    "train": ("train",),
+    "validation": ("validation", "valid", "val"),
+    "test": ("test",),
+}
 """Maps each split to its names on disk, the preferred name first."""
 
 
@@ -16,8 +20,12 @@ def judged(splits: Collection[str]) -> str:
 
 
 def matches(names: Collection[str]) -> dict[str, list[str]]:
-    """Maps splits to those of `names` that denote them; without splits that have no such name."""
-    found = {split: [name for name in ALIASES[split] if name in names] for split in SPLITS}
+    """Maps splits to those of `names` that denote them; without splits that have no
+    such name.
+    """
+    found = {
+        split: [name for name in ALIASES[split] if name in names] for split in SPLITS
+    }
     return {split: several for split, several in found.items() if several}
 
 
@@ -30,6 +38,7 @@ def directories(root: Path, names: Collection[str]) -> dict[str, Path]:
     for several in found.values():
         if len(several) > 1:
             raise UsageError(
-                f"{root} contains {' and '.join(several)}, which are the same split; merge them"
+                f"{root} contains {' and '.join(several)}, which are the same split;"
+                " merge them"
             )
     return {split: root / name for split, (name,) in found.items()}

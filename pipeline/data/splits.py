@@ -20,7 +20,9 @@ from pipeline.utils.errors import UsageError
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """Decoded examples of one split: rows of a store, which several splits may share."""
+    """Decoded examples of one split: rows of a store, which several splits
+    may share.
+    """
 
     store: Store
     rows: np.ndarray
@@ -41,30 +43,41 @@ class Split:
 
 
 def shares(existing: Collection[str], options: Data) -> dict[str, float]:
-    """Maps splits taken from `train` to their fractions; `existing` splits are not divided."""
+    """Maps splits taken from `train` to their fractions; `existing` splits are not
+    divided.
+    """
     requested = {"validation": options.validation, "test": options.test}
-    return {name: share for name, share in requested.items() if share and name not in existing}
+    return {
+        name: share
+        for name, share in requested.items()
+        if share and name not in existing
+    }
 
 
-def parts(columns: Mapping[str, np.ndarray], shares: Mapping[str, float], seed: int) -> np.ndarray:
+def parts(
+    columns: Mapping[str, np.ndarray], shares: Mapping[str, float], seed: int
+) -> np.ndarray:
     """The split of each example of `train`, as an index of `SPLITS`, int64 (examples,).
 
-    A hash of the seed and the id, or of the group if there are groups, is compared with the
-    fractions. The hash depends on nothing else, so no example moves when other examples or classes
-    are added or removed. The actual fractions vary, because each example or group is assigned
-    independently.
+    A hash of the seed and the id, or of the group if there are groups, is compared with
+    the fractions. The hash depends on nothing else, so no example moves when other
+    examples or classes are added or removed. The actual fractions vary, because each
+    example or group is assigned independently.
     """
     keys = columns.get("group", columns["id"])
     place = seeds.uniform(seeds.example_seeds(seed, 0, keys)).numpy()
     part = np.zeros(len(keys), np.int64)
-    # From both ends: a different fraction for validation moves no example into the test split.
+    # From both ends: a different fraction for validation moves no example into the test
+    # split.
     part[place < shares.get("validation", 0.0)] = SPLITS.index("validation")
     part[place >= 1.0 - shares.get("test", 0.0)] = SPLITS.index("test")
     return part
 
 
 def divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, Split]:
-    """Divides `train` into splits with these fractions and the rest; arguments as for `parts`."""
+    """Divides `train` into splits with these fractions and the rest; arguments as for
+    `parts`.
+    """
     names: tuple[str, ...] = ("id", "group")
     columns = {name: train.column(name) for name in names if name in train.store.short}
     part = parts(columns, shares, seed)
@@ -76,13 +89,15 @@ def divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, Sp
 
 
 def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) -> None:
-    """Raises UsageError if splits share an id or a group; `locate` maps an id to a name."""
+    """Raises UsageError if splits share an id or a group; `locate` maps an id to a
+    name.
+    """
     for (one, first), (other, second) in itertools.combinations(splits.items(), 2):
         ids = np.intersect1d(first.column("id"), second.column("id"))
         if len(ids):
             raise UsageError(
-                f"{one} and {other} share {len(ids):,} ids, such as {ids[0]}; each example of a "
-                "source must have a unique id"
+                f"{one} and {other} share {len(ids):,} ids, such as {ids[0]}; each"
+                " example of a source must have a unique id"
             )
         if "group" not in first.store.short or "group" not in second.store.short:
             continue
@@ -90,18 +105,20 @@ def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) 
         if len(groups):
             id = first.column("id")[first.column("group") == groups[0]][0]
             raise UsageError(
-                f"{len(groups):,} groups are in both {one} and {other}, such as that of "
-                f"{locate(int(id))}; move each group into one split, or remove the groups"
+                f"{len(groups):,} groups are in both {one} and {other}, such as that of"
+                f" {locate(int(id))}; move each group into one split, or remove the"
+                " groups"
             )
 
 
 def without_copies(
     splits: Mapping[str, Split], groups: Mapping[int, int]
 ) -> tuple[dict[str, Split], dict[str, int]]:
-    """Excludes near duplicates of held-out examples: those of test, then those of validation.
+    """Excludes near duplicates of held-out examples: those of test, then those of
+    validation.
 
-    `groups` maps ids to groups of near duplicates. Returns the remaining splits, and the number of
-    excluded examples of each split that has any.
+    `groups` maps ids to groups of near duplicates. Returns the remaining splits, and
+    the number of excluded examples of each split that has any.
     """
     left, counts = dict(splits), {}
     held_out: set[int] = set()
@@ -118,7 +135,9 @@ def without_copies(
 
 
 class Sampled(Source):
-    """A subset of a source's examples: split -> positions in it, int64, in ascending order."""
+    """A subset of a source's examples: split -> positions in it, int64, in ascending
+    order.
+    """
 
     def __init__(self, whole: Source, rows: Mapping[str, np.ndarray]) -> None:
         self.whole = whole
@@ -148,10 +167,11 @@ class Sampled(Source):
 
 
 def limited(source: Source, options: Data) -> Source:
-    """The source with at most `options.limit` examples of each split, chosen by `sample`.
+    """The source with at most `options.limit` examples of each split, chosen by
+    `sample`.
 
-    The splits that are taken from `train` later have the same fractions in the sample. Only the
-    short fields of the source are read.
+    The splits that are taken from `train` later have the same fractions in the sample.
+    Only the short fields of the source are read.
     """
     limit, seed = options.limit, options.split_seed
     if limit is None or limit >= max(source.info.splits.values()):
@@ -170,12 +190,13 @@ def limited(source: Source, options: Data) -> Source:
 def sample(
     ids: np.ndarray, labels: np.ndarray | None, part: np.ndarray, count: int, seed: int
 ) -> np.ndarray:
-    """Positions of `count` examples, or of all if there are fewer, int64 in ascending order.
+    """Positions of `count` examples, or of all if there are fewer, int64 in ascending
+    order.
 
-    Each part, and each class within it (`labels`, if integers), keeps its fraction. The examples
-    with the smallest hashes of the ids are chosen: examples that are added to a class only replace
-    examples with larger hashes. If `count` is large enough, each part has an example, and part 0
-    has one of each class.
+    Each part, and each class within it (`labels`, if integers), keeps its fraction. The
+    examples with the smallest hashes of the ids are chosen: examples that are added to
+    a class only replace examples with larger hashes. If `count` is large enough, each
+    part has an example, and part 0 has one of each class.
     """
     classes = np.zeros_like(ids)
     if labels is not None and labels.ndim == 1 and labels.dtype.kind in "iu":
@@ -190,7 +211,8 @@ def sample(
 
 
 def _ranks(of: np.ndarray, *by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The rank of each element among the elements with the same value, and their number.
+    """The rank of each element among the elements with the same value, and their
+    number.
 
     The last of `by` is the primary key, as in `numpy.lexsort`.
     """
@@ -205,13 +227,17 @@ def _ranks(of: np.ndarray, *by: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def require_same_examples(
     path: Path, splits: Mapping[str, Split], locate: Callable[[int], str]
 ) -> None:
-    """Raises UsageError if the splits differ from those that `write_examples` wrote, if any."""
+    """Raises UsageError if the splits differ from those that `write_examples` wrote, if
+    any.
+    """
     if not path.exists():
         return
     try:
         before = npz.read(path, path.stat().st_size)  # written without compression
     except (OSError, ValueError):
-        raise UsageError(f"{path} is damaged; start again in a new --run-directory") from None
+        raise UsageError(
+            f"{path} is damaged; start again in a new --run-directory"
+        ) from None
     for name in before.keys() | splits.keys():
         old = before.get(name, np.empty(0, np.int64))
         new = splits[name].column("id") if name in splits else np.empty(0, np.int64)
@@ -220,9 +246,9 @@ def require_same_examples(
         added, gone = np.setdiff1d(new, old), np.setdiff1d(old, new)
         example = f" (such as {locate(int(added[0]))})" if len(added) else ""
         raise UsageError(
-            f"the examples of {name} differ from those that the run in {path.parent} started with: "
-            f"{len(gone)} missing, {len(added)} added{example}; restore the data, or use a new "
-            "--run-directory"
+            f"the examples of {name} differ from those that the run in {path.parent}"
+            f" started with: {len(gone)} missing, {len(added)} added{example}; restore"
+            " the data, or use a new --run-directory"
         )
 
 

@@ -1,4 +1,6 @@
-"""What the data contains: lines of text, and images by class and before and after augmentation."""
+"""What the data contains: lines of text, and images by class and before and after
+augmentation.
+"""
 
 import collections
 import io
@@ -23,13 +25,20 @@ Lines = Iterator[tuple[str, str]]
 _SAMPLE = 500  # examples to read if reading all of them would take long
 _ROWS = 20  # classes listed one by one
 _CLASSES, _PER_CLASS = 50, 8
-_AUGMENTED = 6  # images before and after; an even number, as some augmentations pair them
+_AUGMENTED = (
+    6  # images before and after; an even number, as some augmentations pair them
+)
 
 
 def statistics(data: Data) -> Lines:
-    """Names and texts: notes, counts, and for each field but `id` its shape, dtype and range."""
+    """Names and texts: notes, counts, and for each field but `id` its shape, dtype and
+    range.
+    """
     yield from (("note", note) for note in data.source.info.notes)
-    yield "examples", ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+    yield (
+        "examples",
+        ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items()),
+    )
     if names := _class_names(data):
         yield from classes(data.splits, names)
     yield from files(data.source)
@@ -39,11 +48,16 @@ def statistics(data: Data) -> Lines:
         if name == "id":
             continue
         values = train.column(name) if name in train.store.short else some[name]
-        line = " ".join(filter(None, (name, "x".join(map(str, spec.shape)), spec.dtype.name)))
+        line = " ".join(
+            filter(None, (name, "x".join(map(str, spec.shape)), spec.dtype.name))
+        )
         if values.dtype.kind in "iuf":
             number = "{:,}" if values.dtype.kind in "iu" else "{:.4g}"
             line += f", {number.format(values.min())} to {number.format(values.max())}"
-        yield "field", line + f" ({len(values):,} examples)" * (len(values) < len(train))
+        yield (
+            "field",
+            line + f" ({len(values):,} examples)" * (len(values) < len(train)),
+        )
 
 
 def classes(splits: Mapping[str, Split], names: Sequence[str]) -> Lines:
@@ -57,19 +71,28 @@ def classes(splits: Mapping[str, Split], names: Sequence[str]) -> Lines:
     share = counts[judged][most] / max(counts[judged].sum(), 1)
     yield (
         "classes",
-        f"{len(names):,}, with {train.min():,} to {train.max():,} examples in train; "
-        f"always predicting {names[most]!r} is right for {share:.1%} of {judged}",
+        (
+            f"{len(names):,}, with {train.min():,} to {train.max():,} examples in"
+            f" train; always predicting {names[most]!r} is right for {share:.1%} of"
+            f" {judged}"
+        ),
     )
-    rows = [[name, *(f"{n[i]:,}" for n in counts.values())] for i, name in enumerate(names)]
+    rows = [
+        [name, *(f"{n[i]:,}" for n in counts.values())] for i, name in enumerate(names)
+    ]
     header = ["class", *counts]
-    for line in console.table(rows[:_ROWS], header, right=range(1, len(header))).splitlines():
+    for line in console.table(
+        rows[:_ROWS], header, right=range(1, len(header))
+    ).splitlines():
         yield "", line
     if len(rows) > _ROWS:
         yield "", f"... {len(rows) - _ROWS:,} more"
 
 
 def files(source: Source) -> Lines:
-    """Formats and sizes in pixels of a sample of encoded images; nothing for other data."""
+    """Formats and sizes in pixels of a sample of encoded images; nothing for other
+    data.
+    """
     from PIL import Image
 
     spec = source.info.fields.get("image")
@@ -84,7 +107,9 @@ def files(source: Source) -> Lines:
                 kinds[f"{opened.format} {opened.mode}"] += 1
         except Exception:  # Pillow raises many types for a damaged file
             kinds["unreadable"] += 1
-    text = "a sample of train: " + ", ".join(f"{n:,} {kind}" for kind, n in kinds.most_common())
+    text = "a sample of train: " + ", ".join(
+        f"{n:,} {kind}" for kind, n in kinds.most_common()
+    )
     if sides:
         (low, narrow), (high, wide) = np.min(sides, axis=0), np.max(sides, axis=0)
         median = "{:.0f}x{:.0f}".format(*np.median(sides, axis=0))
@@ -94,7 +119,11 @@ def files(source: Source) -> Lines:
 
 def pictures(data: Data, config: Config) -> list[Section]:
     """Images of each class, evenly spread over its examples, and augmented ones."""
-    train, location, names = data.splits["train"], data.source.location, _class_names(data)
+    train, location, names = (
+        data.splits["train"],
+        data.source.location,
+        _class_names(data),
+    )
     if "image" not in train.store.specs:
         return []
     augmented = augmentations(train, config.data.augment, config.runtime.seed, location)
@@ -113,14 +142,21 @@ def pictures(data: Data, config: Config) -> list[Section]:
 
 
 def augmentations(
-    train: Split, operations: Mapping[str, Any], seed: int, location: Callable[[int], str]
+    train: Split,
+    operations: Mapping[str, Any],
+    seed: int,
+    location: Callable[[int], str],
 ) -> list[Section]:
-    """Images before and after the run's augmentations, and after each one alone, in two epochs."""
+    """Images before and after the run's augmentations, and after each one alone, in two
+    epochs.
+    """
     some = train.take(spread(len(train), _AUGMENTED))
     titles = [location(int(id)) for id in some["id"]]
     batch = {name: tf.constant(values) for name, values in some.items()}
     shown = {"of this run": operations}
-    shown |= {f"{name}, default options": {name: {}} for name in registry.names("augment")}
+    shown |= {
+        f"{name}, default options": {name: {}} for name in registry.names("augment")
+    }
     sections = []
     for title, chosen in shown.items():
         rows, text = [_row(some["image"], titles, "before")], ""
@@ -142,4 +178,6 @@ def _class_names(data: Data) -> list[str] | None:
 
 def _row(images: Iterable[np.ndarray], titles: Sequence[str], label: str) -> Row:
     pairs = zip(images, titles, strict=True)
-    return Row([Picture(html_pages.image(image), title) for image, title in pairs], label)
+    return Row(
+        [Picture(html_pages.image(image), title) for image, title in pairs], label
+    )

@@ -18,14 +18,17 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
     """The model's answers to all examples, without padding, in the order of the split.
 
     Returns the columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (of
-    `Task.truth`); `id`, int64 (examples,); and the network's `outputs`, (examples, ...), if they
-    are a single tensor.
+    `Task.truth`); `id`, int64 (examples,); and the network's `outputs`, (examples,
+    ...), if they are a single tensor.
     """
     dataset = batches.dataset
     traced = _traced(model, task, batches, dataset.element_spec)
     with explained(batches, 0, batches.last_step):
         parts = [traced(ticket) for ticket in with_options(dataset)]
-    columns = {name: np.concatenate([part[name].numpy() for part in parts]) for name in parts[0]}
+    columns = {
+        name: np.concatenate([part[name].numpy() for part in parts])
+        for name in parts[0]
+    }
     kept = columns.pop("weight") > 0
     return {name: column[kept] for name, column in columns.items()}
 
@@ -33,12 +36,21 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
 def _traced(
     model: SteppedModel, task: Task, batches: Batches, tickets: dict[str, tf.TensorSpec]
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
-    """One trace for all splits with equal batches; tracing takes as long as that of a step."""
-    any_size = {n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()}
+    """One trace for all splits with equal batches; tracing takes as long as that of a
+    step.
+    """
+    any_size = {
+        n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()
+    }
     key = ("answers", task, batches.materialize, *any_size.items())
-    compiled = model.step.compiled if model.step else {}  # inference copies have no step
+    compiled = (
+        model.step.compiled if model.step else {}
+    )  # inference copies have no step
     if key not in compiled:
-        loss, materialize = model.step.loss if model.step else task.loss(), batches.materialize
+        loss, materialize = (
+            model.step.loss if model.step else task.loss(),
+            batches.materialize,
+        )
 
         def answer(ticket: Any) -> dict[str, tf.Tensor]:
             batch = materialize(ticket)
@@ -61,11 +73,17 @@ def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any
     return measured(model, task, answers(model, task, batches))
 
 
-def measured(model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Metrics of answers as plain JSON values: the task's metrics, and those of `train.metrics`."""
+def measured(
+    model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray]
+) -> dict[str, Any]:
+    """Metrics of answers as plain JSON values: the task's metrics, and those of
+    `train.metrics`.
+    """
     metrics = task.evaluate(columns)
     for metric in model.step.added_metrics if model.step else ():
-        fresh = type(metric).from_config(metric.get_config())  # the original belongs to a strategy
+        fresh = type(metric).from_config(
+            metric.get_config()
+        )  # the original belongs to a strategy
         fresh.update_state(task.y(columns["truth"]), columns["outputs"])
         metrics[free_name(metric.name, metrics)] = np.asarray(fresh.result()).tolist()
     return metrics
@@ -74,14 +92,20 @@ def measured(model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray])
 def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
     """The result of `Task.calibrate` on examples that the model was not trained on."""
     columns = answers(model, task, held_out)
-    return task.calibrate(columns["outputs"], columns["truth"]) if "outputs" in columns else {}
+    return (
+        task.calibrate(columns["outputs"], columns["truth"])
+        if "outputs" in columns
+        else {}
+    )
 
 
 class _Fields(dict):
     """A batch of all examples of a split, whose fields are read when they are used."""
 
     def __init__(self, examples: Split) -> None:
-        super().__init__(weight=tf.ones(len(examples)), epoch=tf.zeros(len(examples), tf.int64))
+        super().__init__(
+            weight=tf.ones(len(examples)), epoch=tf.zeros(len(examples), tf.int64)
+        )
         self._examples = examples
 
     def __missing__(self, name: str) -> tf.Tensor:
@@ -90,7 +114,9 @@ class _Fields(dict):
         return tf.constant(self._examples.column(name))
 
 
-def answered(task: Task, columns: dict[str, np.ndarray], examples: Split) -> dict[str, np.ndarray]:
+def answered(
+    task: Task, columns: dict[str, np.ndarray], examples: Split
+) -> dict[str, np.ndarray]:
     """The same columns, of these examples, with the answers of a calibrated task."""
     if "outputs" not in columns:
         return columns
@@ -99,5 +125,7 @@ def answered(task: Task, columns: dict[str, np.ndarray], examples: Split) -> dic
 
 
 def calibrated_by(task: Task, calibration: Metadata) -> Task:
-    """The task with calibrated answers; `calibration` is the result of the function above."""
+    """The task with calibrated answers; `calibration` is the result of the function
+    above.
+    """
     return type(task)({**task.metadata, **calibration}) if calibration else task

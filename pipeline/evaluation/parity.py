@@ -1,4 +1,6 @@
-"""Compares a few training steps, in every supported way, with stock Keras on one device."""
+"""Compares a few training steps, in every supported way, with stock Keras on one
+device.
+"""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -18,7 +20,9 @@ from pipeline.training.model_builder import build, network
 from pipeline.utils.errors import UsageError, reason
 
 TOLERANCE = 1e-5
-"""Float32 sums in another order: 16 steps of SGD with `tiny` on digits differ by up to 3e-6."""
+"""Float32 sums in another order: 16 steps of SGD with `tiny` on digits differ by up to
+3e-6.
+"""
 JUDGED_STEPS = 16
 # Calls of 8 steps then end at 8, 11, 19, 22, ...
 STEPS_PER_EPOCH = 11
@@ -50,10 +54,13 @@ class Result:
 
     case: Case
     apart: float = 0.0
-    """Largest difference of any weight or optimizer variable between engines and call lengths."""
+    """Largest difference of any weight or optimizer variable between engines and call
+    lengths.
+    """
     stock: float | None = None
-    """Distance of the worst tensor to stock Keras in the same precision; None if replicas
-    normalize their parts of the batch separately."""
+    """Distance of the worst tensor to stock Keras in the same precision; None if
+    replicas normalize their parts of the batch separately.
+    """
     error: str = ""
     judged: bool = True
     """Whether `passed` requires a small distance to stock Keras."""
@@ -73,19 +80,31 @@ def run(
 
     The runtime must have been started for all replicas.
     """
-    # None of the recipe's own training options: stock Keras has no equivalent for most of them.
+    # None of the recipe's own training options: stock Keras has no equivalent for most
+    # of them.
     train = config.Train(
-        batch_size=batch_size, epochs=-(-steps // STEPS_PER_EPOCH), steps=steps, schedule="constant"
+        batch_size=batch_size,
+        epochs=-(-steps // STEPS_PER_EPOCH),
+        steps=steps,
+        schedule="constant",
     )
     recipe = dataclasses.replace(recipe, train=train)
-    recipe = recipe.changed(data={"augment": {}, "limit": 4 * STEPS_PER_EPOCH * batch_size})
+    recipe = recipe.changed(
+        data={"augment": {}, "limit": 4 * STEPS_PER_EPOCH * batch_size}
+    )
     loaded = dataset.load(recipe)
     needed, found = STEPS_PER_EPOCH * batch_size, len(loaded.splits["train"])
     if found < needed:
-        raise UsageError(f"--parity needs {needed} training examples; train has {found}")
+        raise UsageError(
+            f"--parity needs {needed} training examples; train has {found}"
+        )
     for case in cases:
-        # With 16 bits, even stock Keras is far from its own float32 result: benchmarks/parity.md.
-        judged = steps <= JUDGED_STEPS and (case.optimizer, case.precision) == ("sgd", "float32")
+        # With 16 bits, even stock Keras is far from its own float32 result:
+        # benchmarks/parity.md.
+        judged = steps <= JUDGED_STEPS and (case.optimizer, case.precision) == (
+            "sgd",
+            "float32",
+        )
         try:
             yield Result(case, **_measured(recipe, loaded, case), judged=judged)
         except UsageError:
@@ -94,7 +113,9 @@ def run(
             yield Result(case, error=reason(error))
 
 
-def _measured(recipe: config.Config, loaded: dataset.Data, case: Case) -> dict[str, Any]:
+def _measured(
+    recipe: config.Config, loaded: dataset.Data, case: Case
+) -> dict[str, Any]:
     """The distances of a case."""
     settings = _settings(recipe, case)
     strategy, _ = devices.choose(settings.runtime)
@@ -120,7 +141,8 @@ def _measured(recipe: config.Config, loaded: dataset.Data, case: Case) -> dict[s
     # NumPy's maximum, unlike Python's, is NaN if one of the numbers is.
     result = {"apart": float(np.max([np.abs(a - b).max(initial=0) for a, b in pairs]))}
     if machine.replicas == 1 or not _layers.normalises_apart(model):
-        # `weights`, unlike `variables`, has no states of random layers; all `ends` are equal.
+        # `weights`, unlike `variables`, has no states of random layers; all `ends` are
+        # equal.
         trained = [number for number, v in enumerate(model.weights) if v.trainable]
         after = model.get_weights()
         stock = _stock(loaded.task, batches, settings, case.optimizer, before)
@@ -144,7 +166,11 @@ def _settings(recipe: config.Config, case: Case) -> config.Config:
 
 
 def _stock(
-    task: Task, batches: Batches, settings: config.Config, optimizer: str, weights: list[np.ndarray]
+    task: Task,
+    batches: Batches,
+    settings: config.Config,
+    optimizer: str,
+    weights: list[np.ndarray],
 ) -> list[np.ndarray]:
     """The weights after Keras's `fit`, which does not use `train_step.py`.
 
@@ -156,7 +182,9 @@ def _stock(
     pretrained.set_weights(model, weights)
     examples = (batches.materialize(ticket) for ticket in batches.dataset)
     ready = [task.target(task.prepare(batch), batch["id"]) for batch in examples]
-    inputs, y, _ = keras.tree.map_structure(lambda *parts: np.concatenate(parts), *ready)
+    inputs, y, _ = keras.tree.map_structure(
+        lambda *parts: np.concatenate(parts), *ready
+    )
     pieces, loss = settings.train.accumulate, task.loss()
     kind, options = OPTIMIZERS[optimizer]
     chosen = kind(
@@ -166,7 +194,8 @@ def _stock(
     )
     vectors = [v for v in model.trainable_variables if len(v.shape) < 2]
     chosen.exclude_from_weight_decay(var_list=vectors)
-    # With float16, Keras wraps the optimizer (`auto_scale_loss`), which is correct on one device.
+    # With float16, Keras wraps the optimizer (`auto_scale_loss`), which is correct on
+    # one device.
     model.compile(chosen, lambda y, outputs: loss(y, outputs), jit_compile=False)
     size = settings.train.batch_size // pieces
     model.fit(inputs, y, batch_size=size, shuffle=False, verbose=0)
@@ -174,13 +203,20 @@ def _stock(
 
 
 def _disable_dropout(model: keras.Model) -> None:
-    """Disables dropout, because stock Keras and this package draw different random numbers."""
+    """Disables dropout, because stock Keras and this package draw different random
+    numbers.
+    """
     for layer in model._flatten_layers():
         if isinstance(getattr(layer, "rate", None), float):
             layer.rate = 0.0
 
 
 def _distance(before: np.ndarray, one: np.ndarray, other: np.ndarray) -> float:
-    """The distance of `one` to `other`, as a fraction of how far training moved `other`."""
-    apart, moved = float(np.linalg.norm(one - other)), float(np.linalg.norm(other - before))
+    """The distance of `one` to `other`, as a fraction of how far training moved
+    `other`.
+    """
+    apart, moved = (
+        float(np.linalg.norm(one - other)),
+        float(np.linalg.norm(other - before)),
+    )
     return apart / max(moved, 1e-30)

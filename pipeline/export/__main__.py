@@ -26,27 +26,29 @@ usage: {PROGRAM} RUN [--export.option VALUE ...]
        {PROGRAM} NAME --pin VERSION
        {PROGRAM} NAME --unpin
 
-Exports the model of a finished or interrupted run again, from its newest undamaged checkpoint and
-without training: verifies the export and publishes it under the next version number. With --pin or
---unpin, selects the version that servers load.
+Exports the model of a finished or interrupted run again, from its newest undamaged
+checkpoint and without training: verifies the export and publishes it under the next
+version number. With --pin or --unpin, selects the version that servers load.
 
-  RUN      directory of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all options
-  NAME     a model in saved_models/, or its directory
-  --pin    servers that read the model's models.config load this version until another is pinned
-  --unpin  these servers load the newest version again"""
+  RUN      directory of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all
+  options NAME     a model in saved_models/, or its directory --pin    servers that read
+  the model's models.config load this version until another is pinned --unpin  these
+  servers load the newest version again"""
 
 _ABOUT = """\
-Exports the model of a run again, without training. All other options are the run's. If its data has
-been moved, add --source.path PATH --force."""
-# Section ("" for the top level) -> the options that may differ from those of the run: none of them
-# changes the model.
+Exports the model of a run again, without training. All other options are the run's. If
+its data has been moved, add --source.path PATH --force."""
+# Section ("" for the top level) -> the options that may differ from those of the run:
+# none of them changes the model.
 _ALLOWED = {
     "": ("force",),
     "source": ("path",),
     "clean": ("manifest",),
     "data": ("cache", "cache_directory"),
     "runtime": ("replicas", "devices", "gpu_memory"),
-    "export": tuple(field.name for field in dataclasses.fields(Export) if field.name != "enabled"),
+    "export": tuple(
+        field.name for field in dataclasses.fields(Export) if field.name != "enabled"
+    ),
 }
 
 
@@ -59,7 +61,8 @@ class _Pin:
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.export RUN` or `NAME --pin VERSION`.
 
-    Returns 1 if nothing was published, or if a version failed its checks and was not pinned.
+    Returns 1 if nothing was published, or if a version failed its checks and was not
+    pinned.
     """
     words = list(arguments)
     name = words.pop(0) if words and not words[0].startswith("-") else ""
@@ -69,7 +72,9 @@ def main(arguments: list[str]) -> int:
         return 0
     if not name:
         hint = command_line.suggest_run("")
-        raise UsageError(f"{PROGRAM} needs a run, or NAME --pin VERSION; {hint}; see --help")
+        raise UsageError(
+            f"{PROGRAM} needs a run, or NAME --pin VERSION; {hint}; see --help"
+        )
     require_path(Path(name), "RUN or NAME")
     if pins:
         return _pin(name, words)
@@ -79,7 +84,8 @@ def main(arguments: list[str]) -> int:
 def configure(path: Path, words: list[str]) -> Config:
     """The config of a run with the changes for this export; does not import TensorFlow.
 
-    Raises UsageError if there is no run to export, or for an option that would change the model.
+    Raises UsageError if there is no run to export, or for an option that would change
+    the model.
     """
     run = RunDirectory(path)
     command_line.config_file(path)
@@ -94,12 +100,14 @@ def configure(path: Path, words: list[str]) -> Config:
     config = config.changed(**{**changes, "export": exported, "run_directory": path})
     if stored and config.export.precision != "float32":
         raise UsageError(
-            f"--export.precision {config.export.precision}: the metrics of a run with Python "
-            "objects are not measured again; pass --export.precision float32"
+            f"--export.precision {config.export.precision}: the metrics of a run with"
+            " Python objects are not measured again; pass --export.precision float32"
         )
     if not stored and not run_directory.steps(run.checkpoints):
         resume = shlex.join(["--resume", str(run)])
-        raise UsageError(f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {resume}")
+        raise UsageError(
+            f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {resume}"
+        )
     preflight.check(config)
     return config
 
@@ -108,10 +116,14 @@ def _changes(words: list[str]) -> dict[str, Any]:
     """The values given by the words, nested as for `Config.changed`."""
     found = cli_parser.changes(words, Config)
     for name, value in found.items():
-        section, options = (name, value) if isinstance(value, dict) else ("", {name: value})
+        section, options = (
+            (name, value) if isinstance(value, dict) else ("", {name: value})
+        )
         if wrong := sorted(options.keys() - _ALLOWED.get(section, ())):
             flag = f"--{section}.{wrong[0]}" if section else f"--{wrong[0]}"
-            raise UsageError(f"{flag.replace('_', '-')} does not apply to an export; remove it")
+            raise UsageError(
+                f"{flag.replace('_', '-')} does not apply to an export; remove it"
+            )
     if "path" in found.get("source", {}):
         found["source"]["path"] = Path(" ".join(found["source"]["path"]))
     return found
@@ -138,7 +150,9 @@ def export_again(config: Config) -> int:
         else:
             trainer = handoff.restored(config, machine)
             incomplete = "" if trainer.checkpoint.complete else " (incomplete)"
-            steps = f"{trainer.checkpoint.step:,} of {trainer.batches.last_step:,} steps"
+            steps = (
+                f"{trainer.checkpoint.step:,} of {trainer.batches.last_step:,} steps"
+            )
             say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
             result = handoff.Handoff(trainer, start).export_again()
         _record(config, run, result)
@@ -147,11 +161,15 @@ def export_again(config: Config) -> int:
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
-    """Writes the newest export of a finished run to its `result.json`, unless it is elsewhere."""
+    """Writes the newest export of a finished run to its `result.json`, unless it is
+    elsewhere.
+    """
     try:
         before = files.expand_home(safe_io.read_json(run.result))
         same = all(before[name] == result[name] for name in ("steps", "config_digest"))
-        place = Path(before["export"] or run_directory.export_directory(config) / "1").parent
+        place = Path(
+            before["export"] or run_directory.export_directory(config) / "1"
+        ).parent
     except (OSError, ValueError, LookupError, TypeError):
         return
     if same and result["export"] and place == Path(result["export"]).parent:
@@ -169,11 +187,15 @@ def _pin(name: str, words: list[str]) -> int:
     versions = files.versions(model)
     if not versions:
         known = [path.name for path in models.glob("[!.]*") if files.versions(path)]
-        raise UsageError(f"{models} has no exported model {name!r}; {suggest(name, known)}")
+        raise UsageError(
+            f"{models} has no exported model {name!r}; {suggest(name, known)}"
+        )
     if version is not None:
         if version not in versions:
             known = [str(number) for number in sorted(versions)]
-            raise UsageError(f"--pin {version}: {model} has only the versions {', '.join(known)}")
+            raise UsageError(
+                f"--pin {version}: {model} has only the versions {', '.join(known)}"
+            )
         from pipeline.export.verification import verify
 
         outcome = verify(versions[version])
@@ -183,7 +205,10 @@ def _pin(name: str, words: list[str]) -> int:
     repository.pin(model, version)
     say("pinned", "nothing" if version is None else versions[version])
     config = model / repository.CONFIG
-    say("served", f"{repository.live(model)}, by servers that read {config}, as in SERVING.md")
+    say(
+        "served",
+        f"{repository.live(model)}, by servers that read {config}, as in SERVING.md",
+    )
     return 0
 
 

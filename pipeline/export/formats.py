@@ -1,7 +1,8 @@
-"""The network of a version in other file formats beside its SavedModel: Keras, LiteRT, ONNX.
+"""The network of a version in other file formats beside its SavedModel: Keras, LiteRT,
+ONNX.
 
-`python -m pipeline.export.formats DIRECTORY` compares their answers with the golden answers, and
-prints the lines that `proof` documents.
+`python -m pipeline.export.formats DIRECTORY` compares their answers with the golden
+answers, and prints the lines that `proof` documents.
 """
 
 import io
@@ -35,7 +36,8 @@ if TYPE_CHECKING:  # `verify` knows the names of the files without TensorFlow
 
 FILES = {"keras": "model.keras", "litert": "model.tflite", "onnx": "model.onnx"}
 Answers = Callable[..., Mapping[str, np.ndarray]]
-"""Takes the inputs of `serving_default` by name; returns name -> values of the answers."""
+"""Takes the inputs of `serving_default` by name; returns name -> values of the answers.
+"""
 
 
 def try_out(config: "Config", task: "Task", examples: "Split") -> None:
@@ -73,10 +75,12 @@ def try_out(config: "Config", task: "Task", examples: "Split") -> None:
 def write(
     directory: Path, formats: Collection[str], network: "SteppedModel", task: "Task"
 ) -> dict[str, str]:
-    """Writes the files of these formats; each answers as `serving_default`, without the labels.
+    """Writes the files of these formats; each answers as `serving_default`, without the
+    labels.
 
-    The directory is that of a version. The network is in float32, the task calibrated if the
-    answers are to be. Returns the files that cannot be made of the network, and why.
+    The directory is that of a version. The network is in float32, the task calibrated
+    if the answers are to be. Returns the files that cannot be made of the network, and
+    why.
     """
     import tensorflow as tf
 
@@ -109,7 +113,9 @@ def _litert_model(traced: Any) -> bytes:
     concrete, module = traced.get_concrete_function(), tf.Module()
     module.function, module.weights = traced, list(concrete.variables)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], module)
-    converter.experimental_enable_resource_variables = False  # the weights become constants
+    converter.experimental_enable_resource_variables = (
+        False  # the weights become constants
+    )
     return converter.convert()
 
 
@@ -133,15 +139,22 @@ def _onnx_model(traced: Any, specs: list[Any]) -> bytes:
 
 
 def write_keras(path: Path, model: "keras.Model", metadata: Mapping[str, Any]) -> None:
-    """Saves a model that Keras loads without this package; `metadata` as `task` in its metadata."""
+    """Saves a model that Keras loads without this package; `metadata` as `task` in its
+    metadata.
+    """
     contents = io.BytesIO()
     with temp_files.temporary() as folder:
         model.save(folder / path.name)
-        with zipfile.ZipFile(folder / path.name) as saved, zipfile.ZipFile(contents, "w") as copy:
+        with (
+            zipfile.ZipFile(folder / path.name) as saved,
+            zipfile.ZipFile(contents, "w") as copy,
+        ):
             for name in saved.namelist():
                 content = saved.read(name)
                 if name == "metadata.json":
-                    content = json.dumps({**json.loads(content), "task": dict(metadata)}).encode()
+                    content = json.dumps(
+                        {**json.loads(content), "task": dict(metadata)}
+                    ).encode()
                 copy.writestr(name, content)
     files.write_bytes(path, contents.getvalue())
 
@@ -168,14 +181,19 @@ def check(directory: Path, file: str) -> str:
     except ImportError as error:
         return f"not compared: {reason(error)}"
     if file == FILES["keras"]:
-        outputs = {n: v for n, v in outputs.items() if n in ("probabilities", "prediction")}
+        outputs = {
+            n: v for n, v in outputs.items() if n in ("probabilities", "prediction")
+        }
         if not outputs:
-            return "not compared: it returns the outputs of the network, not the answers"
+            return (
+                "not compared: it returns the outputs of the network, not the answers"
+            )
         answers = _named(answers, outputs)
     precision = str(version_manifest.read(directory).get("precision"))
     sides = {"inputs": golden["inputs"], "outputs": outputs}
     session: Any = SimpleNamespace(run=lambda signature, inputs: answers(**inputs))
-    # In 16 bits, the SavedModel rounds after each layer: `digits` differed by 1.1 tolerances.
+    # In 16 bits, the SavedModel rounds after each layer: `digits` differed by 1.1
+    # tolerances.
     tolerances = 1 if precision == "float32" else 4
     return request_checks.check_answers(
         session, "serving_default", sides, precision=precision, tolerances=tolerances
@@ -188,11 +206,15 @@ def _keras(path: Path) -> Answers:
     try:
         model = keras.models.load_model(path, compile=False)
     except TypeError:
-        raise ImportError("it needs the definition of layers that are not Keras's own") from None
+        raise ImportError(
+            "it needs the definition of layers that are not Keras's own"
+        ) from None
     except ValueError as error:
         if "safe_mode" not in str(error):
             raise
-        raise ImportError("Keras loads its Python lambdas only with safe_mode=False") from None
+        raise ImportError(
+            "Keras loads its Python lambdas only with safe_mode=False"
+        ) from None
     return lambda **inputs: {"": np.asarray(model(*inputs.values(), training=False))}
 
 
@@ -210,7 +232,9 @@ def _named(answers: Answers, outputs: Mapping[str, np.ndarray]) -> Answers:
 def _litert(path: Path) -> Answers:
     import tensorflow as tf
 
-    with warnings.catch_warnings(action="ignore"):  # that a later TensorFlow has no interpreter
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # that a later TensorFlow has no interpreter
         return tf.lite.Interpreter(str(path)).get_signature_runner()
 
 
@@ -227,4 +251,6 @@ _LOADERS = {FILES["keras"]: _keras, FILES["litert"]: _litert, FILES["onnx"]: _on
 
 if __name__ == "__main__":
     version = Path(sys.argv[1])
-    proof.main((check_of(file), partial(check, version, file)) for file in present(version))
+    proof.main(
+        (check_of(file), partial(check, version, file)) for file in present(version)
+    )

@@ -1,8 +1,9 @@
-"""What TensorFlow Serving and its clients require of a graph: its signatures and its operations.
+"""What TensorFlow Serving and its clients require of a graph: its signatures and its
+operations.
 
-`operation_checks.txt` lists every operation with a CPU kernel in the wheel of TensorFlow 2.20.0,
-which TensorFlow Serving 2.20.0, the newest release, is built from: in an environment with it, these
-are the `op` of the kernels for `CPU` or `DEFAULT` in
+`operation_checks.txt` lists every operation with a CPU kernel in the wheel of
+TensorFlow 2.20.0, which TensorFlow Serving 2.20.0, the newest release, is built from:
+in an environment with it, these are the `op` of the kernels for `CPU` or `DEFAULT` in
 `tensorflow.python.framework.kernels.get_all_registered_kernels()`.
 """
 
@@ -27,8 +28,8 @@ _CALLS = {
     "regress": ({"inputs": _STRING}, {"outputs": _FLOAT}),
 }
 _FILE = Path(__file__).with_name("operation_checks.txt")
-# These can end the server's process or access files outside the version: a SavedModel is a program
-# (https://github.com/tensorflow/tensorflow/blob/master/SECURITY.md).
+# These can end the server's process or access files outside the version: a SavedModel
+# is a program (https://github.com/tensorflow/tensorflow/blob/master/SECURITY.md).
 _HARMFUL = re.compile(
     r"Abort|(Read|Write)File|MatchingFiles|CreateSummary(File|Db)Writer|(Eager)?PyFunc(Stateless)?"
     r"|(WholeFile|TextLine|TFRecord|FixedLengthRecord)Reader(V2)?"
@@ -41,26 +42,33 @@ _DEVICE = re.compile(r"device:([A-Za-z_]+)(?::(\d+|\*))?")
 
 
 def check_signatures(definitions: Mapping[str, Any], golden: Mapping[str, Any]) -> str:
-    """Checks names, types and shapes of all signatures, and compares them with stored examples.
+    """Checks names, types and shapes of all signatures, and compares them with stored
+    examples.
 
-    Raises Failure if a server or client could not use a signature, or if the signature does not
-    match the stored examples.
+    Raises Failure if a server or client could not use a signature, or if the signature
+    does not match the stored examples.
     """
     found = signatures(definitions)
     if "serving_default" not in found:
         raise Failure("the signature serving_default is missing")
     if [*found] != sorted(golden):
-        raise Failure(f"the signatures are {[*found]}, the stored answers are of {sorted(golden)}")
+        raise Failure(
+            f"the signatures are {[*found]}, the stored answers are of {sorted(golden)}"
+        )
     for name, signature in found.items():
         for side in ("inputs", "outputs"):
             fields, arrays = getattr(signature, side), golden[name].get(side, {})
             if set(fields) != set(arrays):
-                raise Failure(f"{name}: {side} are {sorted(fields)}, stored are {sorted(arrays)}")
+                raise Failure(
+                    f"{name}: {side} are {sorted(fields)}, stored are {sorted(arrays)}"
+                )
             for key, field in fields.items():
                 _check_field(f"{name}: {key}", field, arrays[key])
         if name in _CALLS:
             sides = (signature.inputs, signature.outputs)
-            types = tuple({key: field.dtype for key, field in side.items()} for side in sides)
+            types = tuple(
+                {key: field.dtype for key, field in side.items()} for side in sides
+            )
             if types != _CALLS[name]:
                 raise Failure(f"{name} must have the types {_CALLS[name]}; got {types}")
     return f"{len(found)} signatures: {', '.join(found)}"
@@ -72,27 +80,37 @@ def _check_field(title: str, field: Field, array: np.ndarray) -> None:
     if not field.shape or field.shape[0] is not None:
         raise Failure(f"{title}: the first axis is not the batch: {field}")
     axes = zip(field.shape[1:], array.shape[1:], strict=False)
-    fits = len(field.shape) == array.ndim and all(size in (None, stored) for size, stored in axes)
+    fits = len(field.shape) == array.ndim and all(
+        size in (None, stored) for size, stored in axes
+    )
     if field.dtype != array.dtype or not fits:
-        raise Failure(f"{title} is {field}, stored is {Field(array.dtype, array.shape)}")
+        raise Failure(
+            f"{title} is {field}, stored is {Field(array.dtype, array.shape)}"
+        )
 
 
 @functools.cache
 def released() -> frozenset[str]:
     """Names of the operations that the released server runs on a CPU."""
     lines = _FILE.read_text(encoding="utf-8").splitlines()
-    return frozenset(name for line in lines if not line.startswith("#") for name in line.split())
+    return frozenset(
+        name for line in lines if not line.startswith("#") for name in line.split()
+    )
 
 
 def check_operations(graph: Any) -> str:
     """Checks that the released server can run a GraphDef; raises Failure if not.
 
-    Every operation is in `released` or a function of the graph; no function must be compiled by
-    XLA, which servers disable; nothing is placed on a device other than the first CPU, without
-    which a server refuses the model; nothing ends the process or accesses files.
+    Every operation is in `released` or a function of the graph; no function must be
+    compiled by XLA, which servers disable; nothing is placed on a device other than the
+    first CPU, without which a server refuses the model; nothing ends the process or
+    accesses files.
     """
     functions = {function.signature.name for function in graph.library.function}
-    nodes = [*graph.node, *(n for function in graph.library.function for n in function.node_def)]
+    nodes = [
+        *graph.node,
+        *(n for function in graph.library.function for n in function.node_def),
+    ]
     names = {node.op for node in nodes} - functions
     if unknown := sorted(names - released()):
         raise Failure(f"TensorFlow Serving 2.20 lacks operations: {', '.join(unknown)}")
@@ -103,13 +121,24 @@ def check_operations(graph: Any) -> str:
     for function in graph.library.function:
         if "_XlaMustCompile" in function.attr and function.attr["_XlaMustCompile"].b:
             name = function.signature.name
-            raise Failure(f"the function {name} must be compiled by XLA, which servers disable")
+            raise Failure(
+                f"the function {name} must be compiled by XLA, which servers disable"
+            )
     harmful = [node for node in nodes if _HARMFUL.fullmatch(node.op)]
     prints = (node for node in nodes if node.op == "PrintV2")
-    harmful += [node for node in prints if node.attr["output_stream"].s.startswith(b"file:")]
+    harmful += [
+        node for node in prints if node.attr["output_stream"].s.startswith(b"file:")
+    ]
     for function in graph.library.function:
         if not _LOADER.fullmatch(function.signature.name):
-            harmful += [node for node in function.node_def if _CHECKPOINTS.fullmatch(node.op)]
+            harmful += [
+                node for node in function.node_def if _CHECKPOINTS.fullmatch(node.op)
+            ]
     for node in harmful:
-        raise Failure(f"{node.name} is {node.op}: it ends the server or accesses its files")
-    return f"{len(names)} operations, all in TensorFlow Serving 2.20; no XLA, no fixed device"
+        raise Failure(
+            f"{node.name} is {node.op}: it ends the server or accesses its files"
+        )
+    return (
+        f"{len(names)} operations, all in TensorFlow Serving 2.20; no XLA, no fixed"
+        " device"
+    )

@@ -1,4 +1,6 @@
-"""The end of a run: tests, exports and verifies the trained model; exports it again later."""
+"""The end of a run: tests, exports and verifies the trained model; exports it again
+later.
+"""
 
 import dataclasses
 import time
@@ -44,8 +46,8 @@ def restored(config: Config, machine: Runtime) -> Trainer:
 class Handoff:
     """Tests, exports and publishes a trained model.
 
-    `trainer` has resumed, and perhaps trained; `start` is `time.monotonic()` at the start of this
-    process.
+    `trainer` has resumed, and perhaps trained; `start` is `time.monotonic()` at the
+    start of this process.
     """
 
     def __init__(self, trainer: Trainer, start: float) -> None:
@@ -60,8 +62,8 @@ class Handoff:
     ) -> tuple[dict[str, Any], Path | None]:
         """Tests, exports and reports; returns the result and the path of `result.json`.
 
-        A finished run keeps its result unless this process `trained`. After a test, `show` is
-        called with the result and draws the `answers`.
+        A finished run keeps its result unless this process `trained`. After a test,
+        `show` is called with the result and draws the `answers`.
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
@@ -75,12 +77,15 @@ class Handoff:
         if result is not None and judged in result:
             say(
                 "finished",
-                f"{self.run} was complete; nothing was trained, tested or exported again",
+                f"{self.run} was complete; nothing was trained, tested or exported"
+                " again",
             )
             run_result.report_test(self.config, result, judged)
         else:
             result = self._test()
-            show(result)  # before there is a result: if killed, a resumed run tests again
+            show(
+                result
+            )  # before there is a result: if killed, a resumed run tests again
             run_result.write(result, self.run, fallback)  # the export may be killed
             if self.config.log.tensorboard:
                 epoch = max(0, self.checkpoint.epoch - 1)
@@ -93,7 +98,8 @@ class Handoff:
         return result, written
 
     def standalone(self) -> keras.Model:
-        """The trained network as a plain Keras model; `model.keras` has the same answers.
+        """The trained network as a plain Keras model; `model.keras` has the same
+        answers.
 
         In the file, the network is one layer, so that a later process can export it.
         """
@@ -102,12 +108,19 @@ class Handoff:
             model = twin(model, self.data.task, self.config.model)
         plain = model.plain(is_nested=True)
         kinds = {type(layer) for layer in plain._flatten_layers(include_self=False)}
-        if own := sorted(k.__name__ for k in kinds if not k.__module__.startswith("keras.")):
-            needed = f"needs the definition of these layers before Keras loads it: {', '.join(own)}"
+        if own := sorted(
+            k.__name__ for k in kinds if not k.__module__.startswith("keras.")
+        ):
+            needed = (
+                "needs the definition of these layers before Keras loads it:"
+                f" {', '.join(own)}"
+            )
             say("note", f"{path.name} {needed}")
         try:
             formats.write_keras(path, plain, self.data.metadata)
-            if objects.used_in(dataclasses.asdict(self.config)):  # a later process has no data
+            if objects.used_in(
+                dataclasses.asdict(self.config)
+            ):  # a later process has no data
                 examples = self.data.splits[split_names.judged(self.evaluated)]
                 npz.write(self.run.examples, savedmodel.golden_examples(examples))
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
@@ -115,14 +128,18 @@ class Handoff:
         return model.plain()
 
     def export_again(self) -> dict[str, Any]:
-        """Tests, exports and reports, but does not write to the run; returns the result."""
+        """Tests, exports and reports, but does not write to the run; returns the
+        result.
+        """
         self.choose_weights()
         result = self._export(self._test())
         run_result.report_export(self.config, self.run, result)
         return result
 
     def choose_weights(self) -> None:
-        """Gives the model the best or the last weights, or their averages if there are any."""
+        """Gives the model the best or the last weights, or their averages if there are
+        any.
+        """
         weights = self.checkpoint.choose()
         say(weights.name, weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any
@@ -134,7 +151,9 @@ class Handoff:
         progress_bar.stage("testing", f"{count:,} examples")
         calibration: Metadata = {}
         if self.config.export.calibrate and "validation" in evaluated:
-            calibration = evaluate.calibration(self.model, task, evaluated["validation"])
+            calibration = evaluate.calibration(
+                self.model, task, evaluated["validation"]
+            )
         calibrated = evaluate.calibrated_by(task, calibration)
         judged, metrics = split_names.judged(evaluated), {}
         for name, batches in evaluated.items():
@@ -142,9 +161,13 @@ class Handoff:
             answers = evaluate.answers(self.model, task, batches)
             metrics[name] = evaluate.measured(self.model, calibrated, answers)
             if name == judged:
-                self.answers = evaluate.answered(calibrated, answers, self.data.splits[name])
+                self.answers = evaluate.answered(
+                    calibrated, answers, self.data.splits[name]
+                )
         seconds = time.monotonic() - self.start
-        result = run_result.measured(self.config, self.checkpoint, metrics, seconds, calibration)
+        result = run_result.measured(
+            self.config, self.checkpoint, metrics, seconds, calibration
+        )
         result["trained"] = {
             "steps": self.checkpoint.step,
             "of": self.checkpoint.batches.last_step,
@@ -156,10 +179,14 @@ class Handoff:
         return result
 
     def _export(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The result of `_test` with the export and its verification, or why there is none."""
+        """The result of `_test` with the export and its verification, or why there is
+        none.
+        """
         if not self.config.export.enabled:
             return result
-        progress_bar.stage("exporting", "the model, and verifying it in another process")
+        progress_bar.stage(
+            "exporting", "the model, and verifying it in another process"
+        )
         task = evaluate.calibrated_by(self.data.task, result["calibration"])
         examples = self.data.splits[split_names.judged(self.evaluated)]
         result = _exported(self.config, self.model, task, examples, result)
@@ -191,18 +218,32 @@ def export_stored(config: Config, run: RunDirectory) -> dict[str, Any]:
         result = files.expand_home(safe_io.read_json(run.result))
         columns = npz.read(run.examples, 2**32)
         examples = Split(Memory(columns), np.arange(len(columns["id"])))
-        _, calibration, digest = (result[n] for n in ("trained", "calibration", "config_digest"))
+        _, calibration, digest = (
+            result[n] for n in ("trained", "calibration", "config_digest")
+        )
         model = stored_network(config, run)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(
-            f"{run} cannot be exported without its Python objects: {reason(error)}; pass them "
-            "again: fit(..., run_directory=...)"
+            f"{run} cannot be exported without its Python objects: {reason(error)};"
+            " pass them again: fit(..., run_directory=...)"
         ) from None
-    say("run", f"{config.recipe} in {run}: {run.model.name} and {len(examples)} stored examples")
+    say(
+        "run",
+        f"{config.recipe} in {run}: {run.model.name} and {len(examples)} stored"
+        " examples",
+    )
     run_result.report_test(config, result, split_names.judged(result))
-    precision = run_directory.decided(run.path, "precision") or "the precision of training"
-    say("note", f"nothing is measured again: the metrics are those of {run.result}, in {precision}")
-    task = evaluate.calibrated_by(model.task, calibration if config.export.calibrate else {})
+    precision = (
+        run_directory.decided(run.path, "precision") or "the precision of training"
+    )
+    say(
+        "note",
+        f"nothing is measured again: the metrics are those of {run.result}, in"
+        f" {precision}",
+    )
+    task = evaluate.calibrated_by(
+        model.task, calibration if config.export.calibrate else {}
+    )
     result = _exported(config, model, task, examples, result, digest=digest)
     run_result.report_export(config, run, result)
     return result
@@ -212,7 +253,9 @@ def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
     """The trained network in `model.keras`, with its task."""
     metadata = safe_io.read_json(run.metadata)
     if not objects.is_text_only(config.model.name):
-        registry.load("models", config.model.name)  # defines its own layers, if it has any
+        registry.load(
+            "models", config.model.name
+        )  # defines its own layers, if it has any
     plain = keras.models.load_model(run.model, compile=False)
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
     model = SteppedModel(network.inputs, network.outputs)

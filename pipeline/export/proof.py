@@ -1,10 +1,12 @@
-"""The checks behind `verify`, run in a separate process that does not import Python TensorFlow.
+"""The checks behind `verify`, run in a separate process that does not import Python
+TensorFlow.
 
-Needs NumPy, protobuf, google-crc32c, tensorflow-serving-api and the libraries of any TensorFlow
-wheel, such as the one that the released server is built from.
+Needs NumPy, protobuf, google-crc32c, tensorflow-serving-api and the libraries of any
+TensorFlow wheel, such as the one that the released server is built from.
 
-Prints one JSON object per line: {"check": name} when a check starts, and then {"check": name,
-"passed": ..., "detail": ...}. If a check ends the process, the last line names it.
+Prints one JSON object per line: {"check": name} when a check starts, and then {"check":
+name, "passed": ..., "detail": ...}. If a check ends the process, the last line names
+it.
 """
 
 import json
@@ -33,15 +35,21 @@ _LOADED = ("saved_model.pb", "variables/*", str(warmup.FILE))
 _MOST_GOLDEN = 2**32  # bytes after decompression: three of the largest images as floats
 
 
-def write_golden(path: Path, golden: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+def write_golden(
+    path: Path, golden: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> None:
     """Stores signature -> {inputs, outputs} -> name -> array, or list of bytes."""
     flat: dict[str, Any] = {}
     for signature, sides in golden.items():
         for side, arrays in sides.items():
             for name, values in arrays.items():
                 array = np.asarray(values, object if isinstance(values, list) else None)
-                if array.dtype == object:  # NumPy strips zero bytes at the end of a string
-                    array = np.array([text + b"." for text in array.flat]).reshape(array.shape)
+                if (
+                    array.dtype == object
+                ):  # NumPy strips zero bytes at the end of a string
+                    array = np.array([text + b"." for text in array.flat]).reshape(
+                        array.shape
+                    )
                 flat[f"{signature}/{side}/{name}"] = array
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **flat)
@@ -63,8 +71,9 @@ def checks(
 ) -> Iterator[tuple[str, Check]]:
     """(name, check) of all checks of a version, in order.
 
-    Run each before requesting the next, and stop after a failure of one in `STOPS`. `wait`, if
-    given, returns when the answers and the manifest are written; what is slow is done before.
+    Run each before requesting the next, and stop after a failure of one in `STOPS`.
+    `wait`, if given, returns when the answers and the manifest are written; what is
+    slow is done before.
     """
     manifest: dict[str, Any] = {}
     golden: dict[str, request_checks.Golden] = {}
@@ -82,7 +91,10 @@ def checks(
     def load() -> str:
         start = time.monotonic()
         sessions.append(Session(directory))
-        return f"TensorFlow {runtime_version()}, {1000 * (time.monotonic() - start):.0f} ms"
+        return (
+            f"TensorFlow {runtime_version()},"
+            f" {1000 * (time.monotonic() - start):.0f} ms"
+        )
 
     def read() -> str:
         golden.update(read_golden(directory / GOLDEN))
@@ -91,7 +103,10 @@ def checks(
     if not wait:
         yield "digests", digests
     # Before anything in the graph is run.
-    yield "operations", lambda: graph_checks.check_operations(saved_graph(directory).graph_def)
+    yield (
+        "operations",
+        lambda: graph_checks.check_operations(saved_graph(directory).graph_def),
+    )
     yield "loads", load
     (session,) = sessions
     yield "warm-up", partial(warmup.check, session, directory)
@@ -105,7 +120,9 @@ def checks(
             request_checks.check_answers, session, signature, sides, precision=precision
         )
         yield f"answers {signature}", compare
-        yield from request_checks.refusal_checks(session, signature, sides["inputs"], fuzz)
+        yield from request_checks.refusal_checks(
+            session, signature, sides["inputs"], fuzz
+        )
         yield f"still answers {signature}", partial(compare, sizes=(3,))
     yield "finished", _finish
 
@@ -124,8 +141,15 @@ def run(checks: Iterable[tuple[str, Check]], out: TextIO) -> int:
         try:
             line = {"check": name, "passed": True, "detail": check()}
         except Exception as error:  # a damaged file can raise anything
-            code, detail = 1, str(error).partition("\n")[0]  # TensorFlow then lists nodes
-            line = {"check": name, "passed": False, "detail": detail or type(error).__name__}
+            code, detail = (
+                1,
+                str(error).partition("\n")[0],
+            )  # TensorFlow then lists nodes
+            line = {
+                "check": name,
+                "passed": False,
+                "detail": detail or type(error).__name__,
+            }
         print(json.dumps(line), file=out, flush=True)
         if not line["passed"] and name in STOPS:
             break
@@ -141,6 +165,7 @@ def main(checks: Iterable[tuple[str, Check]]) -> None:
 
 
 if __name__ == "__main__":
-    runtime_version()  # loads the libraries, perhaps while the SavedModel is still written
+    # loads the libraries, perhaps while the SavedModel is still written
+    runtime_version()
     wait = sys.stdin.read if sys.stdin.readline() else None
     main(checks(Path(sys.argv[1]), int(sys.argv[2]), wait))

@@ -1,7 +1,8 @@
-"""Requests to a served model: stored ones get the stored answers, malformed ones are refused.
+"""Requests to a served model: stored ones get the stored answers, malformed ones are
+refused.
 
-The answers of the trained model are compared in batches of different sizes. Each malformed request
-must be answered with INVALID_ARGUMENT and leave the server running.
+The answers of the trained model are compared in batches of different sizes. Each
+malformed request must be answered with INVALID_ARGUMENT and leave the server running.
 """
 
 import random
@@ -17,18 +18,22 @@ from pipeline.utils import image_formats, protobuf
 from pipeline.utils.errors import Failure
 
 BATCH_SIZES = (1, 3, 64)
-# Float32 sums in a different order (with another batch size or CPU) differ by about 1e-6 of their
-# size. The scale is the largest stored answer, because a small answer may be a difference of large
-# terms. Rounding of 16-bit numbers may differ by a unit in the last place: 2**-10, 2**-7.
+# Float32 sums in a different order (with another batch size or CPU) differ by about
+# 1e-6 of their size. The scale is the largest stored answer, because a small answer may
+# be a difference of large terms. Rounding of 16-bit numbers may differ by a unit in the
+# last place: 2**-10, 2**-7.
 TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
-"""Tolerance for each precision of the exported network, relative to the largest answer."""
-# Classes whose scores differ by less than this many tolerances, relative to their size, may swap
-# ranks: the error of a probability is the error of its logit times the probability.
+"""Tolerance for each precision of the exported network, relative to the largest answer.
+"""
+# Classes whose scores differ by less than this many tolerances, relative to their size,
+# may swap ranks: the error of a probability is the error of its logit times the
+# probability.
 _TIES = 100
 
 Golden = Mapping[str, Mapping[str, np.ndarray]]
 """`inputs` and `outputs`: name -> values of all stored examples."""
-# A tf.Example that declares a string of 2**31 bytes; parsing it crashes TensorFlow 2.21.
+# A tf.Example that declares a string of 2**31 bytes; parsing it crashes TensorFlow
+# 2.21.
 _TOO_LONG = b"\n\x0f\n\r\n\x01k\x12\x08\n\x06\n\x80\x80\x80\x80\x08"
 
 _CONTROLS = {chr(number) for number in range(32)} - {*"\t\n\r"}
@@ -49,9 +54,9 @@ def check_answers(
 ) -> str:
     """Sends the stored requests of a signature; raises Failure if an answer differs.
 
-    Floats may differ by `tolerances` times the tolerance of the precision; integers and strings
-    must be equal, except for ranks with nearly equal scores. If a batch needs more examples than
-    are stored, examples are repeated.
+    Floats may differ by `tolerances` times the tolerance of the precision; integers and
+    strings must be equal, except for ranks with nearly equal scores. If a batch needs
+    more examples than are stored, examples are repeated.
     """
     inputs, outputs = golden["inputs"], golden["outputs"]
     tolerance = tolerances * TOLERANCES.get(precision, TOLERANCES["float32"])
@@ -64,40 +69,57 @@ def check_answers(
         for name, stored in outputs.items():
             got, want = answers[name], stored[rows]
             if got.shape != want.shape or got.dtype != want.dtype:
-                raise Failure(f"{name}: {got.dtype} {got.shape}, not {want.dtype} {want.shape}")
+                raise Failure(
+                    f"{name}: {got.dtype} {got.shape}, not {want.dtype} {want.shape}"
+                )
             if got.dtype.kind == "f":
                 difference = float(np.abs(got - want).max(initial=0.0))
-                if not difference <= tolerance * np.abs(stored).max(initial=0.0):  # also if NaN
-                    raise Failure(f"{name}: differs by {difference:.2g} in a batch of {size}")
+                if not difference <= tolerance * np.abs(stored).max(
+                    initial=0.0
+                ):  # also if NaN
+                    raise Failure(
+                        f"{name}: differs by {difference:.2g} in a batch of {size}"
+                    )
                 worst = max(worst, difference)
             else:
                 unequal, tied = got != want, _tied_values(ties, rows, want.shape)
                 if (unequal & ~tied).any():
                     at = tuple(np.argwhere(unequal & ~tied)[0])
-                    raise Failure(f"{name}: {got[at]!r} instead of {want[at]!r}, batch of {size}")
+                    raise Failure(
+                        f"{name}: {got[at]!r} instead of {want[at]!r}, batch of {size}"
+                    )
                 swapped += int(unequal.sum())
     note = f"; {swapped} values differ where scores are nearly equal" if swapped else ""
-    return f"batches of {', '.join(map(str, sizes))}; largest difference {worst:.1g}{note}"
+    return (
+        f"batches of {', '.join(map(str, sizes))}; largest difference {worst:.1g}{note}"
+    )
 
 
 def _ties(outputs: Mapping[str, Any], tolerance: float) -> np.ndarray:
-    """bool (examples, ranks): whether the score of a rank nearly equals an adjacent one.
+    """bool (examples, ranks): whether the score of a rank nearly equals an adjacent
+    one.
 
-    The scores are the float output (examples, n) with the largest n; empty if there is none.
+    The scores are the float output (examples, n) with the largest n; empty if there is
+    none.
     """
     tables = [v for v in outputs.values() if v.dtype.kind == "f" and v.ndim > 1]
     if not tables:
         return np.zeros((0, 0), bool)
     scores = max(tables, key=lambda values: values.shape[1])
     scores = -np.sort(-scores.reshape(len(scores), -1), axis=1)
-    # After the last rank comes nothing, or a score that is not stored and at most as large.
+    # After the last rank comes nothing, or a score that is not stored and at most as
+    # large.
     close = -np.diff(scores, axis=1) <= _TIES * tolerance * np.abs(scores[:, :-1])
     last = np.abs(scores[:, -1:]) <= tolerance
     return np.hstack([close, last]) | np.hstack([last & False, close])
 
 
-def _tied_values(ties: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Which values of an output of this shape may differ; its second axis is the rank."""
+def _tied_values(
+    ties: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Which values of an output of this shape may differ; its second axis
+    is the rank.
+    """
     ranks = 1 if len(shape) == 1 else shape[1]
     if len(shape) > 2 or not ties.size or ranks > ties.shape[1]:
         return np.zeros(shape, bool)
@@ -107,29 +129,39 @@ def _tied_values(ties: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]) -> 
 def refusal_checks(
     session: Session, signature: str, inputs: Inputs, fuzz: int = 0
 ) -> Iterator[tuple[str, Check]]:
-    """Yields (name, check) for a signature; `inputs` is a valid request. A check raises Failure.
+    """Yields (name, check) for a signature; `inputs` is a valid request. A check raises
+    Failure.
 
     `fuzz` mutated strings are also sent to each string input.
     """
     for name in inputs:
         target = f"{signature}, {name}" if len(inputs) > 1 else signature
-        yield f"refuses {target}", partial(_all_refused, session, signature, inputs, name)
+        yield (
+            f"refuses {target}",
+            partial(_all_refused, session, signature, inputs, name),
+        )
         if fuzz and inputs[name].dtype.kind == "O":
-            yield f"survives {target}", partial(_survived, session, signature, inputs, name, fuzz)
+            yield (
+                f"survives {target}",
+                partial(_survived, session, signature, inputs, name, fuzz),
+            )
 
 
 def malformed(values: np.ndarray, free: Collection[int] = ()) -> dict[str, np.ndarray]:
-    """Maps problems to malformed arrays, from valid `values`: wrong rank, size, type or content.
+    """Maps problems to malformed arrays, from valid `values`: wrong rank, size, type or
+    content.
 
-    The axes that are `free` may have any length. A model without guards would answer some
-    of them, because it broadcasts a missing axis or takes images of any size.
+    The axes that are `free` may have any length. A model without guards would answer
+    some of them, because it broadcasts a missing axis or takes images of any size.
     """
     good, is_text = values[np.arange(2) % len(values)], values.dtype.kind == "O"
     wrong = {
         "no batch axis": np.asarray(good[0], object) if is_text else good[0],
         "one axis too many": good[None],
         "empty batch": good[:0],
-        "wrong type": np.zeros(good.shape, np.float32 if values.dtype == float else np.float64),
+        "wrong type": np.zeros(
+            good.shape, np.float32 if values.dtype == float else np.float64
+        ),
     }
     for axis in {*range(1, good.ndim)} - {*free}:
         wrong[f"axis {axis} too long"] = np.concatenate([good, good], axis=axis)
@@ -149,13 +181,18 @@ def malformed(values: np.ndarray, free: Collection[int] = ()) -> dict[str, np.nd
 
 
 def malformed_strings(good: bytes) -> dict[str, bytes]:
-    """Maps problems to malformed versions of an encoded image, a tf.Example or other bytes.
+    """Maps problems to malformed versions of an encoded image, a tf.Example or other
+    bytes.
 
     Empty for text, because any text may be valid.
     """
     half = good[: len(good) // 2]
     if image_formats.is_image(good):
-        return {"empty string": b"", "not an image": b"not an image", "half an image": half}
+        return {
+            "empty string": b"",
+            "not an image": b"not an image",
+            "half an image": half,
+        }
     with protobuf.importable():
         from google.protobuf.message import DecodeError
         from tensorflow.core.example import example_pb2
@@ -164,8 +201,16 @@ def malformed_strings(good: bytes) -> dict[str, bytes]:
     except DecodeError:
         features = {}
     if not features:
-        return {} if _is_text(good) else {"empty string": b"", "not such a file": b"garbage"}
-    wrong = {"empty example": b"", "not an example": b"not an example", "half an example": half}
+        return (
+            {}
+            if _is_text(good)
+            else {"empty string": b"", "not such a file": b"garbage"}
+        )
+    wrong = {
+        "empty example": b"",
+        "not an example": b"not an example",
+        "half an example": half,
+    }
     for name in features:
         wrong[f"{name} is empty"] = protobuf.example({name: []})
         wrong[f"{name} is a number"] = protobuf.example({name: [1]})
@@ -187,15 +232,23 @@ def mutated(originals: Sequence[bytes], count: int, seed: int = 0) -> Iterator[b
         text = bytearray(chance.choice(originals))
         for _ in range(chance.randint(1, 8)):
             # Headers and lengths come first.
-            start = chance.randint(0, min(len(text), chance.choice((32, 256, len(text)))))
+            start = chance.randint(
+                0, min(len(text), chance.choice((32, 256, len(text))))
+            )
             size = chance.choice((1, 2, 16))
-            text[start : start + size] = chance.choice((chance.randbytes(size), bytes(size), b""))
+            text[start : start + size] = chance.choice(
+                (chance.randbytes(size), bytes(size), b"")
+            )
         yield bytes(text)
 
 
-def _survived(session: Session, signature: str, inputs: Inputs, name: str, count: int) -> str:
+def _survived(
+    session: Session, signature: str, inputs: Inputs, name: str, count: int
+) -> str:
     texts = mutated(inputs[name][:3].tolist(), count)
-    answered = sum(_answered(session, signature, inputs, name, strings([text])) for text in texts)
+    answered = sum(
+        _answered(session, signature, inputs, name, strings([text])) for text in texts
+    )
     return f"{answered} mutated strings answered, {count - answered} INVALID_ARGUMENT"
 
 
@@ -228,6 +281,8 @@ def _answered(
         session.run(signature, request)
     except ServerError as error:
         if error.code != INVALID_ARGUMENT:
-            raise Failure(f"status {error.code} instead of INVALID_ARGUMENT: {error}") from None
+            raise Failure(
+                f"status {error.code} instead of INVALID_ARGUMENT: {error}"
+            ) from None
         return False
     return True

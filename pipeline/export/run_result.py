@@ -1,4 +1,6 @@
-"""The result of a run: what `result.json` contains, and the last lines that are printed."""
+"""The result of a run: what `result.json` contains, and the last lines that are
+printed.
+"""
 
 import os
 import secrets
@@ -23,7 +25,9 @@ from pipeline.utils.console import counted, numbers, say
 from pipeline.utils.errors import reason
 
 NOT_EXPORTED = "export"
-"""Name of the only check of an export that could not be written, for example to a full disk."""
+"""Name of the only check of an export that could not be written, for example to a full
+disk.
+"""
 
 
 def measured(
@@ -33,10 +37,11 @@ def measured(
     seconds: float,
     calibration: Metadata,
 ) -> dict[str, Any]:
-    """The content of `result.json` before the export: everything needed to compare runs.
+    """The content of `result.json` before the export: everything needed to compare
+    runs.
 
-    `examples_per_second` is the median over the epochs, without the warm-up; None if a run has too
-    few steps. `stopped` is `time` if the time limit ended the run early.
+    `examples_per_second` is the median over the epochs, without the warm-up; None if a
+    run has too few steps. `stopped` is `time` if the time limit ended the run early.
     """
     speeds = saver.history.get("examples_per_second", ())
     speeds = [speed for speed in speeds if speed > 0]  # NaN: nothing was measured
@@ -59,7 +64,9 @@ def measured(
 
 
 def fallback(run: RunDirectory) -> RunDirectory:
-    """A temporary directory for files if the disk of the run is full; not created yet."""
+    """A temporary directory for files if the disk of the run is full; not
+    created yet.
+    """
     # Not `tempfile.gettempdir()`, which raises if every disk is full.
     parent = os.environ.get("TMPDIR", "/tmp")
     return RunDirectory(Path(parent, f"{run.path.name}-{secrets.token_hex(4)}"))
@@ -86,11 +93,12 @@ def write(
 
 
 def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | None:
-    """The result of a run complete after this step; None if it has to be tested or exported.
+    """The result of a run complete after this step; None if it has to be tested or
+    exported.
 
-    It has to be if options have changed, if `result.json` is damaged, or if there is no export in
-    the directory and with the options of the config; a deleted export counts if there are newer
-    versions.
+    It has to be if options have changed, if `result.json` is damaged, or if there is no
+    export in the directory and with the options of the config; a deleted export counts
+    if there are newer versions.
     """
     try:
         result = files.expand_home(safe_io.read_json(run.result))
@@ -103,7 +111,9 @@ def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | N
 
 
 def options(export: Export) -> dict[str, Any]:
-    """The options that determine the content of a version, as `options` in the manifest."""
+    """The options that determine the content of a version, as `options` in the
+    manifest.
+    """
     return {
         "precision": export.precision,
         "batch_sizes": sorted(set(export.batch_sizes)),
@@ -125,20 +135,27 @@ def _is_exported(config: Config, result: Mapping[str, Any]) -> bool:
 
 
 def report_test(config: Config, result: dict[str, Any], judged: str) -> None:
-    """Prints the metrics of the test split (or the split in its place), calibration, and speed."""
+    """Prints the metrics of the test split (or the split in its place), calibration,
+    and speed.
+    """
     if config.dry_run:
         return
     metrics, calibration = result[judged], result["calibration"]
     say(judged, f"{numbers(metrics)}  ({counted(metrics['examples'], 'example')})")
     if calibration:
-        metadata = ", ".join(f"{name} {value:.3f}" for name, value in calibration.items())
+        metadata = ", ".join(
+            f"{name} {value:.3f}" for name, value in calibration.items()
+        )
         changed = ", ".join(
             f"{name} {metrics[name]:.4f} -> {value:.4f}"
             for name, value in metrics.get("calibrated", {}).items()
             # The calibrated loss is the cross-entropy; `loss` is that of --train.loss.
             if name != "loss" or config.train.loss is None
         )
-        say("calibrated", f"{metadata}, fitted on the validation split; {judged} {changed}")
+        say(
+            "calibrated",
+            f"{metadata}, fitted on the validation split; {judged} {changed}",
+        )
     if result["examples_per_second"]:
         say("speed", f"{result['examples_per_second']:,.0f} examples/s in training")
 
@@ -174,11 +191,18 @@ def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> 
     elif config.dry_run:
         say("export", f"verified: {PROVED}")
     elif not Path(version).is_dir():
-        say("export", f"{version} was deleted because there are newer ones; {again} repeats it")
+        say(
+            "export",
+            f"{version} was deleted because there are newer ones; {again} repeats it",
+        )
     else:
         say("export", f"{version}, verified: {PROVED}")
         _as_served(Path(version), result)
-        say("serve", f"{Path(version).parent}/SERVING.md shows how to start a server and call it")
+        say(
+            "serve",
+            f"{Path(version).parent}/SERVING.md shows how to start a server and"
+            " call it",
+        )
         say("next", f"python -m pipeline.verify {shlex.quote(version)}")
     for file, why in left_out(result).items():
         say("left out", f"{file}: {why}")
@@ -201,22 +225,26 @@ def _not_exported(verification: Mapping[str, Any], again: str) -> None:
     for name, detail in failed.items():
         say("FAILED", f"{name}: {detail}")
     worse = [*failed] == ["quality"]
-    why = "is intact, but worse than the served version" if worse else "failed its checks"
+    why = (
+        "is intact, but worse than the served version" if worse else "failed its checks"
+    )
     say("export", f"NOT published: {verification['directory']} {why}")
     if worse:
         say("next", f"{again} --export.tolerance None publishes it anyway")
 
 
 def _as_served(version: Path, result: dict[str, Any]) -> None:
-    """If the export's precision differs from training: prints the difference and its metrics."""
+    """If the export's precision differs from training: prints the difference and its
+    metrics.
+    """
     about = version_manifest.read(version)
     precision, trained = about["precision"], about["trained_precision"]
     if precision == trained.removeprefix("mixed_"):
         return
     say(
         "precision",
-        f"{precision} in the export, {trained} in training; compared on {about['compared']} "
-        f"examples: {text_files.differences(about['difference'])}",
+        f"{precision} in the export, {trained} in training; compared on"
+        f" {about['compared']} examples: {text_files.differences(about['difference'])}",
     )
     if about["judged"] in result:
         say("as served", f"{about['judged']} {numbers(about['metrics'])}")

@@ -26,8 +26,8 @@ from pipeline.utils.errors import UsageError, reason
 # Limits of the golden examples: their number, and the bytes of their decoded columns.
 _GOLDEN_EXAMPLES = 64
 _GOLDEN_BYTES = 4_000_000
-# Largest difference of float32 answers of the trained network and its copy, as a part of the
-# largest answer; rounding causes about 1e-6.
+# Largest difference of float32 answers of the trained network and its copy, as a part
+# of the largest answer; rounding causes about 1e-6.
 _COPY = 0.01
 
 Endpoints = Mapping[str, tuple[Any, list[tf.TensorSpec]]]
@@ -39,16 +39,17 @@ def export(
 ) -> Verification:
     """Writes the next version of the model.
 
-    The version becomes visible only if it passes its verification and is not worse than the served
-    version by more than `--export.tolerance`. Returns the checks, and the directory of the version,
-    which stays hidden if a check failed. What prevents the export, such as a full disk, is the only
-    check, which failed.
+    The version becomes visible only if it passes its verification and is not worse than
+    the served version by more than `--export.tolerance`. Returns the checks, and the
+    directory of the version, which stays hidden if a check failed. What prevents the
+    export, such as a full disk, is the only check, which failed.
 
-    The task is from `evaluate.calibrated_by` if answers are calibrated. The model, in any
-    precision, was not trained on the examples, some of which are stored with their answers. `about`
-    has, for the model card and the manifest, `metrics` (split -> metrics of `Task.evaluate`) and
-    `trained` (how the model was trained); and `digest`, of the config of the run whose
-    `model.keras`, in float32, is exported: by default, the model is that of a run in this process.
+    The task is from `evaluate.calibrated_by` if answers are calibrated. The model, in
+    any precision, was not trained on the examples, some of which are stored with their
+    answers. `about` has, for the model card and the manifest, `metrics` (split ->
+    metrics of `Task.evaluate`) and `trained` (how the model was trained); and `digest`,
+    of the config of the run whose `model.keras`, in float32, is exported: by default,
+    the model is that of a run in this process.
     """
     parent, directory = run_directory.export_directory(config), None
     try:
@@ -56,14 +57,19 @@ def export(
         with start(directory) as process:  # it loads its libraries meanwhile
             saved = functools.partial(begin, process)
             try:
-                manifest = write(directory, model, task, config, examples, saved, **about)
+                manifest = write(
+                    directory, model, task, config, examples, saved, **about
+                )
                 outcome = verify(directory, process=process)
             finally:
                 process.kill()  # after an error, it may still be sending requests
         outcome = _without_failed_formats(outcome, manifest)
         if not outcome.passed:
             return outcome
-        signatures, batch_sizes = manifest["signatures"], manifest["options"]["batch_sizes"]
+        signatures, batch_sizes = (
+            manifest["signatures"],
+            manifest["options"]["batch_sizes"],
+        )
         ready = functools.partial(text_files.write, parent, signatures, batch_sizes)
         metric = task.selection_metric
         published = repository.publish(directory, parent, config.export, metric, ready)
@@ -83,8 +89,12 @@ def export(
     return Verification(published.directory, checks, outcome.left_out)
 
 
-def _without_failed_formats(outcome: Verification, manifest: dict[str, Any]) -> Verification:
-    """Deletes files in other formats whose answers differ: the SavedModel does not need them."""
+def _without_failed_formats(
+    outcome: Verification, manifest: dict[str, Any]
+) -> Verification:
+    """Deletes files in other formats whose answers differ: the SavedModel does not need
+    them.
+    """
     failed = outcome.failed_formats
     left_out = {**manifest["left_out"], **failed}
     for file in failed:
@@ -111,10 +121,13 @@ def write(
 ) -> dict[str, Any]:
     """Writes all files of a version to an empty directory; arguments as for `export`.
 
-    Calls `saved` after the SavedModel and warm-up requests; returns the manifest without digests.
+    Calls `saved` after the SavedModel and warm-up requests; returns the manifest
+    without digests.
     """
     precision = config.export.precision
-    policy = precision if precision == "float32" else f"mixed_{precision}"  # of float32 weights
+    policy = (
+        precision if precision == "float32" else f"mixed_{precision}"
+    )  # of float32 weights
     exported = model if digest else twin(model, task, config.model, policy)
     endpoints = _save(directory, exported, task)
     requests = task.requests(golden_examples(examples))
@@ -145,8 +158,13 @@ def write(
         "parameters": model.count_params(),
         "precision": precision,
         "trained_precision": model.dtype_policy.name,
-        **{n: task.metadata.get(n) for n in ("temperature", "class_names", "feature_names")},
-        "signatures": {key: _described(*endpoint) for key, endpoint in endpoints.items()},
+        **{
+            n: task.metadata.get(n)
+            for n in ("temperature", "class_names", "feature_names")
+        },
+        "signatures": {
+            key: _described(*endpoint) for key, endpoint in endpoints.items()
+        },
         "options": run_result.options(config.export),
         "left_out": left_out,  # files in other formats, and why
         "trained": dict(trained),
@@ -164,11 +182,13 @@ def write(
 def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
     """Writes the SavedModel of a network; equal programs and weights give equal files.
 
-    `keras.export.ExportArchive` (Keras 3.15.1) lists the variables in the order of a set, which
-    depends on their addresses and differs from process to process.
+    `keras.export.ExportArchive` (Keras 3.15.1) lists the variables in the order of a
+    set, which depends on their addresses and differs from process to process.
     """
     # One graph of the network, shared by all signatures.
-    network = tf.function(lambda x, training: exported(x, training=training), autograph=False)
+    network = tf.function(
+        lambda x, training: exported(x, training=training), autograph=False
+    )
     served = task.serve(network).items()
     endpoints = {
         name: (tf.function(_refusing_nan(function), specs, autograph=False), specs)
@@ -178,14 +198,20 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
         name: function.get_concrete_function(*specs)
         for name, (function, specs) in endpoints.items()
     }
-    used = {id(v.handle): v for function in functions.values() for v in function.variables}
+    used = {
+        id(v.handle): v for function in functions.values() for v in function.variables
+    }
     captured = [id(value) for f in functions.values() for value in f.captured_inputs]
     module = tf.Module()
-    module.weights = [used[handle] for handle in dict.fromkeys(captured) if handle in used]
+    module.weights = [
+        used[handle] for handle in dict.fromkeys(captured) if handle in used
+    ]
     try:
         tf.saved_model.save(module, str(directory), signatures=functions)
     except tf.errors.OpError as error:  # for example a full disk
-        raise UsageError(f"{directory.parent} cannot be written: {reason(error)}") from None
+        raise UsageError(
+            f"{directory.parent} cannot be written: {reason(error)}"
+        ) from None
     return endpoints
 
 
@@ -193,7 +219,9 @@ def _refusing_nan(function: Callable[..., dict]) -> Callable[..., dict]:
     """The function, which refuses a request if a number of its answer is not finite."""
 
     def answers(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
-        answer = {n: tf.convert_to_tensor(value) for n, value in function(*arguments).items()}
+        answer = {
+            n: tf.convert_to_tensor(value) for n, value in function(*arguments).items()
+        }
         return {
             name: _guards.finite(value, name) if value.dtype.is_floating else value
             for name, value in answer.items()
@@ -210,15 +238,22 @@ def golden_examples(examples: Split) -> dict[str, np.ndarray]:
 
 
 def difference(
-    model: SteppedModel, exported: SteppedModel, task: Task, golden: Mapping[str, Mapping[str, Any]]
+    model: SteppedModel,
+    exported: SteppedModel,
+    task: Task,
+    golden: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, float]:
-    """Output -> the largest difference between the stored answers and those of the trained model.
+    """Output -> the largest difference between the stored answers and those of the
+    trained model.
 
-    For integers and strings, the number of answers that differ. Raises UsageError if both networks
-    compute in float32 and the exported one is not a copy of the trained one.
+    For integers and strings, the number of answers that differ. Raises UsageError if
+    both networks compute in float32 and the exported one is not a copy of the trained
+    one.
     """
     function, specs = task.serve(model)["serving_default"]
-    trained = _answers((tf.function(function, specs, autograph=False), specs), golden["inputs"])
+    trained = _answers(
+        (tf.function(function, specs, autograph=False), specs), golden["inputs"]
+    )
     found: dict[str, float] = {}
     are_float32 = exported.dtype_policy.name == model.dtype_policy.name == "float32"
     for name, stored in golden["outputs"].items():
@@ -226,30 +261,45 @@ def difference(
             found[name] = int((stored != trained[name]).sum())
             continue
         found[name] = float(np.abs(stored - trained[name]).max())
-        if are_float32 and not found[name] <= _COPY * np.abs(stored).max():  # also if NaN
+        if (
+            are_float32 and not found[name] <= _COPY * np.abs(stored).max()
+        ):  # also if NaN
             raise UsageError(
-                f"the copy of the network to export is not the trained one: {name} differs by "
-                f"{found[name]:.2g}; a layer has values that are not weights nor in its config"
+                f"the copy of the network to export is not the trained one: {name}"
+                f" differs by {found[name]:.2g}; a layer has values that are not"
+                " weights nor in its config"
             )
     return found
 
 
-def _answers(endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any]) -> dict:
+def _answers(
+    endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any]
+) -> dict:
     function, specs = endpoint
-    # Not `function` itself: after five exports in a process, TensorFlow would warn of retracing.
+    # Not `function` itself: after five exports in a process, TensorFlow would warn of
+    # retracing.
     traced = function.get_concrete_function(*specs)
     try:
-        outputs = traced(*(tf.constant(inputs[spec.name], spec.dtype) for spec in specs))
+        outputs = traced(
+            *(tf.constant(inputs[spec.name], spec.dtype) for spec in specs)
+        )
     except tf.errors.InvalidArgumentError as error:
-        raise UsageError(f"the model does not answer its own examples: {reason(error)}") from None
+        raise UsageError(
+            f"the model does not answer its own examples: {reason(error)}"
+        ) from None
     return {name: value.numpy() for name, value in outputs.items()}
 
 
 def _described(function: Any, specs: list[tf.TensorSpec]) -> dict[str, dict[str, Any]]:
-    """Side -> name -> dtype and shape; None for an axis of any length, such as the batch."""
+    """Side -> name -> dtype and shape; None for an axis of any length, such as the
+    batch.
+    """
     outputs = function.get_concrete_function(*specs).structured_outputs
     sides = {"inputs": {spec.name: spec for spec in specs}, "outputs": outputs}
     return {
-        side: {n: {"dtype": t.dtype.name, "shape": t.shape.as_list()} for n, t in tensors.items()}
+        side: {
+            n: {"dtype": t.dtype.name, "shape": t.shape.as_list()}
+            for n, t in tensors.items()
+        }
         for side, tensors in sides.items()
     }

@@ -1,4 +1,6 @@
-"""Text files of an export: the model card of a version, and the files next to the versions."""
+"""Text files of an export: the model card of a version, and the files next to the
+versions.
+"""
 
 import json
 import shlex
@@ -17,7 +19,9 @@ from pipeline.utils import files
 IMAGE = "tensorflow/serving:2.20.0"
 """The newest released server; the tag `latest` has lagged behind."""
 GENERATED = ("batching.config", "monitoring.config", "compose.yaml", "SERVING.md")
-"""Files that each export writes again, unless the user has removed the mark in the first line."""
+"""Files that each export writes again, unless the user has removed the mark in the
+first line.
+"""
 _MARK = "Written by pipeline at each export; delete this line to keep your own changes."
 _FILE = "a JPEG, PNG, GIF, BMP or WebP file"
 _PICTURE = '{"b64": picture}'  # in a request that is a Python expression
@@ -33,8 +37,8 @@ def model_card(
 ) -> str:
     """The card as Markdown; `about` is the manifest without the digests of files.
 
-    Mitchell et al., "Model Cards for Model Reporting", FAT* 2019. The card is for people; the
-    manifest is for programs.
+    Mitchell et al., "Model Cards for Model Reporting", FAT* 2019. The card is for
+    people; the manifest is for programs.
     """
     splits = {name: numbers(part) for name, part in metrics.items()}
     classes = metrics.get(about["judged"], {}).get("per_class", {}).items()
@@ -47,7 +51,8 @@ def model_card(
         counts=about["trained"].get("examples", {}),
         splits=splits,
         rows=list(dict.fromkeys(name for part in splits.values() for name in part)),
-        same_precision=about["precision"] == about["trained_precision"].removeprefix("mixed_"),
+        same_precision=about["precision"]
+        == about["trained_precision"].removeprefix("mixed_"),
         other_splits=[name for name in metrics if name != about["judged"]],
         class_count=len(classes),
         worst=sorted(classes, key=lambda item: item[1]["recall"])[:_MOST_CLASSES],
@@ -74,16 +79,20 @@ def differences(found: Mapping[str, float]) -> str:
     return f"largest difference (of classes and labels, how many differ): {parts}"
 
 
-def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int]) -> None:
+def write(
+    parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int]
+) -> None:
     """Writes the files to a model's directory, except those that a user has edited.
 
-    `models.config` is written once, because it determines which versions are served. No file has a
-    number as its name, because a server would treat it as a version.
+    `models.config` is written once, because it determines which versions are served. No
+    file has a number as its name, because a server would treat it as a version.
     """
     name = parent.name
     if not (parent / repository.CONFIG).exists():
         files.write_text(parent / repository.CONFIG, repository.new_config(name))
-    taken = file_predictions.takes({key: _signature(one) for key, one in signatures.items()})
+    taken = file_predictions.takes(
+        {key: _signature(one) for key, one in signatures.items()}
+    )
     images = taken is not None and taken[2] is None
     target = f"/models/{name}"
     options = [
@@ -103,11 +112,15 @@ def write(parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int
         "address": f"http://localhost:8501/v1/models/{quote(name)}",
         "signatures": [_described(key, signatures, images) for key in signatures],
         "files": ("FILES" if images else "rows.csv") if taken else None,
-        "yaml": lambda value: json.dumps(value).replace("$", "$$"),  # `$` begins a variable
+        "yaml": (
+            lambda value: json.dumps(value).replace("$", "$$")
+        ),  # `$` begins a variable
     }
     for file in GENERATED:
         path = parent / file
-        if not path.exists() or _MARK in path.read_text(encoding="utf-8", errors="replace"):
+        if not path.exists() or _MARK in path.read_text(
+            encoding="utf-8", errors="replace"
+        ):
             files.write_text(path, _render(file, **values))
 
 
@@ -120,7 +133,9 @@ def _signature(fields: Mapping[str, Any]) -> Signature:
     return Signature(inputs, {})
 
 
-def _described(name: str, signatures: Mapping[str, Any], images: bool) -> dict[str, Any]:
+def _described(
+    name: str, signatures: Mapping[str, Any], images: bool
+) -> dict[str, Any]:
     """The values of one signature in the template of `SERVING.md`.
 
     Strings are the contents of files if the model takes `images`.
@@ -143,7 +158,10 @@ def _described(name: str, signatures: Mapping[str, Any], images: bool) -> dict[s
         plain = {"string": '"text"', "bool": "False"}
         value = plain.get(field["dtype"], "0.0" if "float" in field["dtype"] else "0")
         # What would be in the bytes, or in a tf.Example, is not known.
-        has_example &= not key.endswith("_bytes") and name not in ("classify", "regress")
+        has_example &= not key.endswith("_bytes") and name not in (
+            "classify",
+            "regress",
+        )
         for size in reversed(field["shape"][1:]):
             value = f"[{value}] * {size or 1}"
     rows = "instances" if method == "predict" else "examples"

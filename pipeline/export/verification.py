@@ -35,7 +35,8 @@ class Verification:
     directory: Path
     checks: tuple[Check, ...]
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Files in other formats that were requested, but are not in the version, and why."""
+    """Files in other formats that were requested, but are not in the version, and why.
+    """
 
     @property
     def passed(self) -> bool:
@@ -66,14 +67,26 @@ class Verification:
 def start(
     directory: Path, fuzz: int = 0, python: Path | None = None, module: str = "proof"
 ) -> subprocess.Popen[bytes]:
-    """Starts the process of the checks: it loads its libraries; `begin`, `verify` go on."""
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    """Starts the process of the checks: it loads its libraries; `begin`, `verify` go
+    on.
+    """
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "-1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
     if python is not None:  # it has its own packages
         environment.pop("PYTHONPATH", None)
         environment.pop("PYTHONHOME", None)
     place = str(directory.resolve())
     return subprocess.Popen(
-        [str(python or sys.executable), "-m", f"pipeline.export.{module}", place, str(fuzz)],
+        [
+            str(python or sys.executable),
+            "-m",
+            f"pipeline.export.{module}",
+            place,
+            str(fuzz),
+        ],
         env=environment,
         cwd=Path(__file__).parents[2],  # which contains this package, installed or not
         stdin=subprocess.PIPE,
@@ -83,8 +96,9 @@ def start(
 
 
 def begin(process: subprocess.Popen[bytes]) -> None:
-    """Lets the process of `start` do the checks that need only the SavedModel and its warm-up
-    requests; the others wait for `verify`."""
+    """Lets the process of `start` do the checks that need only the SavedModel and its
+    warm-up requests; the others wait for `verify`.
+    """
     with contextlib.suppress(BrokenPipeError):  # it ended; `verify` tells why
         os.write(process.stdin.fileno(), b"\n")  # type: ignore[union-attr]
 
@@ -96,23 +110,31 @@ def verify(
     python: Path | None = None,
     process: subprocess.Popen[bytes] | None = None,
 ) -> Verification:
-    """Loads the SavedModel in `directory` with TensorFlow's C++ loader and checks its answers.
+    """Loads the SavedModel in `directory` with TensorFlow's C++ loader and checks its
+    answers.
 
-    The directory is that of a version, with its number or still with a hidden name. `fuzz` mutated
-    strings are sent to each string input. `python` is an interpreter with a different TensorFlow,
-    if not this one, and `process` the result of `start` for this directory, if it was called.
-    Raises UsageError if the directory is not an export, or the process cannot be started.
+    The directory is that of a version, with its number or still with a hidden name.
+    `fuzz` mutated strings are sent to each string input. `python` is an interpreter
+    with a different TensorFlow, if not this one, and `process` the result of `start`
+    for this directory, if it was called. Raises UsageError if the directory is not an
+    export, or the process cannot be started.
     """
-    # An export that lacks one of them is damaged; a directory without both is not an export.
-    if not any((directory / n).is_file() for n in (proof.GOLDEN, version_manifest.MANIFEST)):
-        raise UsageError(f"{directory} is not an export of pipeline: it has no {proof.GOLDEN}")
+    # An export that lacks one of them is damaged; a directory without both is not an
+    # export.
+    if not any(
+        (directory / n).is_file() for n in (proof.GOLDEN, version_manifest.MANIFEST)
+    ):
+        raise UsageError(
+            f"{directory} is not an export of pipeline: it has no {proof.GOLDEN}"
+        )
     # An image of the largest accepted size takes a second.
     seconds = _TIMEOUT_SECONDS + fuzz
     checks = _results(process or start(directory, fuzz, python), seconds)
     if python is not None and [check.name for check in checks] == ["starts"]:
         raise UsageError(
-            f"--python: {python} does not run the checks: {checks[0].detail}; it must be a Python "
-            "with numpy, protobuf, google-crc32c, tensorflow-cpu and tensorflow-serving-api"
+            f"--python: {python} does not run the checks: {checks[0].detail}; it must"
+            " be a Python with numpy, protobuf, google-crc32c, tensorflow-cpu and"
+            " tensorflow-serving-api"
         )
     if formats.present(directory) and python is None and checks[-1].name == "finished":
         checks += _of_formats(directory, seconds)
@@ -120,8 +142,13 @@ def verify(
 
 
 def _of_formats(directory: Path, seconds: float) -> list[Check]:
-    """A check for each file in another format; if the process ends, those that are missing fail."""
-    done = {check.name: check for check in _results(start(directory, module="formats"), seconds)}
+    """A check for each file in another format; if the process ends, those that are
+    missing fail.
+    """
+    done = {
+        check.name: check
+        for check in _results(start(directory, module="formats"), seconds)
+    }
     names = [formats.check_of(file) for file in formats.present(directory)]
     last = [*done.values()][-1]
     missing = f"not compared: {last.name}: {last.detail}"
@@ -148,7 +175,9 @@ def _results(process: subprocess.Popen[bytes], seconds: float) -> list[Check]:
         except (ValueError, TypeError, LookupError):  # another program
             return [Check("starts", False, f"the process printed {line[:200]!r}")]
     if last not in checks or (code and all(check.passed for check in checks.values())):
-        why = "took too long" if code is None else f"ended the process (exit code {code})"
+        why = (
+            "took too long" if code is None else f"ended the process (exit code {code})"
+        )
         lines = errors.decode(errors="replace").strip().splitlines()
         checks[last] = Check(last, False, ": ".join([why, *lines[-1:]]))
     return list(checks.values())

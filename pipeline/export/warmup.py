@@ -1,7 +1,9 @@
-"""Warm-up requests: a server answers them while it loads a version, so no client waits for that.
+"""Warm-up requests: a server answers them while it loads a version, so no client waits
+for that.
 
-The file contains `PredictionLog` messages (tensorflow_serving/apis/prediction_log.proto). If one
-record fails or the file is damaged, a server does not load the version at all
+The file contains `PredictionLog` messages
+(tensorflow_serving/apis/prediction_log.proto). If one record fails or the file is
+damaged, a server does not load the version at all
 (tensorflow_serving/servables/tensorflow/saved_model_warmup_util.cc).
 """
 
@@ -24,13 +26,17 @@ _FILE_TYPES = 3  # of the encoded images that `tasks/_guards.py` creates
 
 
 def write(
-    path: Path, name: str, requests: Mapping[str, Mapping[str, Any]], batch_sizes: Sequence[int]
+    path: Path,
+    name: str,
+    requests: Mapping[str, Mapping[str, Any]],
+    batch_sizes: Sequence[int],
 ) -> None:
     """Writes one record for each signature and batch size, in ascending order of size.
 
-    String inputs get a record of the smallest size for each of the first examples: these are files
-    of different types, each with its own decoder (without it, the first JPEG took 20 times as long
-    as the next). `requests` is signature -> input -> values of some examples.
+    String inputs get a record of the smallest size for each of the first examples:
+    these are files of different types, each with its own decoder (without it, the first
+    JPEG took 20 times as long as the next). `requests` is signature -> input -> values
+    of some examples.
     """
     with protobuf.importable():
         from tensorflow_serving.apis import prediction_log_pb2
@@ -56,11 +62,13 @@ def write(
 
 
 def tensor(values: Any, size: int) -> Any:
-    """Returns a `TensorProto` with `size` rows: repeats the first string, or contains zeros.
+    """Returns a `TensorProto` with `size` rows: repeats the first string, or contains
+    zeros.
 
-    The last value of a tensor stands for all missing ones, zero if there is none (tensor.proto), so
-    the file is as long as one example. The time that a kernel takes, and what is compiled and
-    allocated for it, depend on shapes, but strings are decoded and must be real.
+    The last value of a tensor stands for all missing ones, zero if there is none
+    (tensor.proto), so the file is as long as one example. The time that a kernel takes,
+    and what is compiled and allocated for it, depend on shapes, but strings are decoded
+    and must be real.
     """
     texts = isinstance(values, list)
     message = protobuf.to_tensor(strings(values[:1]) if texts else values[:1])
@@ -70,7 +78,9 @@ def tensor(values: Any, size: int) -> Any:
 
 
 def check(session: Session, directory: Path) -> str:
-    """Sends every record of a version's warm-up file; raises Failure if one is not answered."""
+    """Sends every record of a version's warm-up file; raises Failure if one is not
+    answered.
+    """
     with protobuf.importable():
         from tensorflow_serving.apis import prediction_log_pb2
 
@@ -78,10 +88,16 @@ def check(session: Session, directory: Path) -> str:
     seen: list[str] = []
     for number, record in enumerate(records(directory / FILE)):
         if number == MOST_RECORDS:
-            raise Failure(f"the file has more than {MOST_RECORDS} records; servers do not load it")
-        request = prediction_log_pb2.PredictionLog.FromString(record).predict_log.request
+            raise Failure(
+                f"the file has more than {MOST_RECORDS} records; servers do not load it"
+            )
+        request = prediction_log_pb2.PredictionLog.FromString(
+            record
+        ).predict_log.request
         signature = request.model_spec.signature_name
-        inputs = {name: protobuf.to_array(value) for name, value in request.inputs.items()}
+        inputs = {
+            name: protobuf.to_array(value) for name, value in request.inputs.items()
+        }
         size = max(map(len, inputs.values()), default=0)
         name = f"record {number} ({signature}, {size} examples)"
         try:
@@ -96,7 +112,9 @@ def check(session: Session, directory: Path) -> str:
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """The records of an uncompressed TFRecord file; raises Failure for a wrong checksum."""
+    """The records of an uncompressed TFRecord file; raises Failure for a wrong
+    checksum.
+    """
     raw = path.read_bytes()
     at = 0
     while at < len(raw):

@@ -1,4 +1,6 @@
-"""Batch normalization in one operation, with the weights and results of Keras's layer."""
+"""Batch normalization in one operation, with the weights and results of
+Keras's layer.
+"""
 
 from typing import Any
 
@@ -8,29 +10,37 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 
 class FusedBatchNormalization(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` for images, as one operation of cuDNN or oneDNN.
+    """`keras.layers.BatchNormalization` for images, as one operation of cuDNN or
+    oneDNN.
 
-    Keras's layer computes in several passes over memory, and casts 16-bit activations to float32.
-    This one reads and writes them once. Parameters and statistics are float32 in every precision,
-    and have the names and the order of Keras's, so weights can be exchanged in both directions.
+    Keras's layer computes in several passes over memory, and casts 16-bit activations
+    to float32. This one reads and writes them once. Parameters and statistics are
+    float32 in every precision, and have the names and the order of Keras's, so weights
+    can be exchanged in both directions.
 
-    Takes (batch, height, width, channels). What the operation cannot do is left to Keras's layer:
-    statistics over all replicas (`synchronized`), `renorm`, masks, other axes and dtypes. So are
-    fixed statistics with deterministic operations: cuDNN has no such gradient.
+    Takes (batch, height, width, channels). What the operation cannot do is left to
+    Keras's layer: statistics over all replicas (`synchronized`), `renorm`, masks, other
+    axes and dtypes. So are fixed statistics with deterministic operations: cuDNN has no
+    such gradient.
 
-    Saved files name Keras's layer instead of this one, so Keras loads them without this package.
+    Saved files name Keras's layer instead of this one, so Keras loads them without this
+    package.
     """
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """The normalized images, of the shape and dtype of `inputs`."""
-        training = bool(training and self.trainable)  # a frozen layer keeps its statistics
+        training = bool(
+            training and self.trainable
+        )  # a frozen layer keeps its statistics
         has_gradient = training or not is_op_determinism_enabled()
         if mask is not None or not has_gradient or not self._can_fuse(inputs):
             return super().call(inputs, training=training, mask=mask)
         channels = inputs.shape[-1]
         gamma = tf.cast(self.gamma, tf.float32) if self.scale else tf.ones([channels])
         beta = tf.cast(self.beta, tf.float32) if self.center else tf.zeros([channels])
-        moving = (tf.cast(v, tf.float32) for v in (self.moving_mean, self.moving_variance))
+        moving = (
+            tf.cast(v, tf.float32) for v in (self.moving_mean, self.moving_variance)
+        )
         mean, variance = ([], []) if training else moving
         outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=inputs,
@@ -63,12 +73,17 @@ FusedBatchNormalization.__name__ = "BatchNormalization"
 
 
 def fuse(model: keras.Model) -> int:
-    """Makes each BatchNormalization of a model a fused one, with its variables as they are.
+    """Makes each BatchNormalization of a model a fused one, with its variables as they
+    are.
 
     Returns how many it has then.
     """
     kinds = (keras.layers.BatchNormalization, FusedBatchNormalization)
-    found = [layer for layer in model._flatten_layers(include_self=False) if type(layer) in kinds]
+    found = [
+        layer
+        for layer in model._flatten_layers(include_self=False)
+        if type(layer) in kinds
+    ]
     for layer in found:
         layer.__class__ = FusedBatchNormalization  # the two differ in `call` only
     return len(found)

@@ -1,4 +1,6 @@
-"""Layers shared by several models: convolution and pooling that work on any image size."""
+"""Layers shared by several models: convolution and pooling that work on
+any image size.
+"""
 
 import keras
 
@@ -7,17 +9,21 @@ from pipeline.utils.errors import UsageError
 
 
 def sides(x: keras.KerasTensor) -> tuple[int, int]:
-    """Height and width of feature maps; raises UsageError unless they have four axes."""
+    """Height and width of feature maps; raises UsageError unless they have
+    four axes.
+    """
     if len(x.shape) != 4:
         raise UsageError(
-            f"this model needs images, but the task's input has shape {tuple(x.shape[1:])}; choose "
-            "another --model.name, such as linear"
+            "this model needs images, but the task's input has shape"
+            f" {tuple(x.shape[1:])}; choose another --model.name, such as linear"
         )
     return x.shape[1:3]
 
 
 def in_color(x: keras.KerasTensor, network: str) -> keras.KerasTensor:
-    """Images of 3 channels; gray is repeated. `network` is what messages call the network."""
+    """Images of 3 channels; gray is repeated. `network` is what messages call the
+    network.
+    """
     sides(x)
     channels = x.shape[-1]
     if channels not in (1, 3):
@@ -28,12 +34,18 @@ def in_color(x: keras.KerasTensor, network: str) -> keras.KerasTensor:
 
 
 def convolution(
-    x: keras.KerasTensor, filters: int, kernel: int, *, padding: str = "valid", **options: object
+    x: keras.KerasTensor,
+    filters: int,
+    kernel: int,
+    *,
+    padding: str = "valid",
+    **options: object,
 ) -> keras.KerasTensor:
     """A square convolution, zero-padded if the map is smaller than the kernel.
 
-    Takes feature maps (batch, height, width, channels). With the padding `valid`, each side shrinks
-    by `kernel` - 1. `options` are further arguments of `keras.layers.Conv2D`.
+    Takes feature maps (batch, height, width, channels). With the padding `valid`, each
+    side shrinks by `kernel` - 1. `options` are further arguments of
+    `keras.layers.Conv2D`.
     """
     if min(sides(x)) < kernel:
         padding = "same"
@@ -51,10 +63,11 @@ def normalized(
     number: str = "",
     **options: object,
 ) -> keras.KerasTensor:
-    """A square convolution without bias, and batch normalization; `place` begins their names.
+    """A square convolution without bias, and batch normalization; `place` begins their
+    names.
 
-    `number` ends the names; the other options are those of the normalization. With `same` padding,
-    a side of n pixels becomes ceil(n / stride).
+    `number` ends the names; the other options are those of the normalization. With
+    `same` padding, a side of n pixels becomes ceil(n / stride).
     """
     x = keras.layers.Conv2D(
         filters,
@@ -74,7 +87,9 @@ def pool(x: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def normalises_apart(model: keras.Model) -> bool:
-    """Whether BatchNormalization uses separate statistics for each replica's part of a batch."""
+    """Whether BatchNormalization uses separate statistics for each replica's part of a
+    batch.
+    """
     kind = keras.layers.BatchNormalization
     found = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
     return any(not layer.synchronized for layer in found)

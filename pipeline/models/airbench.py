@@ -1,4 +1,6 @@
-"""A small network that learns CIFAR-10 fast: whitened patches, identity kernels, no residuals."""
+"""A small network that learns CIFAR-10 fast: whitened patches, identity kernels, no
+residuals.
+"""
 
 from typing import Annotated, Any
 
@@ -16,29 +18,33 @@ def airbench(
     momentum: Annotated[float, (0, 1)] = 0.6,
     test_time_augmentation: bool = False,
 ) -> keras.KerasTensor:
-    """A small network that learns CIFAR-10 fast: whitened patches, identity kernels, no residuals.
+    """A small network that learns CIFAR-10 fast: whitened patches, identity kernels, no
+    residuals.
 
     Takes (batch, height, width, channels), returns (batch, 4 * `width`).
 
-    Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv 2404.00498, section 3 and its
-    code. A fixed convolution whitens 2x2 patches. Three blocks of two 3x3 convolutions follow, both
-    with batch normalization and GELU, the first one also with max-pooling; all are initialized as
-    the identity. Global max-pooling ends the network.
+    Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv 2404.00498, section
+    3 and its code. A fixed convolution whitens 2x2 patches. Three blocks of two 3x3
+    convolutions follow, both with batch normalization and GELU, the first one also with
+    max-pooling; all are initialized as the identity. Global max-pooling ends the
+    network.
 
-    The paper divides the logits by 9. The head belongs to the task, so its inputs are divided
-    instead; the head's bias, which the paper does not have, is not divided.
+    The paper divides the logits by 9. The head belongs to the task, so its inputs are
+    divided instead; the head's bias, which the paper does not have, is not divided.
 
-    `Whitening.adapt` must get training images before the first step; otherwise the first layer
-    stays random.
+    `Whitening.adapt` must get training images before the first step; otherwise the
+    first layer stays random.
 
     Args:
         x: Images.
-        width: Channels of the first block; the others have four times as many. 64 is the paper's
-            network for 94% accuracy (1.97 million parameters).
-        momentum: Weight of the old value in an update of the moving mean and variance, as in Keras
-            and the paper. It is low because training is short and the statistics change fast.
-        test_time_augmentation: Average the logits of six views, except in training (section 3.5):
-            the image, two shifts by one pixel, and their mirror images. Takes six times as long.
+        width: Channels of the first block; the others have four times as many. 64 is
+            the paper's network for 94% accuracy (1.97 million parameters).
+        momentum: Weight of the old value in an update of the moving mean and variance,
+            as in Keras and the paper. It is low because training is short and the
+            statistics change fast.
+        test_time_augmentation: Average the logits of six views, except in training
+            (section 3.5): the image, two shifts by one pixel, and their mirror images.
+            Takes six times as long.
     """
     _layers.sides(x)  # refuses other inputs than images
     x = Views(name="views")(x) if test_time_augmentation else x
@@ -56,8 +62,8 @@ def airbench(
             )(x)
             if half == 1:
                 x = _layers.pool(x)
-            # Keras adds 1e-3 to a variance; the paper's 1e-12 would multiply the rounding errors in
-            # a constant channel by 10**6.
+            # Keras adds 1e-3 to a variance; the paper's 1e-12 would multiply the
+            # rounding errors in a constant channel by 10**6.
             x = FusedBatchNormalization(
                 momentum=momentum,
                 scale=False,
@@ -81,9 +87,13 @@ class Views(keras.layers.Layer):
             return images
         height, width = images.shape[1:3]
         wide = keras.ops.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
-        shifted = [wide[:, start : start + height, start : start + width] for start in (0, 2)]
+        shifted = [
+            wide[:, start : start + height, start : start + width] for start in (0, 2)
+        ]
         views = [images, *shifted]
-        return keras.ops.concatenate([*views, *(keras.ops.flip(view, 2) for view in views)])
+        return keras.ops.concatenate(
+            [*views, *(keras.ops.flip(view, 2) for view in views)]
+        )
 
 
 @keras.saving.register_keras_serializable("pipeline")
@@ -91,7 +101,9 @@ class MeanOfViews(keras.layers.Layer):
     """The mean of the `Views` of each image; those that are not shifted count twice."""
 
     def call(self, features: Any, training: bool | None = None) -> Any:
-        """(6 * batch, channels) becomes (batch, channels); in training nothing changes."""
+        """(6 * batch, channels) becomes (batch, channels); in training
+        nothing changes.
+        """
         if training:
             return features
         views = keras.ops.reshape(features, (2, 3, -1, features.shape[-1]))
@@ -103,8 +115,9 @@ class MeanOfViews(keras.layers.Layer):
 class Identity(keras.initializers.Initializer):
     """Initializes the filters of a convolution as the identity, one per input channel.
 
-    Filter i has a single 1, in its center for channel i; filters beyond the number of channels are
-    uniform with variance 1 / (3 * fan-in), PyTorch's default, as in the paper's code.
+    Filter i has a single 1, in its center for channel i; filters beyond the number of
+    channels are uniform with variance 1 / (3 * fan-in), PyTorch's default, as in the
+    paper's code.
     """
 
     def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
@@ -115,17 +128,19 @@ class Identity(keras.initializers.Initializer):
         identity = np.zeros((height, width, channels, kept), np.float32)
         identity[height // 2, width // 2] = np.eye(channels, kept)
         random = draw(shape, dtype=dtype)[..., kept:]
-        return keras.ops.concatenate([keras.ops.cast(identity, random.dtype), random], axis=-1)
+        return keras.ops.concatenate(
+            [keras.ops.cast(identity, random.dtype), random], axis=-1
+        )
 
 
 @keras.saving.register_keras_serializable("pipeline")
 class Whitening(keras.layers.Layer):
     """Turns 2x2 patches into uncorrelated numbers of variance 1, and their negatives.
 
-    Takes (batch, height, width, channels), returns (batch, height - 1, width - 1, 8 * channels);
-    images with a side of one pixel are zero-padded. The kernel is never trained: until `adapt` sets
-    it, it is a random orthogonal one. The bias is trained unless `trainable` is False; the paper
-    freezes it after three epochs.
+    Takes (batch, height, width, channels), returns (batch, height - 1, width - 1, 8 *
+    channels); images with a side of one pixel are zero-padded. The kernel is never
+    trained: until `adapt` sets it, it is a random orthogonal one. The bias is trained
+    unless `trainable` is False; the paper freezes it after three epochs.
     """
 
     def build(self, input_shape: tuple[int, ...]) -> None:
@@ -138,7 +153,9 @@ class Whitening(keras.layers.Layer):
             trainable=False,
             name="kernel",
         )
-        self.bias = self.add_weight(shape=(8 * channels,), initializer="zeros", name="bias")
+        self.bias = self.add_weight(
+            shape=(8 * channels,), initializer="zeros", name="bias"
+        )
 
     def call(self, images: Any) -> Any:
         """Applies the convolution."""
@@ -147,31 +164,40 @@ class Whitening(keras.layers.Layer):
     def adapt(self, images: np.ndarray) -> None:
         """Sets kernel and bias from the statistics of images.
 
-        The kernel consists of the eigenvectors of the patches' covariance, largest eigenvalue
-        first, each divided by the square root of its eigenvalue, and then their negatives, so that
-        an activation such as ReLU loses no information. The paper subtracts the mean of the pixels
-        first; here the initial bias makes the mean of every output 0.
+        The kernel consists of the eigenvectors of the patches' covariance, largest
+        eigenvalue first, each divided by the square root of its eigenvalue, and then
+        their negatives, so that an activation such as ReLU loses no information. The
+        paper subtracts the mean of the pixels first; here the initial bias makes the
+        mean of every output 0.
 
         Args:
-            images: float (images, height, width, channels), as the layer will get them. The paper
-                uses the first 5,000 of CIFAR-10.
+            images: float (images, height, width, channels), as the layer will get them.
+                The paper uses the first 5,000 of CIFAR-10.
         """
         if not self.built:
             self.build(images.shape)
         size = 4 * images.shape[-1]
-        at_once = max(1, 10**6 // (images.shape[1] * images.shape[2]))  # patches fit in memory
+        at_once = max(
+            1, 10**6 // (images.shape[1] * images.shape[2])
+        )  # patches fit in memory
         count, total, products = 0, np.zeros(size), np.zeros((size, size))
         for start in range(0, len(images), at_once):
             patches = keras.ops.image.extract_patches(
-                images[start : start + at_once], size=2, strides=1, padding=self._padding
+                images[start : start + at_once],
+                size=2,
+                strides=1,
+                padding=self._padding,
             )
-            patches = keras.ops.convert_to_numpy(patches).reshape(-1, size).astype(np.float64)
+            patches = (
+                keras.ops.convert_to_numpy(patches).reshape(-1, size).astype(np.float64)
+            )
             count += len(patches)
             total += patches.sum(axis=0)
             products += patches.T @ patches
         mean = total / count
         variances, directions = np.linalg.eigh(products / count - np.outer(mean, mean))
-        # The paper's 5e-4 is for pixels of variance 1. The constant is for blank images.
+        # The paper's 5e-4 is for pixels of variance 1. The constant is for blank
+        # images.
         epsilon = 5e-4 * variances.mean() + 1e-9
         half = (directions / np.sqrt(np.maximum(variances, 0) + epsilon))[:, ::-1]
         kernel = np.concatenate([half, -half], axis=1)

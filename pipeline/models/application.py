@@ -23,30 +23,33 @@ def application(
 
     Takes (batch, height, width, 1 or 3), returns a vector per image.
 
-    A network of keras.io/api/applications (which cites the papers) without its top; its last
-    feature maps are averaged. Its preprocessing is part of the model: images with a side below the
-    network's minimum (32, or 71 to 75 in the Inception family) are enlarged bilinearly without
-    changing their proportions, gray is repeated as red, green and blue, and pixels are scaled as by
-    the application's `preprocess_input`.
+    A network of keras.io/api/applications (which cites the papers) without its top; its
+    last feature maps are averaged. Its preprocessing is part of the model: images with
+    a side below the network's minimum (32, or 71 to 75 in the Inception family) are
+    enlarged bilinearly without changing their proportions, gray is repeated as red,
+    green and blue, and pixels are scaled as by the application's `preprocess_input`.
 
     The network is one layer named `backbone`, whose `layers` keep Keras's names.
-    `backbone.trainable = False` freezes all of them; a frozen BatchNormalization uses its moving
-    statistics, in training too, and does not change them.
+    `backbone.trainable = False` freezes all of them; a frozen BatchNormalization uses
+    its moving statistics, in training too, and does not change them.
 
     Args:
         x: Images in [0, 1].
         name: Keras's name of the network, such as `ResNet50`.
-        weights: None for random weights, `imagenet` for the published weights, which Keras
-            downloads to ~/.keras/models, or an `.h5` file that Keras has downloaded or that was
-            saved with `save_weights`. Only numbers are read from it.
+        weights: None for random weights, `imagenet` for the published weights, which
+            Keras downloads to ~/.keras/models, or an `.h5` file that Keras has
+            downloaded or that was saved with `save_weights`. Only numbers are read from
+            it.
 
     Raises:
-        UsageError: The network is unknown; the images have neither 1 nor 3 channels; the weights
-            cannot be downloaded, or the file contains other weights.
+        UsageError: The network is unknown; the images have neither 1 nor 3 channels;
+            the weights cannot be downloaded, or the file contains other weights.
     """
     names = [name for name in dir(keras.applications) if name[0].isupper()]
     if name not in names:
-        raise UsageError(f"--model.options name={name}: unknown network; {suggest(name, names)}")
+        raise UsageError(
+            f"--model.options name={name}: unknown network; {suggest(name, names)}"
+        )
     height, width = _layers.sides(x)
     x = _layers.in_color(x, name)
     construct = getattr(keras.applications, name)
@@ -61,7 +64,8 @@ def application(
 def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:
     """Scales pixels in [0, 1] with the application's own function.
 
-    In float32 at every precision: the 8 significant bits of bfloat16 are too few for pixels.
+    In float32 at every precision: the 8 significant bits of bfloat16 are too few for
+    pixels.
     """
     x = keras.layers.Rescaling(255.0, dtype="float32", name="pixels")(x)
     module: Any = inspect.getmodule(construct)
@@ -71,15 +75,21 @@ def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:
 def _backbone(
     construct: Callable, name: str, weights: str | None, shape: tuple[int, int, int]
 ) -> keras.Model:
-    """The application's network for images of this shape, with its weights, named `backbone`."""
+    """The application's network for images of this shape, with its weights, named
+    `backbone`.
+    """
     plain = {"include_top": False, "input_shape": shape, "pooling": "avg"}
     if weights == "imagenet":
         try:
             network = construct(weights="imagenet", **plain)
-        except Exception as error:  # Keras raises a bare Exception without a network connection
+        except (
+            Exception
+        ) as error:  # Keras raises a bare Exception without a network connection
             raise UsageError(
-                f"the ImageNet weights of {name} cannot be downloaded ({reason(error)}); on a "
-                f"machine with internet access, run keras.applications.{name}(include_top=False)"
+                f"the ImageNet weights of {name} cannot be downloaded"
+                f" ({reason(error)}); on a "
+                "machine with internet access, run"
+                f" keras.applications.{name}(include_top=False)"
                 f'.save_weights("{name}.weights.h5"), and use that file: '
                 f"--model.options name={name} weights=/path/{name}.weights.h5"
             ) from None
@@ -88,7 +98,8 @@ def _backbone(
         if weights is not None:
             _load(network, name, weights)
             _restore_rescaling(network, construct)
-    # Not the constructor's argument `name`: some derive the name of the download from it.
+    # Not the constructor's argument `name`: some derive the name of the download from
+    # it.
     return keras.Model(network.input, network.output, name="backbone")
 
 
@@ -99,16 +110,19 @@ def _load(network: keras.Model, name: str, path: str) -> None:
         with warnings.catch_warnings(action="error", category=UserWarning):
             network.load_weights(path)
     except (OSError, ValueError, KeyError, TypeError, UserWarning) as error:
-        wrong = f"--model.options weights={path}: not the weights of {name} without its top"
+        wrong = (
+            f"--model.options weights={path}: not the weights of {name} without its top"
+        )
         raise UsageError(f"{wrong}: {reason(error)}") from None
 
 
 def _restore_rescaling(network: keras.Model, construct: Callable) -> None:
-    """Scales the first kernel of EfficientNetB0 to B7 as Keras does for `weights="imagenet"` only.
+    """Scales the first kernel of EfficientNetB0 to B7 as Keras does for
+    `weights="imagenet"` only.
 
-    Those weights were trained on pixels divided twice by the root of the channel's standard
-    deviation, but for a file Keras omits the layer that divides the second time. In a file that was
-    not trained on ImageNet, the normalization does nothing.
+    Those weights were trained on pixels divided twice by the root of the channel's
+    standard deviation, but for a file Keras omits the layer that divides the second
+    time. In a file that was not trained on ImageNet, the normalization does nothing.
     """
     deviations = getattr(inspect.getmodule(construct), "IMAGENET_STDDEV_RGB", None)
     if deviations is None:

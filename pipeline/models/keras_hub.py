@@ -9,24 +9,27 @@ from pipeline.utils.errors import UsageError, reason
 def keras_hub(x: keras.KerasTensor, *, preset: str) -> keras.KerasTensor:
     """An image backbone of KerasHub with pretrained weights, by preset.
 
-    Takes (batch, height, width, 1 or 3), returns a vector per image: the mean of the backbone's
-    last feature maps or tokens. Gray is repeated as red, green and blue; images are resized and
-    scaled as by the preset's image converter. The backbone is one layer named `backbone`.
+    Takes (batch, height, width, 1 or 3), returns a vector per image: the mean of the
+    backbone's last feature maps or tokens. Gray is repeated as red, green and blue;
+    images are resized and scaled as by the preset's image converter. The backbone is
+    one layer named `backbone`.
 
     Args:
         x: Images in [0, 1].
-        preset: A directory written by `save_to_preset`, or a name that KerasHub downloads, such as
-            `resnet_50_imagenet` (keras.io/keras_hub/presets).
+        preset: A directory written by `save_to_preset`, or a name that KerasHub
+            downloads, such as `resnet_50_imagenet` (keras.io/keras_hub/presets).
 
     Raises:
-        UsageError: KerasHub is not installed; the preset cannot be loaded, lacks an image
-            converter, or is no image backbone; the images have neither 1 nor 3 channels.
+        UsageError: KerasHub is not installed; the preset cannot be loaded, lacks an
+            image converter, or is no image backbone; the images have neither 1 nor 3
+            channels.
     """
     try:
         import keras_hub
     except ImportError as error:
         raise UsageError(
-            f"--model.name keras_hub cannot import it ({reason(error)}): pip install keras-hub"
+            f"--model.name keras_hub cannot import it ({reason(error)}): pip install"
+            " keras-hub"
         ) from None
     where = f"--model.options preset={preset}"
     x = _layers.in_color(x, where)
@@ -37,11 +40,16 @@ def keras_hub(x: keras.KerasTensor, *, preset: str) -> keras.KerasTensor:
     except (OSError, ValueError, LookupError) as error:
         raise UsageError(f"{where} cannot be loaded: {reason(error)}") from None
     features = network.output
-    if not isinstance(network.input, keras.KerasTensor) or not hasattr(features, "shape"):
-        raise UsageError(f"{where}: {type(network).__name__} does not turn one image into features")
+    if not isinstance(network.input, keras.KerasTensor) or not hasattr(
+        features, "shape"
+    ):
+        raise UsageError(
+            f"{where}: {type(network).__name__} does not turn one image into features"
+        )
     axes = tuple(range(1, len(features.shape) - 1))
     features = keras.ops.mean(features, axes)
-    # As layers of Keras, so that Keras loads the model without KerasHub if it can the backbone.
+    # As layers of Keras, so that Keras loads the model without KerasHub if it can the
+    # backbone.
     if convert.image_size is not None:
         x = convert.resizing(x)
     scale, offset = convert.scale or 1.0, convert.offset or 0.0

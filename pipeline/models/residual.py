@@ -1,4 +1,6 @@
-"""A compact residual network for photographs, built for fast training on CPUs and GPUs."""
+"""A compact residual network for photographs, built for fast training on
+CPUs and GPUs.
+"""
 
 from typing import Annotated
 
@@ -15,25 +17,30 @@ def residual(
     stem_stride: Annotated[int, (1, 4)] = 2,
     momentum: Annotated[float, (0, 1)] = 0.9,
 ) -> keras.KerasTensor:
-    """A compact residual network for photographs, built for fast training on CPUs and GPUs.
+    """A compact residual network for photographs, built for fast training on CPUs and
+    GPUs.
 
-    Takes (batch, height, width, channels) of any size, returns (batch, last of `widths`).
+    Takes (batch, height, width, channels) of any size, returns (batch, last of
+    `widths`).
 
-    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016: blocks of two
-    3x3 convolutions, each with batch normalization, and He's initialization. As in ResNet-D (He et
-    al., "Bag of Tricks for Image Classification", CVPR 2019), a shortcut into the next stage
-    averages 2x2 pixels before its 1x1 convolution, and the last normalization of a block starts at
-    zero, so that a block starts as its shortcut. Global average pooling ends the network. With the
-    defaults, 2.8 million parameters.
+    He, Zhang, Ren, Sun, "Deep Residual Learning for Image Recognition", CVPR 2016:
+    blocks of two 3x3 convolutions, each with batch normalization, and He's
+    initialization. As in ResNet-D (He et al., "Bag of Tricks for Image Classification",
+    CVPR 2019), a shortcut into the next stage averages 2x2 pixels before its 1x1
+    convolution, and the last normalization of a block starts at zero, so that a block
+    starts as its shortcut. Global average pooling ends the network. With the defaults,
+    2.8 million parameters.
 
-    `FusedBatchNormalization` normalizes in one operation; with bfloat16 on a CPU that has it, a
-    step is several times as fast as with Keras's layer in float32.
+    `FusedBatchNormalization` normalizes in one operation; with bfloat16 on a CPU that
+    has it, a step is several times as fast as with Keras's layer in float32.
 
     Args:
         x: Images.
-        widths: Channels of each stage; every stage after the first halves height and width.
+        widths: Channels of each stage; every stage after the first halves height and
+            width.
         blocks: Number of blocks in each stage.
-        stem_stride: Stride of the first convolution: 2, or 1 for images of about 32 pixels.
+        stem_stride: Stride of the first convolution: 2, or 1 for images of about 32
+            pixels.
         momentum: Weight of the old value in the moving mean and variance.
     """
     _layers.sides(x)  # refuses other inputs than images
@@ -50,13 +57,23 @@ def _block(
     x: keras.KerasTensor, width: int, stride: int, place: str, momentum: float
 ) -> keras.KerasTensor:
     """ReLU(shortcut + branch); `place` is the prefix of the layers' names."""
-    branch = _layers.normalized(x, width, 3, place, stride, number="1", momentum=momentum)
+    branch = _layers.normalized(
+        x, width, 3, place, stride, number="1", momentum=momentum
+    )
     branch = keras.layers.ReLU(name=f"{place}relu1")(branch)
     branch = _layers.normalized(
-        branch, width, 3, place, number="2", momentum=momentum, gamma_initializer="zeros"
+        branch,
+        width,
+        3,
+        place,
+        number="2",
+        momentum=momentum,
+        gamma_initializer="zeros",
     )
     if stride > 1:
-        x = keras.layers.AveragePooling2D(2, padding="same", name=f"{place}shortcut_pool")(x)
+        x = keras.layers.AveragePooling2D(
+            2, padding="same", name=f"{place}shortcut_pool"
+        )(x)
     if x.shape[-1] != width:
         x = _layers.normalized(x, width, 1, f"{place}shortcut_", momentum=momentum)
     x = keras.layers.Add(name=f"{place}add")([x, branch])

@@ -1,4 +1,6 @@
-"""Simple networks: convnet, LeNet-5, the usual first example, a linear and a tiny model."""
+"""Simple networks: convnet, LeNet-5, the usual first example, a linear and a tiny
+model.
+"""
 
 from typing import Annotated
 
@@ -19,17 +21,18 @@ def convnet(
 
     Takes (batch, height, width, channels), returns a vector per image.
 
-    As in Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3.2, the normalization is
-    between the convolution, which needs no bias then, and its activation. Pooling before ReLU gives
-    the same result as after it, with a quarter of the work.
+    As in Ioffe and Szegedy, "Batch Normalization", ICML 2015, section 3.2, the
+    normalization is between the convolution, which needs no bias then, and its
+    activation. Pooling before ReLU gives the same result as after it, with a quarter of
+    the work.
 
     Args:
         x: Images.
         filters: Channels of each 3x3 convolution.
         blocks: Number of blocks; each halves height and width.
-        momentum: Weight of the old value in the moving mean and variance. With Keras's default of
-            0.99, it takes hundreds of steps until evaluation is as good as training: after 340
-            steps on digits, the accuracy was 0.12 instead of 0.99.
+        momentum: Weight of the old value in the moving mean and variance. With Keras's
+            default of 0.99, it takes hundreds of steps until evaluation is as good as
+            training: after 340 steps on digits, the accuracy was 0.12 instead of 0.99.
     """
     for _ in range(blocks):
         x = _layers.convolution(x, filters, 3, padding="same", use_bias=False)
@@ -44,10 +47,11 @@ def lenet(x: keras.KerasTensor) -> keras.KerasTensor:
 
     Takes (batch, height, width, channels), returns (batch, 84).
 
-    LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document recognition",
-    Proc. IEEE 1998, section II.B, as it is taught today: the first convolution pads 28x28 images to
-    the paper's 32x32, pooling has no weights, and every activation is a ReLU. Layers C1, S2, C3
-    (fully connected to S2), S4, C5 and F6; the output layer is the task's head.
+    LeCun, Bottou, Bengio, Haffner, "Gradient-based learning applied to document
+    recognition", Proc. IEEE 1998, section II.B, as it is taught today: the first
+    convolution pads 28x28 images to the paper's 32x32, pooling has no weights, and
+    every activation is a ReLU. Layers C1, S2, C3 (fully connected to S2), S4, C5 and
+    F6; the output layer is the task's head.
     """
     x = _layers.convolution(x, 6, 5, padding="same", activation="relu")
     x = _layers.pool(x)
@@ -63,8 +67,8 @@ def tiny(x: keras.KerasTensor) -> keras.KerasTensor:
 
     Takes (batch, height, width, channels), returns (batch, 32).
 
-    A reduced LeNet-5 (see `lenet`): 3x3 convolutions of 3 and 6 channels, each with ReLU and
-    2x2 max-pooling, then two dense layers of 32 units.
+    A reduced LeNet-5 (see `lenet`): 3x3 convolutions of 3 and 6 channels, each with
+    ReLU and 2x2 max-pooling, then two dense layers of 32 units.
     """
     for filters in (3, 6):
         x = _layers.convolution(x, filters, 3, activation="relu")
@@ -82,8 +86,9 @@ def sequential(
 
     Takes (batch, height, width, channels), returns a vector per image.
 
-    The network of "Simple MNIST convnet" (F. Chollet, keras.io/examples/vision/mnist_convnet):
-    3x3 convolutions of 32 and 64 channels, each followed by ReLU and 2x2 max-pooling, then dropout.
+    The network of "Simple MNIST convnet" (F. Chollet,
+    keras.io/examples/vision/mnist_convnet): 3x3 convolutions of 32 and 64 channels,
+    each followed by ReLU and 2x2 max-pooling, then dropout.
 
     Args:
         x: Images; sides shorter than 10 pixels are zero-padded by the convolutions.
@@ -102,7 +107,8 @@ def sequential(
 
 
 def linear(x: keras.KerasTensor) -> keras.KerasTensor:
-    """A linear model: the inputs themselves are the features (softmax regression, least squares).
+    """A linear model: the inputs themselves are the features (softmax regression, least
+    squares).
 
     Takes any shape (batch, ...), returns (batch, product of the other axes).
     """

@@ -15,7 +15,9 @@ def digits() -> Config:
         source=Source(name="scikit_learn", options={"dataset": "digits"}),
         data=Data(augment={"crop": {"padding": 1}}),
         model=Model(name="convnet", options={"blocks": 3}),
-        train=Train(epochs=40, optimizer="adam", learning_rate=0.002, schedule="cosine"),
+        train=Train(
+            epochs=40, optimizer="adam", learning_rate=0.002, schedule="cosine"
+        ),
     )
 
 
@@ -25,7 +27,12 @@ def digits_tiny() -> Config:
         recipe="digits_tiny",
         source=Source(name="scikit_learn", options={"dataset": "digits"}),
         model=Model(name="tiny"),
-        train=Train(epochs=30, learning_rate=0.05, schedule="cosine", optimizer_options=_MOMENTUM),
+        train=Train(
+            epochs=30,
+            learning_rate=0.05,
+            schedule="cosine",
+            optimizer_options=_MOMENTUM,
+        ),
         runtime=Runtime(replicas=2),
     )
 
@@ -53,7 +60,9 @@ def cifar10_sequential() -> Config:
 
 
 def cifar10_airbench() -> Config:
-    """CIFAR-10 to 94%: a whitened network without residuals, Muon and test-time augmentation."""
+    """CIFAR-10 to 94%: a whitened network without residuals, Muon and test-time
+    augmentation.
+    """
     options = {"momentum": 0.85, "adam_factor": 0.1}
     return Config(
         recipe="cifar10_airbench",
@@ -62,7 +71,9 @@ def cifar10_airbench() -> Config:
             validation=0,  # nothing is selected with it
             augment={"alternating_flip": {}, "crop": {"padding": 2, "fill": "reflect"}},
         ),
-        model=Model(name="airbench", options={"momentum": 0.9, "test_time_augmentation": True}),
+        model=Model(
+            name="airbench", options={"momentum": 0.9, "test_time_augmentation": True}
+        ),
         train=Train(
             epochs=12,
             batch_size=500,
@@ -105,20 +116,28 @@ def cifar10_resnet18() -> Config:
 
 
 def fashion_mnist_lenet() -> Config:
-    """Fashion-MNIST with LeNet-5, SGD 0.01 and momentum 0.9, micro-batches, clipping, 10 epochs."""
+    """Fashion-MNIST with LeNet-5, SGD 0.01 and momentum 0.9, micro-batches, clipping,
+    10 epochs.
+    """
     return Config(
         recipe="fashion_mnist_lenet",
         source=Source(name="tfds", options={"dataset": "fashion_mnist"}),
         data=Data(validation=0.02),
         model=Model(name="lenet"),
         train=Train(
-            epochs=10, accumulate=2, clip_norm=1.0, learning_rate=0.01, optimizer_options=_MOMENTUM
+            epochs=10,
+            accumulate=2,
+            clip_norm=1.0,
+            learning_rate=0.01,
+            optimizer_options=_MOMENTUM,
         ),
     )
 
 
 def photos() -> Config:
-    """Your own images, by their path: settings are chosen for them and for this machine."""
+    """Your own images, by their path: settings are chosen for them and for this
+    machine.
+    """
     train = ("batch_size", "learning_rate", "epochs", "ema")
     chosen = [
         "data.test",
@@ -130,7 +149,9 @@ def photos() -> Config:
     return Config(
         recipe="photos",
         planned=dict.fromkeys(["source", *chosen, "runtime.precision"], ""),
-        source=Source(name="scikit_learn", options={"dataset": "digits"}),  # until a path is given
+        source=Source(
+            name="scikit_learn", options={"dataset": "digits"}
+        ),  # until a path is given
         model=Model(name="residual"),
         train=Train(
             optimizer="muon",

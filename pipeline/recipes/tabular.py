@@ -5,11 +5,13 @@ from pipeline.config.sections import Data, Model, Source, Task, Train
 
 
 def regression_linear() -> Config:
-    """Diabetes progression from 10 measurements by linear least squares; needs no download.
+    """Diabetes progression from 10 measurements by linear least squares; needs no
+    download.
 
-    With standardized features, the Hessian of the squared error has condition number 458, for which
-    momentum (Polyak 1964) converges fastest near rate 0.44 and momentum 0.83. With either engine,
-    150 steps reach the closed-form solution (benchmarks/accuracy.md).
+    With standardized features, the Hessian of the squared error has condition number
+    458, for which momentum (Polyak 1964) converges fastest near rate 0.44 and momentum
+    0.83. With either engine, 150 steps reach the closed-form solution
+    (benchmarks/accuracy.md).
     """
     return Config(
         recipe="regression_linear",
@@ -19,7 +21,8 @@ def regression_linear() -> Config:
         model=Model(name="linear"),
         train=Train(
             epochs=150,
-            batch_size=343,  # the whole training split: a gradient without noise converges
+            # the whole training split: a gradient without noise converges
+            batch_size=343,
             optimizer_options={"momentum": 0.85},
             learning_rate=0.4,
         ),

@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # curves need no TensorFlow
     from pipeline.report.results import Evaluation
 
 SHOWN, _COLUMNS = 24, 6  # examples in a figure, and in a row
-# Installed fonts whose names begin so draw the characters that matplotlib's own font lacks.
+# Installed fonts whose names begin so draw the characters that matplotlib's own font
+# lacks.
 _FONTS = ("Noto Sans", "Arial Unicode", "Hiragino Sans", "Microsoft YaHei", "WenQuanYi")
 _HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "skipped_steps")
 
@@ -29,9 +30,13 @@ class Picture(Figure):
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as the content of a PNG file; characters that no font has are boxes."""
+    """The figure as the content of a PNG file; characters that no font has
+    are boxes.
+    """
     drawn = io.BytesIO()
-    more = sorted(name for name in font_manager.get_font_names() if name.startswith(_FONTS))
+    more = sorted(
+        name for name in font_manager.get_font_names() if name.startswith(_FONTS)
+    )
     fonts = matplotlib.rc_context({"font.sans-serif": ["DejaVu Sans", *more]})
     with fonts, warnings.catch_warnings(action="ignore", category=UserWarning):
         figure.savefig(drawn, format="png", dpi=150)
@@ -41,18 +46,23 @@ def png(figure: Figure) -> bytes:
 def drawings(
     found: "Evaluation", history: Mapping[str, list[float]] | None
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    """File names, and functions that draw: curves if there is a history, mistakes, the plots of
-    the task."""
+    """File names, and functions that draw: curves if there is a history, mistakes, the
+    plots of the task.
+    """
     if history is not None:
         yield "curves.png", lambda: curves(history)
     yield "mistakes.png", lambda: mistakes(found)
     figures = found.task.pictures(found.metrics)
-    yield from ((name, functools.partial(figures.__getitem__, name)) for name in figures)
+    yield from (
+        (name, functools.partial(figures.__getitem__, name)) for name in figures
+    )
 
 
 def curves(history: Mapping[str, list[float]]) -> Picture:
     """Loss, metrics and learning rate of each epoch, for training and validation."""
-    names = dict.fromkeys(name.removeprefix("val_") for name in history if name not in _HIDDEN)
+    names = dict.fromkeys(
+        name.removeprefix("val_") for name in history if name not in _HIDDEN
+    )
     shown = sorted(names, key=lambda name: (name != "loss", name == "learning_rate"))
     rows = -(-len(shown) // 3) or 1
     picture = Picture(figsize=(12.6, 3.1 * rows), layout="constrained")
@@ -75,13 +85,17 @@ def mistakes(found: "Evaluation") -> Picture:
     order, title = found.worst
     some = order[:SHOWN]
     columns, rows = min(_COLUMNS, len(some)), -(-len(some) // _COLUMNS)
-    picture = Picture(figsize=(max(2.05 * columns, 6), 2.6 * rows + 0.6), layout="constrained")
+    picture = Picture(
+        figsize=(max(2.05 * columns, 6), 2.6 * rows + 0.6), layout="constrained"
+    )
     picture.suptitle(title, fontsize=10)
     examples = found.examples.take(some) if len(some) else {}
     for at, position in enumerate(some):
         axes = picture.add_subplot(rows, columns, at + 1)
         answer = {name: column[position] for name, column in found.answers.items()}
-        found.task.show(axes, {name: column[at] for name, column in examples.items()}, answer)
+        found.task.show(
+            axes, {name: column[at] for name, column in examples.items()}, answer
+        )
         file = found.predictions["file"][position].encode(errors="replace").decode()
         file = file if len(file) <= 32 else f"...{file[-29:]}"
         axes.set_xlabel(file, fontsize=7, color="dimgray", parse_math=False)

@@ -1,4 +1,6 @@
-"""How a model answered a split: tables on the console, pictures and a table as files."""
+"""How a model answered a split: tables on the console, pictures and a
+table as files.
+"""
 
 import contextlib
 import dataclasses
@@ -37,17 +39,26 @@ class Evaluation:
     task: Task
     metrics: dict[str, Any]
     answers: Mapping[str, np.ndarray]
-    """From `evaluate.answers`, in the order of the examples; calibrated, if the task is."""
+    """From `evaluate.answers`, in the order of the examples; calibrated, if the task
+    is.
+    """
     examples: Split
     locate: Callable[[int], str]
     """Returns the name of an example by its id."""
 
     @functools.cached_property
     def predictions(self) -> Columns:
-        """A row for each example: its file (without the home directory), truth, prediction."""
-        answers, names = self.answers, np.array(self.task.metadata.get("class_names", ()))
+        """A row for each example: its file (without the home directory), truth,
+        prediction.
+        """
+        answers, names = (
+            self.answers,
+            np.array(self.task.metadata.get("class_names", ())),
+        )
         left_out = ("id", "outputs")
-        columns = {n: v for n, v in answers.items() if v.size == len(v) and n not in left_out}
+        columns = {
+            n: v for n, v in answers.items() if v.size == len(v) and n not in left_out
+        }
         if {"probabilities", "class"} <= answers.keys():
             truth, sure = answers["truth"], answers["probabilities"]
             columns = {
@@ -58,18 +69,30 @@ class Evaluation:
                 "correct": truth == answers["class"],
             }
         found = files.collapse_home([self.locate(id) for id in answers["id"].tolist()])
-        return Columns(file=found, **{n: v.ravel().tolist() for n, v in columns.items()})
+        return Columns(
+            file=found, **{n: v.ravel().tolist() for n, v in columns.items()}
+        )
 
     @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:
-        """Positions of the wrong predictions, the most confident first; if none is plainly wrong,
-        of all by their loss. And a sentence about them."""
-        count = f"{len(self.answers['id']):,} {self.split} predictions".replace(" data ", " ")
+        """Positions of the wrong predictions, the most confident first; if none is
+        plainly wrong, of all by their loss. And a sentence about them.
+        """
+        count = f"{len(self.answers['id']):,} {self.split} predictions".replace(
+            " data ", " "
+        )
         if "correct" not in self.predictions:
-            return np.argsort(-self.answers["loss"], kind="stable"), f"the worst of {count}"
+            return (
+                np.argsort(-self.answers["loss"], kind="stable"),
+                f"the worst of {count}",
+            )
         wrong = np.flatnonzero(~np.array(self.predictions["correct"]))
         sure = np.array(self.predictions["probability"])[wrong]
-        text = f"{len(wrong):,} of {count} are wrong" if len(wrong) else f"all {count} are right"
+        text = (
+            f"{len(wrong):,} of {count} are wrong"
+            if len(wrong)
+            else f"all {count} are right"
+        )
         return wrong[np.argsort(-sure, kind="stable")], text
 
     def mistakes(self) -> "Figure":
@@ -80,11 +103,17 @@ class Evaluation:
 
     @property
     def text(self) -> str:
-        """A table of the classes, the worst first, and sentences about it and the mistakes."""
+        """A table of the classes, the worst first, and sentences about it and the
+        mistakes.
+        """
         order, sentence = self.worst
         if len(order) and "correct" in self.predictions:
-            worst = {name: values[order[0]] for name, values in self.predictions.items()}
-            about = "{file}, {prediction} {probability:.3f} instead of {truth}".format(**worst)
+            worst = {
+                name: values[order[0]] for name, values in self.predictions.items()
+            }
+            about = "{file}, {prediction} {probability:.3f} instead of {truth}".format(
+                **worst
+            )
             sentence += f"; the most confident: {about}"
         elif len(order):
             row = zip(self.predictions, self.predictions.rows()[order[0]], strict=True)
@@ -95,14 +124,17 @@ class Evaluation:
 
     def __repr__(self) -> str:
         count, calibrated = len(self.answers["id"]), self.metrics.get("calibrated")
-        text = f"{self.split:10} {console.numbers(self.metrics)}  ({count:,} examples)\n"
+        text = (
+            f"{self.split:10} {console.numbers(self.metrics)}  ({count:,} examples)\n"
+        )
         if calibrated:
             text += f"calibrated {console.numbers(calibrated)}  (as predicted)\n"
         return text + self.text
 
 
 def class_table(metrics: Mapping[str, Any], most: int = 15) -> str:
-    """A row for each class that has examples, that of the lowest F1 first; empty for other tasks.
+    """A row for each class that has examples, that of the lowest F1 first; empty for
+    other tasks.
 
     The last column is the class that is predicted most often instead, and how often.
     """
@@ -117,19 +149,36 @@ def class_table(metrics: Mapping[str, Any], most: int = 15) -> str:
     rows = sorted(rows, key=lambda row: row[2])
     if not rows:
         return ""
-    header = ["class", "examples", "f1", "precision", "recall", "most often confused with"]
-    more = f"\n... and {len(rows) - most:,} more, which are better" if len(rows) > most else ""
+    header = [
+        "class",
+        "examples",
+        "f1",
+        "precision",
+        "recall",
+        "most often confused with",
+    ]
+    more = (
+        f"\n... and {len(rows) - most:,} more, which are better"
+        if len(rows) > most
+        else ""
+    )
     return console.table(rows[:most], header, right=range(1, 5)) + more
 
 
 def notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
     """Lines about an accuracy that says little: of one class, or of few examples."""
-    sizes = {scores["examples"]: name for name, scores in metrics.get("per_class", {}).items()}
+    sizes = {
+        scores["examples"]: name
+        for name, scores in metrics.get("per_class", {}).items()
+    }
     if not sizes:
         return
     accuracy, count = metrics["accuracy"], metrics["examples"]
     if accuracy <= (share := max(sizes) / count) < 1:
-        yield f"{'note':10} no better than always predicting {sizes[max(sizes)]!r} ({share:.3f})"
+        yield (
+            f"{'note':10} no better than always predicting {sizes[max(sizes)]!r}"
+            f" ({share:.3f})"
+        )
     if count < 50:
         error = max(2 * math.sqrt(accuracy * (1 - accuracy) / count), 1 / count)
         few = f"only {count} {split} examples".replace(" data ", " ")
@@ -139,10 +188,11 @@ def notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
 def show(
     found: Evaluation, folder: Path, history: Mapping[str, list[float]] | None = None
 ) -> list[str]:
-    """Prints the text; writes `predictions.csv` and pictures into a directory; returns their names.
+    """Prints the text; writes `predictions.csv` and pictures into a directory; returns
+    their names.
 
-    Never fails, because the model is still to be exported: a note says what cannot be written.
-    Without a history, there are no curves, and the metrics are printed, too.
+    Never fails, because the model is still to be exported: a note says what cannot be
+    written. Without a history, there are no curves, and the metrics are printed, too.
     """
     written = []
     with _noted("predictions.csv"):
@@ -174,8 +224,8 @@ Examples = tuple[Mapping[str, Split], Callable[[int], str]]
 def splits(data: Any, task: Task) -> Examples:
     """The examples of data for a task: anything that `fit` takes as `data`, or a path.
 
-    Classes are matched by name. Raises UsageError if a class is unknown to the model, or if the
-    data is of another kind.
+    Classes are matched by name. Raises UsageError if a class is unknown to the model,
+    or if the data is of another kind.
     """
     names: Any = task.metadata.get("class_names")
     if isinstance(data, str | Path):
@@ -192,12 +242,21 @@ def splits(data: Any, task: Task) -> Examples:
             options["class_names"] = names
         source = registry.call("sources", name, options)
     own = list(source.info.class_names or ()) if names else []
-    wanted, image = task.metadata.get("image_dtype", "uint8"), source.info.fields.get("image")
-    cast = image and (image.dtype.name, wanted) == ("float32", "uint8") and _are_pixels(source)
+    wanted, image = (
+        task.metadata.get("image_dtype", "uint8"),
+        source.info.fields.get("image"),
+    )
+    cast = (
+        image
+        and (image.dtype.name, wanted) == ("float32", "uint8")
+        and _are_pixels(source)
+    )
     for name in own:
         if name not in names:
             hint = suggest(name, names)
-            raise UsageError(f"the data has a class {name!r}, unknown to the model; {hint}")
+            raise UsageError(
+                f"the data has a class {name!r}, unknown to the model; {hint}"
+            )
     numbers = np.array([names.index(name) for name in own])
 
     def decode(example: Example) -> Example:
@@ -210,24 +269,35 @@ def splits(data: Any, task: Task) -> Examples:
     try:
         specs = decoded_specs(source, matched)
     except (LookupError, ValueError):
-        taken = ", ".join(f"{x.name} {x.shape[1:]}" for x in tf.nest.flatten(task.inputs()))
-        fields = [f"{n} {s.shape}".removesuffix(" ()") for n, s in source.info.fields.items()]
+        taken = ", ".join(
+            f"{x.name} {x.shape[1:]}" for x in tf.nest.flatten(task.inputs())
+        )
+        fields = [
+            f"{n} {s.shape}".removesuffix(" ()") for n, s in source.info.fields.items()
+        ]
         has = ", ".join(sorted(field for field in fields if field != "id"))
-        message = f"the data does not fit the model, which takes {taken}; the data has {has}"
+        message = (
+            f"the data does not fit the model, which takes {taken}; the data has {has}"
+        )
         raise UsageError(message) from None
     if "image" in specs and specs["image"].dtype.name != wanted:
         given = f"the images are {specs['image'].dtype.name}; the model takes {wanted}"
-        raise UsageError(f"{given}; scale, round and convert them, or give the path of their files")
+        raise UsageError(
+            f"{given}; scale, round and convert them, or give the path of their files"
+        )
     found = {}
     for split in source.info.splits:
         name = split if len(source.info.splits) > 1 else "data"
-        columns = {name: v for name, v in source.columns(split).items() if name in specs}
+        columns = {
+            name: v for name, v in source.columns(split).items() if name in specs
+        }
         if own:
             labels = columns["label"]
             for at in np.flatnonzero((labels < 0) | (labels >= len(own))):
                 where = source.location(int(columns["id"][at]))
                 raise UsageError(
-                    f"the label of {where} must be from 0 to {len(own) - 1}; got {labels[at]}"
+                    f"the label of {where} must be from 0 to {len(own) - 1}; got"
+                    f" {labels[at]}"
                 )
             columns["label"] = numbers[labels]
         task.check(columns, name, source.location)
@@ -237,10 +307,18 @@ def splits(data: Any, task: Task) -> Examples:
 
 
 def _are_pixels(source: Source) -> bool:
-    """Whether images are whole numbers from 0 to 255; only 0 and 1 are probably scaled."""
-    batches = (batch for split in source.info.splits for batch in source.examples(split).batch(256))
+    """Whether images are whole numbers from 0 to 255; only 0 and 1 are
+    probably scaled.
+    """
+    batches = (
+        batch
+        for split in source.info.splits
+        for batch in source.examples(split).batch(256)
+    )
     images = (batch["image"].numpy() for batch in batches)
-    highest = [x.max() if (x == x.clip(0, 255).round()).all() else np.nan for x in images]
+    highest = [
+        x.max() if (x == x.clip(0, 255).round()).all() else np.nan for x in images
+    ]
     return bool(np.max(highest) > 1)
 
 
@@ -254,7 +332,9 @@ def evaluated(
         raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
     store = splits[name].store
     with decoder_warnings.held() as warned:
-        answers = evaluate.answers(model, task, batching.evaluation(splits[name], options))
+        answers = evaluate.answers(
+            model, task, batching.evaluation(splits[name], options)
+        )
     for note in warned.notes(store, locate) if isinstance(store, OnTheFly) else ():
         say(note.name, note)
     metrics = evaluate.measured(model, task, answers)
@@ -277,7 +357,8 @@ def evaluated_export(version: Path, data: Any, split: str | None) -> Evaluation:
         answer = served(**{name: inputs})
         if "prediction" in answer:
             return answer["prediction"][:, None]
-        # Logits up to a constant, on which neither the loss nor the calibration depends.
+        # Logits up to a constant, on which neither the loss nor the calibration
+        # depends.
         logits = tf.math.log(tf.maximum(answer["probabilities"], 1e-38))
         return logits * getattr(task, "temperature", 1.0)
 

@@ -34,12 +34,17 @@ _ENDS = 10  # first and last rows of a long table
 
 
 class Columns(dict[str, Any]):
-    """Name -> values, one for each row; shown as a table. `pandas.DataFrame(columns)` takes it."""
+    """Name -> values, one for each row; shown as a table. `pandas.DataFrame(columns)`
+    takes it.
+    """
 
     def rows(self) -> list[list[str]]:
         """The values as texts, numbers with at most six significant digits."""
         return [
-            [f"{value:.6g}" if isinstance(value, float) else str(value) for value in row]
+            [
+                f"{value:.6g}" if isinstance(value, float) else str(value)
+                for value in row
+            ]
             for row in zip(*self.values(), strict=True)
         ]
 
@@ -57,15 +62,17 @@ class Columns(dict[str, Any]):
 
 
 class Run:
-    """The result of `fit`, or of `Run.load`, which reads data and model when they are used.
+    """The result of `fit`, or of `Run.load`, which reads data and model when they are
+    used.
 
     Args:
         config: Options of the run.
         directory: Config, log, checkpoints, pictures, result.json.
         history: Metric -> value per epoch.
         result: The content of `result.json`; empty if the run is unfinished.
-        result_file: `result.json`: in `directory`, or in a temporary directory if that could not be
-            written; None if neither could, and in a worker that is not the chief.
+        result_file: `result.json`: in `directory`, or in a temporary directory if that
+            could not be written; None if neither could, and in a worker that is not the
+            chief.
         known: Values of the cached properties that this process already has.
     """
 
@@ -81,7 +88,8 @@ class Run:
         self.config, self.directory, self.result = config, directory, dict(result)
         self.history, self.result_file = Columns(history), result_file
         self.judged = split_names.judged(result)
-        """The split that the run is judged by: test, or else validation, or else train."""
+        """The split that the run is judged by: test, or else validation, or else train.
+        """
         self.test: dict[str, Any] = self.result.get(self.judged, {})
         """Metrics of that split."""
         self.export = Path(result["export"]) if result.get("export") else None
@@ -91,14 +99,17 @@ class Run:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Opens a run from its directory; it may be unfinished, and its data may be gone.
+        """Opens a run from its directory; it may be unfinished, and its data may be
+        gone.
 
         Raises UsageError if there is no run, or if one of its files is damaged.
         """
         run = RunDirectory(Path(path))
         if not run.config.is_file():
             raise UsageError(f"{path} is not a run: it has no config.json")
-        config = command_line.read(run.config, names_only=True)  # what it names may be gone
+        config = command_line.read(
+            run.config, names_only=True
+        )  # what it names may be gone
         try:
             lines = safe_io.read_text(run.log).splitlines() if run.log.exists() else []
             # Each begins with epoch, step and seconds; the last may be incomplete.
@@ -109,7 +120,9 @@ class Run:
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} is damaged: {reason(error)}") from None
         names = dict.fromkeys(name for epoch in epochs for name in list(epoch)[3:])
-        history = {n: [math.nan if e.get(n) is None else e[n] for e in epochs] for n in names}
+        history = {
+            n: [math.nan if e.get(n) is None else e[n] for e in epochs] for n in names
+        }
         return cls(config, run.path, history, files.expand_home(result), run.result)
 
     @functools.cached_property
@@ -147,12 +160,16 @@ class Run:
         try:
             return handoff.stored_network(self.config, self._files)
         except (OSError, ValueError, TypeError) as error:
-            raise UsageError(f"{self._files.model} cannot be opened: {reason(error)}") from None
+            raise UsageError(
+                f"{self._files.model} cannot be opened: {reason(error)}"
+            ) from None
 
     @functools.cached_property
     def model(self) -> "keras.Model":
-        """A plain Keras model, from raw inputs to probabilities or numbers: that of the file
-        `model.keras` in `directory`, in float32, or the latest weights of an unfinished run."""
+        """A plain Keras model, from raw inputs to probabilities or numbers: that of the
+        file `model.keras` in `directory`, in float32, or the latest weights of an
+        unfinished run.
+        """
         return self.network.plain()
 
     @property
@@ -176,77 +193,112 @@ class Run:
         """Measures the run on labelled data.
 
         Args:
-            data: Whatever `fit` takes as `data`, or a path of class folders or an `.npz` file.
-                Classes are matched by name. None: the data of the run.
-            split: One of the splits of the data; None: test, or else validation, or else all.
+            data: Whatever `fit` takes as `data`, or a path of class folders or an
+                `.npz` file. Classes are matched by name. None: the data of the run.
+            split: One of the splits of the data; None: test, or else validation, or
+                else all.
 
         Raises:
             UsageError: The data is gone or does not fit the model.
         """
         path = self.config.source.options.get("path")
-        if data is None and path and "trainer" not in vars(self) and not Path(path).exists():
+        if (
+            data is None
+            and path
+            and "trainer" not in vars(self)
+            and not Path(path).exists()
+        ):
             raise UsageError(
-                f"{path} cannot be read, because it is gone; restore it, or give labelled data: "
-                f"pipeline evaluate {self.directory} PATH, or run.evaluate(PATH)"
+                f"{path} cannot be read, because it is gone; restore it, or give"
+                f" labelled data: pipeline evaluate {self.directory} PATH, or"
+                " run.evaluate(PATH)"
             )
         task, network = self.task, self.trainer.model if data is None else self.network
         from pipeline.report import results
 
-        known = None if data is not None else (self.splits, self.trainer.data.source.location)
+        known = (
+            None
+            if data is not None
+            else (self.splits, self.trainer.data.source.location)
+        )
         found = known or results.splits(data, task)
         return results.evaluated(network, task, found, split, self.config.train)
 
     def predict(self, data: Any = None, /, **inputs: Any) -> Any:
-        """Returns the predictions of the model: `run.predict(images)` or `run.predict("photos")`.
+        """Returns the predictions of the model: `run.predict(images)` or
+        `run.predict("photos")`.
 
         Args:
-            data: An array of raw inputs, batch first; or files: a path, a pattern, a directory or a
-                list of them. With `inputs`, the name of a signature.
+            data: An array of raw inputs, batch first; or files: a path, a pattern, a
+                directory or a list of them. With `inputs`, the name of a signature.
             inputs: Arguments of the signature by name, as a client sends them.
 
         Returns:
-            Name -> array; for files, a table with a row for each, and `error` for unreadable files.
+            Name -> array; for files, a table with a row for each, and `error` for
+            unreadable files.
 
         Raises:
-            UsageError: There is no such signature or input, no file can be read, a server would
-                refuse the values, or conversion to uint8 would change them.
+            UsageError: There is no such signature or input, no file can be read, a
+                server would refuse the values, or conversion to uint8 would change
+                them.
         """
         offered = self.task.serve(self.network)
         import tensorflow as tf
 
         from pipeline.serving import file_predictions, signatures
 
-        known = {name: signatures.of_specs(specs) for name, (_, specs) in offered.items()}
+        known = {
+            name: signatures.of_specs(specs) for name, (_, specs) in offered.items()
+        }
 
         def ask(signature: str, /, **inputs: Any) -> dict[str, Any]:
             if signature not in offered:
-                raise UsageError(f"unknown signature {signature!r}; {suggest(signature, offered)}")
+                raise UsageError(
+                    f"unknown signature {signature!r}; {suggest(signature, offered)}"
+                )
             function, specs = offered[signature]
             values = signatures.tensors(known[signature], inputs)
             for name, field in known[signature].inputs.items():
-                if not tf.TensorShape(field.shape).is_compatible_with(values[name].shape):
-                    raise UsageError(f"{name} must be {field}; got {list(values[name].shape)}")
+                if not tf.TensorShape(field.shape).is_compatible_with(
+                    values[name].shape
+                ):
+                    raise UsageError(
+                        f"{name} must be {field}; got {list(values[name].shape)}"
+                    )
             try:
-                answers = function(*(tf.constant(values[s.name], s.dtype) for s in specs))
+                answers = function(
+                    *(tf.constant(values[s.name], s.dtype) for s in specs)
+                )
             except tf.errors.InvalidArgumentError as error:
                 invalid = signatures.INVALID_ARGUMENT
-                raise signatures.ServingError("the model", invalid, error.message) from None
-            return signatures.answer({name: one.numpy() for name, one in answers.items()})
+                raise signatures.ServingError(
+                    "the model", invalid, error.message
+                ) from None
+            return signatures.answer(
+                {name: one.numpy() for name, one in answers.items()}
+            )
 
         if inputs:
             return ask(data or "serving_default", **inputs)
         words = [data] if isinstance(data, str | Path) else data
-        if not isinstance(words, list) or not all(isinstance(w, str | Path) for w in words):
+        if not isinstance(words, list) or not all(
+            isinstance(w, str | Path) for w in words
+        ):
             (name,) = known["serving_default"].inputs
             return ask("serving_default", **{name: data})
         names = self.task.metadata.get("feature_names")
         client = SimpleNamespace(
-            metadata=lambda: known, predict=ask, model=self.directory, feature_names=names
+            metadata=lambda: known,
+            predict=ask,
+            model=self.directory,
+            feature_names=names,
         )
         rows = list(file_predictions.predict(client, words))
         found = dict.fromkeys(name for row in rows for name in row)
         if not found.keys() - {"file", "row", "error"}:
-            raise UsageError(f"no file can be read; {rows[0]['file']}: {rows[0]['error']}")
+            raise UsageError(
+                f"no file can be read; {rows[0]['file']}: {rows[0]['error']}"
+            )
         return Columns({name: [row.get(name) for row in rows] for name in found})
 
     def plot(self) -> "Figure":
@@ -256,12 +308,19 @@ class Run:
         return pictures.curves(self.history)
 
     def mistakes(self) -> "Figure":
-        """A figure of the worst predictions; `evaluation.predictions` has all of them."""
+        """A figure of the worst predictions; `evaluation.predictions` has
+        all of them.
+        """
         return self.evaluation.mistakes()
 
     def __repr__(self) -> str:
-        done = f"{len(self.history.get('loss', ())):,} of {self.config.train.epochs:,} epochs"
-        lines = [f"training   unfinished: {done}; fit(..., run_directory=...) continues"]
+        done = (
+            f"{len(self.history.get('loss', ())):,} of {self.config.train.epochs:,}"
+            " epochs"
+        )
+        lines = [
+            f"training   unfinished: {done}; fit(..., run_directory=...) continues"
+        ]
         if self.result:
             tested = f"{self.judged:10} {numbers(self.test)}"
             lines = [f"training   {done}", tested, f"export     {self.export}"]
@@ -273,5 +332,7 @@ class Run:
         matrix = self.directory.glob("confusion_matrix.png")
         shown = [pictures.png(self.plot()), *(path.read_bytes() for path in matrix)]
         encoded = (base64.b64encode(png).decode() for png in shown)
-        images = (f'<img height="300" src="data:image/png;base64,{one}">' for one in encoded)
+        images = (
+            f'<img height="300" src="data:image/png;base64,{one}">' for one in encoded
+        )
         return f"<pre>{html.escape(repr(self))}</pre>{''.join(images)}"

@@ -38,31 +38,35 @@ class Cluster:
     def meet(self, seconds: float, token: str) -> None:
         """Waits until every worker has reached every other, with the same `token`.
 
-        TensorFlow itself waits silently for an hour for a missing worker, and forever for a worker
-        with another number of steps.
+        TensorFlow itself waits silently for an hour for a missing worker, and forever
+        for a worker with another number of steps.
 
-        Raises UsageError naming the workers that are missing after `seconds`, or whose token
-        differs.
+        Raises UsageError naming the workers that are missing after `seconds`, or whose
+        token differs.
         """
         others = set(range(len(self.workers))) - {self.index}
         reached, heard = set[int](), dict[int, str]()
         end = time.monotonic() + seconds
         with self._listening() as listening:
             while reached != others or set(heard) != others:
-                reached |= {index for index in others - reached if self._call(index, token)}
+                reached |= {
+                    index for index in others - reached if self._call(index, token)
+                }
                 heard |= _answer(listening)
                 if time.monotonic() > end:
                     absent = sorted(others - (reached & set(heard)))
                     missing = ", ".join(map(self.name, absent))
                     raise UsageError(
-                        f"TF_CONFIG: {missing} did not respond within {seconds:g} seconds; start "
-                        "all workers together, or increase --runtime.worker-timeout"
+                        f"TF_CONFIG: {missing} did not respond within {seconds:g}"
+                        " seconds; start all workers together, or increase"
+                        " --runtime.worker-timeout"
                     )
 
         if different := sorted(index for index in others if heard[index] != token):
             names = ", ".join(map(self.name, different))
             raise UsageError(
-                f"TF_CONFIG: {names} was started with other options; use the same for all workers"
+                f"TF_CONFIG: {names} was started with other options; use the same for"
+                " all workers"
             )
 
     def _listening(self) -> socket.socket:
@@ -71,13 +75,16 @@ class Cluster:
             return socket.create_server(("", int(port)), backlog=len(self.workers))
         except (OSError, OverflowError) as error:
             raise UsageError(
-                f"TF_CONFIG: {self.name(self.index)}, this process, cannot use its port: {error}"
+                f"TF_CONFIG: {self.name(self.index)}, this process, cannot use its"
+                f" port: {error}"
             ) from None
 
     def _call(self, index: int, token: str) -> bool:
         host, _, port = self.workers[index].rpartition(":")
         try:
-            with socket.create_connection((host, int(port)), timeout=_POLL) as connection:
+            with socket.create_connection(
+                (host, int(port)), timeout=_POLL
+            ) as connection:
                 connection.sendall(f"{self.index} {token}\n".encode())
         except OSError:
             return False
@@ -117,28 +124,32 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
         address = own[task["index"]]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UsageError(
-            'TF_CONFIG must be {"cluster": {"worker": ["host0:port", "host1:port"]}, '
-            '"task": {"type": "worker", "index": 0}}, with different chief and worker tasks only'
+            'TF_CONFIG must be {"cluster": {"worker": ["host0:port", "host1:port"]},'
+            ' "task": {"type": "worker", "index": 0}}, with different chief and worker'
+            " tasks only"
         ) from None
     return Cluster(workers, workers.index(address)) if len(workers) > 1 else None
 
 
 def of_run(config: Config) -> Cluster | None:
-    """The workers of TF_CONFIG; raises UsageError if this run does not support several."""
+    """The workers of TF_CONFIG; raises UsageError if this run does not
+    support several.
+    """
     workers = read()
     if workers and config.train.engine == "model_fit":
         raise UsageError(
-            "TF_CONFIG names several workers, but Keras's fit crashes with more than one; "
-            "use --train.engine gradient_tape"
+            "TF_CONFIG names several workers, but Keras's fit crashes with more than"
+            " one; use --train.engine gradient_tape"
         )
     if workers and config.clean.enabled:
         raise UsageError(
-            "TF_CONFIG names several workers, which must exclude the same examples: run "
-            "python -m pipeline.clean once, and use its --clean.manifest for all of them"
+            "TF_CONFIG names several workers, which must exclude the same examples: run"
+            " python -m pipeline.clean once, and use its --clean.manifest for all of"
+            " them"
         )
     if workers and (config.run_directory is None or config.dry_run):
         raise UsageError(
-            "TF_CONFIG names several workers, which need a common run: set --run-directory to a "
-            "directory on a shared disk, without --dry-run"
+            "TF_CONFIG names several workers, which need a common run: set"
+            " --run-directory to a directory on a shared disk, without --dry-run"
         )
     return workers

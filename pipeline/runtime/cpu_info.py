@@ -29,11 +29,13 @@ def value(name: str) -> str:
 
 @contextlib.contextmanager
 def onednn() -> Iterator[None]:
-    """TensorFlow uses oneDNN if it is imported inside, unless the user has decided otherwise.
+    """TensorFlow uses oneDNN if it is imported inside, unless the user has decided
+    otherwise.
 
-    By itself, it does so only on CPUs with, say, AVX-512 VNNI. On one with AVX2 but no AVX-512,
-    `convnet` trains 1.7 times as fast with oneDNN, and `lenet` 4 times. Other processes do not
-    inherit this: on that CPU, an exported model needs 14 ms for a single image, not 1.
+    By itself, it does so only on CPUs with, say, AVX-512 VNNI. On one with AVX2 but no
+    AVX-512, `convnet` trains 1.7 times as fast with oneDNN, and `lenet` 4 times. Other
+    processes do not inherit this: on that CPU, an exported model needs 14 ms for a
+    single image, not 1.
     """
     is_ours = _ONEDNN not in os.environ and "avx2" in flags()
     if is_ours:

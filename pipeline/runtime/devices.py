@@ -1,4 +1,6 @@
-"""The GPUs of this process and their memory, and the distribution strategy on its devices."""
+"""The GPUs of this process and their memory, and the distribution strategy on its
+devices.
+"""
 
 import contextlib
 import functools
@@ -23,9 +25,9 @@ _TOO_LATE = "start a new process (in a notebook: restart the kernel)"
 def claim(options: config.Runtime) -> None:
     """Makes the GPUs of the run visible to TensorFlow and limits their memory.
 
-    Without `gpu_memory`, memory growth is enabled. TensorFlow allows only one of the two, and
-    growth only for all GPUs at once (tensorflow#38367). Raises UsageError if the GPUs do not exist,
-    or this process already uses others or other limits.
+    Without `gpu_memory`, memory growth is enabled. TensorFlow allows only one of the
+    two, and growth only for all GPUs at once (tensorflow#38367). Raises UsageError if
+    the GPUs do not exist, or this process already uses others or other limits.
     """
     gpus = tf.config.list_physical_devices("GPU")
     if options.require_gpu and not gpus:
@@ -50,9 +52,11 @@ def claim(options: config.Runtime) -> None:
 
 
 def memory() -> int:
-    """Bytes that the run may use on the smallest of its GPUs; 0 without a GPU, or if unknown.
+    """Bytes that the run may use on the smallest of its GPUs; 0 without a GPU, or if
+    unknown.
 
-    TensorFlow's own list of devices with their memory would initialize all GPUs, even hidden ones.
+    TensorFlow's own list of devices with their memory would initialize all GPUs, even
+    hidden ones.
     """
     gpus = tf.config.get_visible_devices("GPU")
     limits = [tf.config.get_logical_device_configuration(gpu) for gpu in gpus]
@@ -64,22 +68,30 @@ def memory() -> int:
 
 
 def _chosen(options: config.Runtime, gpus: list[Any]) -> list[Any]:
-    """The GPUs to use, in TensorFlow's order; of several, those with the most free memory."""
+    """The GPUs to use, in TensorFlow's order; of several, those with the most free
+    memory.
+    """
     if options.devices == "cpu" or (not gpus and options.devices == "auto"):
         return []
     numbers: Sequence[int] = parse_devices(options.devices) or range(len(gpus))
     wanted = len(numbers) if options.replicas == "auto" else options.replicas
     if max(numbers) >= len(gpus):
-        raise UsageError(f"--runtime.devices {options.devices}: TensorFlow sees {len(gpus)} GPUs")
+        raise UsageError(
+            f"--runtime.devices {options.devices}: TensorFlow sees {len(gpus)} GPUs"
+        )
     if wanted > len(numbers):
-        raise UsageError(f"--runtime.replicas {wanted}: TensorFlow sees {len(gpus)} GPUs")
+        raise UsageError(
+            f"--runtime.replicas {wanted}: TensorFlow sees {len(gpus)} GPUs"
+        )
     if wanted < len(numbers) and (memory := gpu_info.memory(len(gpus))):
         numbers = sorted(numbers, key=lambda number: -memory[number].free)
     return [gpus[number] for number in sorted(numbers[:wanted])]
 
 
 def _let_grow(gpus: list[Any]) -> None:
-    with contextlib.suppress(RuntimeError):  # TensorFlow has already initialized its devices
+    with contextlib.suppress(
+        RuntimeError
+    ):  # TensorFlow has already initialized its devices
         for gpu in gpus:
             # The limit of an earlier run in this process rules out growth.
             if not tf.config.get_logical_device_configuration(gpu):
@@ -118,10 +130,15 @@ def choose(
     """
     if cluster:
         return _several_machines(options, cluster, token)
-    gpus, there = tf.config.get_visible_devices("GPU"), tf.config.list_physical_devices("GPU")
+    gpus, there = (
+        tf.config.get_visible_devices("GPU"),
+        tf.config.list_physical_devices("GPU"),
+    )
     count = max(len(gpus), 1) if options.replicas == "auto" else options.replicas
     if gpus:
-        name = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "GPU")
+        name = tf.config.experimental.get_device_details(gpus[0]).get(
+            "device_name", "GPU"
+        )
         value = f"{count} GPUs {name}, mirrored" if count > 1 else f"GPU {name}"
         numbers = ", ".join(str(there.index(gpu)) for gpu in gpus[:count])
         reason = f"number {numbers}; TensorFlow sees {len(there)}"
@@ -142,34 +159,39 @@ def _several_machines(
 ) -> tuple[tf.distribute.Strategy, Decision]:
     if options.replicas != "auto":
         raise UsageError(
-            f"--runtime.replicas {options.replicas}: with TF_CONFIG, each worker uses all of its "
-            "GPUs, or its CPU; use --runtime.replicas auto"
+            f"--runtime.replicas {options.replicas}: with TF_CONFIG, each worker uses"
+            " all of its GPUs, or its CPU; use --runtime.replicas auto"
         )
     cluster.meet(options.worker_timeout, token)
     with signals.keep_handlers():
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     value = f"{len(cluster.workers)} workers, {strategy.num_replicas_in_sync} replicas"
-    return strategy, Decision("device", value, f"TF_CONFIG; this is {cluster.name(cluster.index)}")
+    return strategy, Decision(
+        "device", value, f"TF_CONFIG; this is {cluster.name(cluster.index)}"
+    )
 
 
 def _divide_cpu(count: int) -> None:
     """Creates logical devices of the CPU, which share its threads and memory.
 
-    TensorFlow can create them only once, so enough are created for later runs in this process.
+    TensorFlow can create them only once, so enough are created for later runs in this
+    process.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
     there = len(tf.config.get_logical_device_configuration(cpu) or ())
     if there >= count:
         return
-    parts = [tf.config.LogicalDeviceConfiguration()] * max(count, min(os.cpu_count() or 1, 8))
+    parts = [tf.config.LogicalDeviceConfiguration()] * max(
+        count, min(os.cpu_count() or 1, 8)
+    )
     try:
         tf.config.set_logical_device_configuration(cpu, parts)
     except RuntimeError:
         there = len(tf.config.list_logical_devices("CPU"))
         if there < count:
             raise UsageError(
-                f"--runtime.replicas {count}: this process has already started with {there} CPU "
-                f"devices; {_TOO_LATE}"
+                f"--runtime.replicas {count}: this process has already started with"
+                f" {there} CPU devices; {_TOO_LATE}"
             ) from None
 
 

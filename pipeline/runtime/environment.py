@@ -60,10 +60,13 @@ class Runtime:
         return dataclasses.replace(self, decisions=made)
 
 
-def start(options: config.Runtime, cluster: Cluster | None = None, token: str = "") -> Runtime:
+def start(
+    options: config.Runtime, cluster: Cluster | None = None, token: str = ""
+) -> Runtime:
     """Imports TensorFlow, sets the seeds, chooses devices, precision and XLA.
 
-    The precision `auto` means float32 until a trial has shown that a 16-bit policy is faster.
+    The precision `auto` means float32 until a trial has shown that a 16-bit policy is
+    faster.
 
     Raises UsageError if the devices do not support the options.
     """
@@ -73,7 +76,8 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
         raise UsageError(f"--runtime.{flag}: no GPU can be used: {why}")
     _keep_freed_memory()
     settings = _settings_of_user()
-    # Frees the graphs of earlier runs in this process; freeing many at once later takes seconds.
+    # Frees the graphs of earlier runs in this process; freeing many at once later takes
+    # seconds.
     gc.collect()
     seen = import_tensorflow()
     import keras
@@ -84,8 +88,9 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
 
     if tf.distribute.has_strategy():
         raise UsageError(
-            "fit was called in the scope of a tf.distribute strategy; call it outside, and set "
-            "--runtime.replicas to the number of devices: a run creates its strategy"
+            "fit was called in the scope of a tf.distribute strategy; call it outside,"
+            " and set --runtime.replicas to the number of devices: a run creates its"
+            " strategy"
         )
     devices.claim(options)
     gpus = tf.config.get_visible_devices("GPU")
@@ -101,7 +106,9 @@ def start(options: config.Runtime, cluster: Cluster | None = None, token: str = 
     if not seen and (why := missing_gpu()):
         decisions.append(Decision("GPU", "not used", why))
     if not gpus and "avx2" in cpu_info.flags() and not cpu_info.has_onednn():
-        reason = "slower; set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow or Keras is imported"
+        reason = (
+            "slower; set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow or Keras is imported"
+        )
         decisions.append(Decision("oneDNN", "off", reason))
     if options.precision != "auto":
         decisions.append(Decision("precision", precision, "requested"))
@@ -123,18 +130,25 @@ def _settings_of_user() -> list[tuple[str, str, str]]:
     wanted = {"floatx": "float32", "image_data_format": "channels_last"}
     settings = {name: getattr(keras.config, name)() for name in wanted}
     return [
-        (name.replace("image_", ""), value, f"instead of {settings[name]}: a run needs it")
+        (
+            name.replace("image_", ""),
+            value,
+            f"instead of {settings[name]}: a run needs it",
+        )
         for name, value in wanted.items()
         if settings[name] != value
     ]
 
 
 def import_tensorflow() -> bool:
-    """Imports TensorFlow and Keras with fixed settings; returns whether TensorFlow sees a GPU."""
+    """Imports TensorFlow and Keras with fixed settings; returns whether TensorFlow sees
+    a GPU.
+    """
     if "tensorflow" not in sys.modules:
         # Numbers GPUs as nvidia-smi does; by default, CUDA orders them by speed.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
-    # Hides INFO and WARNING: tf.data also logs, as warnings, errors that we report in one line.
+    # Hides INFO and WARNING: tf.data also logs, as warnings, errors that we report in
+    # one line.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if not files.has_home():  # TensorFlow would create a directory named ~
         os.environ.setdefault("KERAS_HOME", str(files.temporary_home() / "keras"))
@@ -149,22 +163,27 @@ def import_tensorflow() -> bool:
     # A result must not depend on ~/.keras/keras.json.
     keras.config.set_floatx("float32")
     keras.config.set_image_data_format("channels_last")
-    tf.get_logger().setLevel("WARNING")  # no "Assets written to: ..." with a temporary path
+    tf.get_logger().setLevel(
+        "WARNING"
+    )  # no "Assets written to: ..." with a temporary path
     return bool(seen)
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """For imports: modules are not garbage, and looking for it takes a quarter of their time."""
+    """For imports: modules are not garbage, and looking for it takes a quarter of their
+    time.
+    """
     was_enabled, is_first = gc.isenabled(), "tensorflow" not in sys.modules
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
-            # Excludes what was imported from all collections: each would take 0.2 s, and the one at
-            # the end of the process 0.9 s. A notebook may have data that must be collected later;
-            # there, everything is moved to the oldest generation without being looked at.
+            # Excludes what was imported from all collections: each would take 0.2 s,
+            # and the one at the end of the process 0.9 s. A notebook may have data that
+            # must be collected later; there, everything is moved to the oldest
+            # generation without being looked at.
             if is_first:
                 gc.freeze()
                 if hasattr(sys, "ps1"):
@@ -173,10 +192,11 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _keep_freed_memory() -> None:
-    """Lets glibc reuse freed blocks below a gibibyte instead of returning them to the kernel.
+    """Lets glibc reuse freed blocks below a gibibyte instead of returning them to the
+    kernel.
 
-    For 64 images of 224 pixels, returning the memory and getting it back takes 13 ms per batch
-    instead of 2. One arena, so that threads reuse each other's memory.
+    For 64 images of 224 pixels, returning the memory and getting it back takes 13 ms
+    per batch instead of 2. One arena, so that threads reuse each other's memory.
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, 2**30)

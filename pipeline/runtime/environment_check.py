@@ -1,7 +1,8 @@
-"""Checks whether this machine can train and export: packages, CUDA, CPU, memory and disk.
+"""Checks whether this machine can train and export: packages, CUDA, CPU, memory and
+disk.
 
-TensorFlow is imported in a separate process, so that a broken installation is reported like
-everything else.
+TensorFlow is imported in a separate process, so that a broken installation is reported
+like everything else.
 """
 
 import dataclasses
@@ -23,18 +24,22 @@ from pipeline.utils.console import counted
 
 _PYTHONS = ((3, 11), (3, 13))  # oldest and newest supported version
 # Each of them installs the module `tensorflow`.
-_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-gpu", "tensorflow-intel", "tf-nightly")
+_TENSORFLOWS = (
+    "tensorflow",
+    "tensorflow-cpu",
+    "tensorflow-gpu",
+    "tensorflow-intel",
+    "tf-nightly",
+)
 _ISA = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
 _LEAST_MEMORY, _LEAST_DISK = 2 << 30, 1 << 30  # bytes
 _NO_AVX = "use a CPU with AVX, which TensorFlow requires"
 _TIMEOUT = 300  # seconds
 _PROBE = """
-import json, tensorflow as tf, keras
-gpus = tf.config.list_physical_devices("GPU")
-details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-names = [[d.get("device_name", "GPU"), d.get("compute_capability", (0, 0))] for d in details]
-print(json.dumps(names))
-"""
+import json, tensorflow as tf, keras gpus = tf.config.list_physical_devices("GPU")
+details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus] names =
+[[d.get("device_name", "GPU"), d.get("compute_capability", (0, 0))] for d in details]
+print(json.dumps(names)) """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +76,9 @@ def check() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Versions, several installed TensorFlows, and what the packages require of each other."""
+    """Versions, several installed TensorFlows, and what the packages require of each
+    other.
+    """
     from packaging.requirements import Requirement
 
     found = {name: version for name in _TENSORFLOWS if (version := installed(name))}
@@ -89,8 +96,13 @@ def _packages() -> Iterator[Finding]:
             version = versions.get(needed.name) or installed(needed.name)
             if needed.marker and not needed.marker.evaluate():
                 continue
-            if version is None or not needed.specifier.contains(version, prereleases=True):
-                value = f"{version or 'not installed'}, but {name} needs {needed.specifier or 'it'}"
+            if version is None or not needed.specifier.contains(
+                version, prereleases=True
+            ):
+                value = (
+                    f"{version or 'not installed'}, but {name} needs"
+                    f" {needed.specifier or 'it'}"
+                )
                 remedy = f"pip install '{needed.name}{needed.specifier}'"
                 yield Finding(needed.name, value, "error", remedy)
 
@@ -115,7 +127,9 @@ def _tensorflow() -> Iterator[Finding]:
         seen = json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         remedy = "run `nvidia-smi`: the driver may be hanging"
-        yield Finding("import tensorflow", f"no result in {_TIMEOUT} s", "error", remedy)
+        yield Finding(
+            "import tensorflow", f"no result in {_TIMEOUT} s", "error", remedy
+        )
     except (ValueError, IndexError):
         value = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
         if done.returncode < 0:
@@ -129,18 +143,26 @@ def _tensorflow() -> Iterator[Finding]:
 
 
 def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
-    """The driver and libraries, which are required only if there is a driver, and the GPUs."""
+    """The driver and libraries, which are required only if there is a driver, and the
+    GPUs.
+    """
     yield Finding("NVIDIA driver", gpu_info.driver_version() or "not found")
-    yield Finding("CUDA libraries", "missing" if gpu_info.missing_libraries() else "found")
+    yield Finding(
+        "CUDA libraries", "missing" if gpu_info.missing_libraries() else "found"
+    )
     if not gpus and (problem := gpu_info.missing_gpu()):
         yield Finding("GPU", "not used", "warning", problem)
     elif not gpus:
-        yield Finding("GPU", f"none, training uses the CPU: {gpu_info.none_here() or '-'}")
+        yield Finding(
+            "GPU", f"none, training uses the CPU: {gpu_info.none_here() or '-'}"
+        )
     memory = gpu_info.memory(len(gpus))
     for number, (name, (major, minor)) in enumerate(gpus):
         value = f"{name}, compute capability {major}.{minor}"
         if memory:
-            value += f", {_gib(memory[number].free)} of {_gib(memory[number].total)} free"
+            value += (
+                f", {_gib(memory[number].free)} of {_gib(memory[number].total)} free"
+            )
         yield Finding(f"GPU {number}", value)
 
 
@@ -158,7 +180,11 @@ def _machine() -> Iterator[Finding]:
     name = cpu_info.value("model name") or platform.machine()
     value = f"{name}, {counted(cpu_info.cores(), 'core')}; {', '.join(known)}"
     without = [name for name in ("avx", "avx2") if flags and name not in flags]
-    slow = ("avx2" in without, "warning", "use a CPU with AVX2: training is slow without it")
+    slow = (
+        "avx2" in without,
+        "warning",
+        "use a CPU with AVX2: training is slow without it",
+    )
     yield _judged("CPU", value, ("avx" in without, "error", _NO_AVX), slow)
     memory = psutil.virtual_memory()
     value = f"{_gib(memory.available)} of {_gib(memory.total)} available"

@@ -1,4 +1,6 @@
-"""Information about the GPUs without TensorFlow: whether there are any, their memory, problems."""
+"""Information about the GPUs without TensorFlow: whether there are any, their memory,
+problems.
+"""
 
 import contextlib
 import ctypes
@@ -11,14 +13,24 @@ from typing import NamedTuple
 
 # Device nodes of the drivers: NVIDIA, NVIDIA under WSL, AMD.
 _NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-_QUERY = ("nvidia-smi", "--query-gpu=memory.free,memory.total", "--format=csv,noheader,nounits")
+_QUERY = (
+    "nvidia-smi",
+    "--query-gpu=memory.free,memory.total",
+    "--format=csv,noheader,nounits",
+)
 _TIMEOUT = 20  # seconds; the driver may have to wake up
 _DRIVER = Path("/proc/driver/nvidia/version")
 # The libraries of the driver and of TensorFlow 2.21.
 _LIBRARIES = (
-    "libcuda.so.1", "libcudart.so.12", "libcublas.so.12", "libcufft.so.11", "libcusolver.so.11",
-    "libcusparse.so.12", "libcudnn.so.9", "libnccl.so.2",
-)  # fmt: skip
+    "libcuda.so.1",
+    "libcudart.so.12",
+    "libcublas.so.12",
+    "libcufft.so.11",
+    "libcusolver.so.11",
+    "libcusparse.so.12",
+    "libcudnn.so.9",
+    "libnccl.so.2",
+)
 # https://docs.nvidia.com/deploy/cuda-compatibility/: the first driver of CUDA 12.
 _OLDEST_DRIVER = 525
 
@@ -31,7 +43,9 @@ class Memory(NamedTuple):
 
 
 def none_here() -> str | None:
-    """Why no GPU can be used, as far as this is known without TensorFlow; None otherwise."""
+    """Why no GPU can be used, as far as this is known without TensorFlow; None
+    otherwise.
+    """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return "$CUDA_VISIBLE_DEVICES hides all of them"
     if sys.platform == "linux" and not any(os.path.exists(node) for node in _NODES):
@@ -40,7 +54,9 @@ def none_here() -> str | None:
 
 
 def memory(count: int) -> list[Memory]:
-    """Memory of the `count` GPUs that TensorFlow sees, in order; empty if it is unknown."""
+    """Memory of the `count` GPUs that TensorFlow sees, in order; empty if it is
+    unknown.
+    """
     try:
         process = subprocess.run(
             _QUERY, capture_output=True, text=True, timeout=_TIMEOUT, check=True
@@ -68,34 +84,48 @@ def driver_version() -> str | None:
 
 
 def missing_libraries() -> str | None:
-    """The libraries that cannot be opened, with the remedy; None if all of them can be."""
+    """The libraries that cannot be opened, with the remedy; None if all of
+    them can be.
+    """
     missing = [name for name in _LIBRARIES if not _opens(name)]
     if "libcuda.so.1" in missing:
         return "libcuda.so.1 cannot be opened: install the driver's user library"
     if missing:
-        return f"{', '.join(missing)} cannot be opened: pip install 'tensorflow[and-cuda]'"
+        return (
+            f"{', '.join(missing)} cannot be opened: pip install 'tensorflow[and-cuda]'"
+        )
     return None
 
 
 def missing_gpu() -> str | None:
-    """One line with the remedy for a GPU that cannot be used; None if there is no driver."""
+    """One line with the remedy for a GPU that cannot be used; None if there is no
+    driver.
+    """
     version = driver_version()
     if version is None:
         return None
     found = f"the NVIDIA driver {version} is installed"
     major = version.partition(".")[0]
     if major.isdecimal() and int(major) < _OLDEST_DRIVER:
-        return f"{found}, but CUDA 12 needs {_OLDEST_DRIVER} or later: update the driver"
+        return (
+            f"{found}, but CUDA 12 needs {_OLDEST_DRIVER} or later: update the driver"
+        )
     if problem := missing_libraries():
         return f"{found}, but {problem}"
-    return f"{found} and its libraries can be opened; check `nvidia-smi` and $CUDA_VISIBLE_DEVICES"
+    return (
+        f"{found} and its libraries can be opened; check `nvidia-smi` and"
+        " $CUDA_VISIBLE_DEVICES"
+    )
 
 
 def _opens(name: str) -> bool:
     """Whether a library is found by the linker or in NVIDIA's Python packages."""
     spec = importlib.util.find_spec("nvidia")
     folders = (spec and spec.submodule_search_locations) or ()
-    for path in [name, *(str(p) for folder in folders for p in Path(folder).glob(f"*/lib/{name}"))]:
+    for path in [
+        name,
+        *(str(p) for folder in folders for p in Path(folder).glob(f"*/lib/{name}")),
+    ]:
         with contextlib.suppress(OSError):
             ctypes.CDLL(path)
             return True

@@ -9,15 +9,24 @@ from contextlib import AbstractContextManager, contextmanager
 from pipeline.runtime.gpu_info import none_here
 
 # Printed on every start of TensorFlow.
-_START = ("All log messages before absl::InitializeLog", "oneDNN custom operations are on")
+_START = (
+    "All log messages before absl::InitializeLog",
+    "oneDNN custom operations are on",
+)
 # Printed if there is no GPU; otherwise these are real errors.
-_NO_GPU = ("failed call to cuInit", "Cannot dlopen some GPU libraries", "Skipping registering GPU")
+_NO_GPU = (
+    "failed call to cuInit",
+    "Cannot dlopen some GPU libraries",
+    "Skipping registering GPU",
+)
 
 _TURN = threading.RLock()
 
 
 class Lines:
-    """What native code wrote: `dropped` has the lines that were not printed, at the end."""
+    """What native code wrote: `dropped` has the lines that were not printed, at the
+    end.
+    """
 
     def __init__(self, descriptor: int | None = None) -> None:
         self.dropped: list[str] = []
@@ -36,16 +45,17 @@ def of_start() -> AbstractContextManager[Lines]:
 
 @contextmanager
 def held(lines: tuple[str, ...]) -> Iterator[Lines]:
-    """Collects what C++ code writes to file descriptor 2, and prints it without certain lines.
+    """Collects what C++ code writes to file descriptor 2, and prints it without certain
+    lines.
 
-    `lines` has parts of the lines to drop. `TF_CPP_MIN_LOG_LEVEL` is not enough: level 3 hides real
-    errors but not the oneDNN notice, and decoders ignore it.
+    `lines` has parts of the lines to drop. `TF_CPP_MIN_LOG_LEVEL` is not enough: level
+    3 hides real errors but not the oneDNN notice, and decoders ignore it.
     """
     if sys.stderr is None:
         yield Lines()
         return
-    # One thread at a time replaces the descriptor. The file is in memory, as a container may have
-    # no writable directory.
+    # One thread at a time replaces the descriptor. The file is in memory, as a
+    # container may have no writable directory.
     with _TURN, open(os.memfd_create("stderr"), "w+b") as file:
         sys.stderr.flush()
         saved = os.dup(2)

@@ -19,7 +19,9 @@ STEP = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 class RunDirectory:
     """The files of one run; a directory with a `config.json` is a run."""
 
-    def __init__(self, path: Path, changes: Sequence[resume_policy.Change] = ()) -> None:
+    def __init__(
+        self, path: Path, changes: Sequence[resume_policy.Change] = ()
+    ) -> None:
         self.path = path
         self.changes = changes
         """Options that differ from the original ones, accepted by `--force`."""
@@ -46,16 +48,21 @@ class RunDirectory:
 def steps(checkpoints: Path) -> list[int]:
     """The steps of the checkpoints in a directory, in ascending order."""
     found = (path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name))
-    return sorted(int(path.name.removeprefix("step-")) for path in found if path.is_dir())
+    return sorted(
+        int(path.name.removeprefix("step-")) for path in found if path.is_dir()
+    )
 
 
 @contextlib.contextmanager
 def opened(config: Config) -> Iterator[RunDirectory]:
-    """The run directory of this config, locked: the given one, new or resumed, or the next free.
+    """The run directory of this config, locked: the given one, new or resumed, or the
+    next free.
 
-    Files that killed processes left unfinished there, or beside the exported models, are removed.
+    Files that killed processes left unfinished there, or beside the exported models,
+    are removed.
 
-    Raises UsageError if another process uses it, or has started another run there meanwhile.
+    Raises UsageError if another process uses it, or has started another run there
+    meanwhile.
     """
     if config.run_directory is not None:
         config.run_directory.mkdir(parents=True, exist_ok=True)
@@ -79,17 +86,21 @@ def continued(config: Config) -> Config:
     """
     if config.planned.get("source") == "":
         raise UsageError(
-            f"the recipe {config.recipe!r} has no data; give the path of your images in its place: "
-            "python -m pipeline.fit PATH"
+            f"the recipe {config.recipe!r} has no data; give the path of your images in"
+            " its place: python -m pipeline.fit PATH"
         )
     if config.run_directory is None:
         return config
-    with contextlib.suppress(OSError, LookupError, ValueError, TypeError):  # `changes` tells why
+    with contextlib.suppress(
+        OSError, LookupError, ValueError, TypeError
+    ):  # `changes` tells why
         before = safe_io.read_json(RunDirectory(config.run_directory).config)
         for place, reason in files.expand_home(before)["planned"].items():
             section, _, option = place.partition(".")
             part = before[section]
-            value = part[option] if option else {n: part[n] for n in ("name", "options")}
+            value = (
+                part[option] if option else {n: part[n] for n in ("name", "options")}
+            )
             config = config.chosen(place, value, reason)
     return config
 
@@ -97,28 +108,35 @@ def continued(config: Config) -> Config:
 def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
     """The original metadata of a run; the given metadata if the run is new.
 
-    Raises UsageError if they differ by more than rounding errors: in classes, sizes or means.
+    Raises UsageError if they differ by more than rounding errors: in classes, sizes or
+    means.
     """
     run = RunDirectory(path) if path else None
     if run is None or not run.metadata.exists():
         return metadata
     try:
         before = safe_io.read_json(run.metadata)
-        changed = [n for n in {**before, **metadata} if not _alike(before.get(n), metadata.get(n))]
+        changed = [
+            n
+            for n in {**before, **metadata}
+            if not _alike(before.get(n), metadata.get(n))
+        ]
     except (OSError, ValueError, TypeError):
         raise UsageError(
             f"{run.metadata} is damaged; start again in a new --run-directory"
         ) from None
     if changed:
         raise UsageError(
-            f"{changed[0].replace('_', ' ')} of the data have changed since the start of the run "
-            f"in {run}; restore the data, or choose a new --run-directory"
+            f"{changed[0].replace('_', ' ')} of the data have changed since the start"
+            f" of the run in {run}; restore the data, or choose a new --run-directory"
         )
     return before
 
 
 def _alike(old: Any, new: Any) -> bool:
-    """Whether values are equal, floats up to rounding: other machines sum in another order."""
+    """Whether values are equal, floats up to rounding: other machines sum in another
+    order.
+    """
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
         return len(old) == len(new) and all(map(_alike, old, new))
     if isinstance(old, float) and isinstance(new, float):
@@ -143,7 +161,8 @@ def export_directory(config: Config) -> Path:
 
 
 def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]:
-    """Options that differ from the original ones, accepted by `--force`; none if the run is new.
+    """Options that differ from the original ones, accepted by `--force`; none if the
+    run is new.
 
     Raises UsageError for any other change, or if the directory contains something else.
     """
@@ -153,7 +172,8 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
         return ()
     if not run.config.is_file():
         raise UsageError(
-            f"--run-directory: {run} contains {found[0]!r} but no run; choose an empty directory"
+            f"--run-directory: {run} contains {found[0]!r} but no run; choose an empty"
+            " directory"
         )
     now = config.as_json()
     try:
@@ -163,6 +183,8 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
         raise UsageError(
             f"--run-directory: {run.config} is damaged; choose a new directory"
         ) from None
-    if changes and not (config.force and all(change.can_be_forced for change in changes)):
+    if changes and not (
+        config.force and all(change.can_be_forced for change in changes)
+    ):
         raise UsageError(resume_policy.refusal(str(run), changes))
     return changes

@@ -18,7 +18,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class Stopped(Exception):
-    """Training ended after a call, and everything was saved; `reason` is from `Stops.reason`."""
+    """Training ended after a call, and everything was saved; `reason` is from
+    `Stops.reason`.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -28,12 +30,14 @@ class Stopped(Exception):
 class Stops:
     """Tells whether training should stop after the current call, and why.
 
-    SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C raise `Terminated` and KeyboardInterrupt
-    at once, but within `deferred` they only set a flag that is read after the call. A second
-    SIGTERM or Ctrl-C ends the process at once; nothing is damaged, as all writes are atomic.
+    SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C raise `Terminated` and
+    KeyboardInterrupt at once, but within `deferred` they only set a flag that is read
+    after the call. A second SIGTERM or Ctrl-C ends the process at once; nothing is
+    damaged, as all writes are atomic.
 
-    `limit` is the time limit of the run over all its processes, such as `1h30m`. `reserve` are the
-    seconds of it, at most half, that are kept for the work after training.
+    `limit` is the time limit of the run over all its processes, such as `1h30m`.
+    `reserve` are the seconds of it, at most half, that are kept for the work after
+    training.
     """
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:
@@ -53,12 +57,16 @@ class Stops:
 
     @functools.cached_property
     def preparation(self) -> float:
-        """Seconds before training began: from the start of this process to the first access."""
+        """Seconds before training began: from the start of this process to the first
+        access.
+        """
         return time.monotonic() - self._start
 
     def resume(self, elapsed: float) -> None:
         """Adds the time that the run took before it was resumed."""
-        if not self._trained:  # otherwise this is another attempt, whose time already counts
+        if (
+            not self._trained
+        ):  # otherwise this is another attempt, whose time already counts
             self._before = elapsed
 
     @property
@@ -69,10 +77,12 @@ class Stops:
         return self.limit - min(self.reserve, self.limit / 2) - self.elapsed
 
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
-        """Why training should stop now: `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`.
+        """Why training should stop now: `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or
+        `another worker`.
 
-        `agreed` returns the mean of a number over all workers, which must stop after the same call.
-        A signal to one of them stops all. The time is up for all of them when it is up for one.
+        `agreed` returns the mean of a number over all workers, which must stop after
+        the same call. A signal to one of them stops all. The time is up for all of them
+        when it is up for one.
         """
         number = self._signal
         is_over = self.left is not None and self.left <= 0
@@ -84,13 +94,20 @@ class Stops:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handles the signals; only in the main thread, because Python cannot in other threads."""
+        """Handles the signals; only in the main thread, because Python cannot in other
+        threads.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {n: signal.getsignal(n) for n in _SIGNALS}
-        # Signals that are ignored stay ignored, as under nohup or in the background of a shell.
-        handled = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+        # Signals that are ignored stay ignored, as under nohup or in the background of
+        # a shell.
+        handled = [
+            number
+            for number, handler in before.items()
+            if handler is not signal.SIG_IGN
+        ]
         self._second = dict.fromkeys(handled, signal.SIG_DFL)
         if signal.SIGINT in handled:
             self._second[signal.SIGINT] = signal.default_int_handler
@@ -99,7 +116,8 @@ class Stops:
         try:
             yield
         except Exception:
-            # Code that a signal interrupts may fail in its own way, such as TensorFlow's tracing.
+            # Code that a signal interrupts may fail in its own way, such as
+            # TensorFlow's tracing.
             if self._raised:
                 self.check()
             raise
@@ -109,7 +127,9 @@ class Stops:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Defers signals until `reason` is read; one that was not read is raised at the end."""
+        """Defers signals until `reason` is read; one that was not read is raised at the
+        end.
+        """
         self.check()  # Python ignores exceptions in a finalizer, even that of a signal
         self._deferred = self._trained = True
         try:
@@ -120,7 +140,9 @@ class Stops:
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Lets signals end the process even within native code, when nothing is left to save."""
+        """Lets signals end the process even within native code, when nothing is left to
+        save.
+        """
         before = {number: signal.getsignal(number) for number in self._second}
         for number in before:
             signal.signal(number, signal.SIG_DFL)
@@ -148,8 +170,9 @@ class Stops:
 def keep_handlers() -> Iterator[None]:
     """Installs Python's signal handlers again after code that replaces them in C.
 
-    The first MultiWorkerMirroredStrategy of a process does so for SIGTERM: TensorFlow's handler
-    tells its own listeners, of which there are none, and Python never hears of the signal.
+    The first MultiWorkerMirroredStrategy of a process does so for SIGTERM: TensorFlow's
+    handler tells its own listeners, of which there are none, and Python never hears of
+    the signal.
     """
     try:
         yield

@@ -1,6 +1,7 @@
 """Ends a process in which a call hangs, and writes the stack traces of all threads.
 
-A call may hang in a data loader, on a lost file system, or in a collective whose peer is gone.
+A call may hang in a data loader, on a lost file system, or in a collective whose peer
+is gone.
 """
 
 import faulthandler
@@ -22,12 +23,13 @@ _WRITE_TIMEOUT = 5.0  # seconds; the disk may be what hangs
 
 
 class Watchdog(keras.callbacks.Callback):
-    """Limits the time of each call, but not the time between calls, such as saving and export.
+    """Limits the time of each call, but not the time between calls, such as saving and
+    export.
 
-    Used as a context manager; outside the block, or without a limit, nothing is watched. As the
-    first callback of a run, it watches the calls but not the work of other callbacks after them.
-    The limit in seconds includes tracing and compiling. The stacks are written to stderr and to
-    `path`, if given.
+    Used as a context manager; outside the block, or without a limit, nothing is
+    watched. As the first callback of a run, it watches the calls but not the work of
+    other callbacks after them. The limit in seconds includes tracing and compiling. The
+    stacks are written to stderr and to `path`, if given.
     """
 
     def __init__(self, seconds: float | None, path: Path | None) -> None:
@@ -50,10 +52,14 @@ class Watchdog(keras.callbacks.Callback):
         if self._thread is not None:
             self._thread.join()
 
-    def on_train_batch_begin(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_begin(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
         self._call = object()
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
         self._call = None
 
     on_test_batch_begin = on_train_batch_begin
@@ -69,7 +75,8 @@ class Watchdog(keras.callbacks.Callback):
             self._call = None
 
     def _watch(self, seconds: float) -> None:
-        # Counts its own waits, because a clock keeps running while a process is suspended (Ctrl-Z).
+        # Counts its own waits, because a clock keeps running while a process is
+        # suspended (Ctrl-Z).
         wait = min(1.0, seconds / 10)
         seen, waits = None, 0
         while not self._ended.wait(wait):
@@ -87,7 +94,8 @@ class Watchdog(keras.callbacks.Callback):
             stacks.seek(0)
             text = files.collapse_home(stacks.read())
         text = (
-            f"error: a call took longer than {seconds:g} s; stacks of all threads{where}:\n{text}"
+            f"error: a call took longer than {seconds:g} s; stacks of all"
+            f" threads{where}:\n{text}"
         )
         os.write(_STDERR, text.encode())
         if self._path:

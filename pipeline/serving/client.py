@@ -41,18 +41,20 @@ _MAX_TIMEOUT = 10**6  # seconds; sockets do not accept 10**10
 class Client:
     """Sends requests to one model.
 
-    Over REST, requests are retried until the timeout while the server replies that it is busy (429,
-    503). Other errors are raised immediately.
+    Over REST, requests are retried until the timeout while the server replies that it
+    is busy (429, 503). Other errors are raised immediately.
 
     Args:
-        model: `http://HOST:8501/v1/models/NAME` (or https), optionally with `/versions/N` or
-            `/labels/LABEL`; `grpc://HOST:8500/NAME`, optionally with `/N` or `/labels/LABEL`; or a
-            directory, which is loaded into this process: the directory of a version, or of a
-            model, to use its pinned or else its newest version.
+        model: `http://HOST:8501/v1/models/NAME` (or https), optionally with
+            `/versions/N` or `/labels/LABEL`; `grpc://HOST:8500/NAME`, optionally with
+            `/N` or `/labels/LABEL`; or a directory, which is loaded into this process:
+            the directory of a version, or of a model, to use its pinned or else its
+            newest version.
         timeout: Timeout of a request, in seconds.
 
     Attributes:
-        feature_names: Columns of a row, in order; None for images, and if a server is used.
+        feature_names: Columns of a row, in order; None for images, and if a server is
+            used.
 
     Raises:
         UsageError: The address is invalid, or the directory contains no model.
@@ -63,26 +65,31 @@ class Client:
         expected = f"seconds, more than 0 and at most {_MAX_TIMEOUT:,}"
         require(0 < timeout <= _MAX_TIMEOUT, "timeout", timeout, expected)
         self._transport = self._open()
-        self.feature_names: list[str] | None = getattr(self._transport, "feature_names", None)
+        self.feature_names: list[str] | None = getattr(
+            self._transport, "feature_names", None
+        )
 
-    def predict(self, signature: str = "serving_default", /, **inputs: Any) -> dict[str, Any]:
+    def predict(
+        self, signature: str = "serving_default", /, **inputs: Any
+    ) -> dict[str, Any]:
         """Returns the outputs of a signature for a batch.
 
         The signatures are requested once, to convert inputs to their types.
 
         Args:
             signature: Name of the signature.
-            inputs: An array or nested lists for each input, with the batch as the first axis;
-                strings as bytes or str.
+            inputs: An array or nested lists for each input, with the batch as the first
+                axis; strings as bytes or str.
 
         Returns:
-            Maps output names to arrays, in the order of the signature; strings as str, or as bytes
-            if the name ends in `_bytes`.
+            Maps output names to arrays, in the order of the signature; strings as str,
+            or as bytes if the name ends in `_bytes`.
 
         Raises:
-            ServingError: With the server's status and message; or with `UNKNOWN` and the problem,
-                if the reply is invalid (`signatures.check`).
-            UsageError: The signature or input does not exist, or a value does not fit its type.
+            ServingError: With the server's status and message; or with `UNKNOWN` and
+                the problem, if the reply is invalid (`signatures.check`).
+            UsageError: The signature or input does not exist, or a value does not fit
+                its type.
         """
         known = self._signatures.get(signature)
         if known is None:
@@ -92,28 +99,41 @@ class Client:
         reply = self._transport.predict(signature, given, known.outputs)
         count = next((len(values) for values in given.values() if values.ndim), 1)
         with signatures.reading_reply(self.model):
-            answer = signatures.answer({n: reply[n] for n in known.outputs if n in reply})
+            answer = signatures.answer(
+                {n: reply[n] for n in known.outputs if n in reply}
+            )
             signatures.check(answer, known.outputs, count)
         return answer
 
     def classify(
         self, examples: Examples, signature: str = "classify"
     ) -> list[list[tuple[str, float]]]:
-        """Returns the (label, probability) pairs of each example, the most probable class first.
+        """Returns the (label, probability) pairs of each example, the most probable
+        class first.
 
         `examples` map feature names to bytes, a str, a number, or a list of these:
-        `[{"image/encoded": Path("three.png").read_bytes()}]`. Raises the errors of `predict`.
+        `[{"image/encoded": Path("three.png").read_bytes()}]`. Raises the errors of
+        `predict`.
         """
         answer = self.predict(signature, inputs=signatures.serialized(examples))
         scores = [map(signatures.shortest, row) for row in answer["scores"]]
-        return [list(zip(*one, strict=True)) for one in zip(answer["classes"], scores, strict=True)]
+        return [
+            list(zip(*one, strict=True))
+            for one in zip(answer["classes"], scores, strict=True)
+        ]
 
     def regress(self, examples: Examples, signature: str = "regress") -> np.ndarray:
-        """Returns one value for each example, such as `{"features": [0.5, 1.0]}`; float32."""
-        return self.predict(signature, inputs=signatures.serialized(examples))["outputs"]
+        """Returns one value for each example, such as `{"features": [0.5, 1.0]}`;
+        float32.
+        """
+        return self.predict(signature, inputs=signatures.serialized(examples))[
+            "outputs"
+        ]
 
     def metadata(self) -> dict[str, Signature]:
-        """Returns the inputs and outputs of each signature, by name; raises ServingError."""
+        """Returns the inputs and outputs of each signature, by name; raises
+        ServingError.
+        """
         return self._transport.metadata()
 
     def close(self) -> None:
@@ -141,7 +161,9 @@ class Client:
             version = int(found["number"]) if found["number"] else found["label"]
             return Rpc(found["host"], found["name"], version, self.timeout)
         if not os.path.isdir(self.model):
-            raise UsageError(f"{self.model!r} is not a directory or address; pass {EXPECTED}")
+            raise UsageError(
+                f"{self.model!r} is not a directory or address; pass {EXPECTED}"
+            )
         from pipeline.serving.local import Local
 
         require_path(Path(self.model), "MODEL")

@@ -17,26 +17,38 @@ with protobuf.importable():
         prediction_service_pb2_grpc,
     )
 
-# By default, a client rejects replies of more than 4 MB; the limit of the server is 2 GB.
-_OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
+# By default, a client rejects replies of more than 4 MB; the limit of the server is 2
+# GB.
+_OPTIONS = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+)
 
 
 class Rpc:
-    """One model behind the gRPC port of a server; `version` None means the newest version."""
+    """One model behind the gRPC port of a server; `version` None means the newest
+    version.
+    """
 
-    def __init__(self, host: str, name: str, version: int | str | None, timeout: float) -> None:
+    def __init__(
+        self, host: str, name: str, version: int | str | None, timeout: float
+    ) -> None:
         self._channel = grpc.insecure_channel(host, _OPTIONS)
         self._server = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
         self._name, self._version, self._timeout = name, version, timeout
         self._title = f"grpc://{host}/{name}"
 
-    def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
+    def predict(
+        self, name: str, inputs: Arrays, outputs: Mapping[str, Field]
+    ) -> Arrays:
         request = predict_pb2.PredictRequest(model_spec=self._model(name))
         for key, array in inputs.items():
             request.inputs[key].CopyFrom(protobuf.to_tensor(array))
         reply = self._send(self._server.Predict, request)
         with signatures.reading_reply(self._title):
-            return {key: protobuf.to_array(tensor) for key, tensor in reply.outputs.items()}
+            return {
+                key: protobuf.to_array(tensor) for key, tensor in reply.outputs.items()
+            }
 
     def metadata(self) -> dict[str, Signature]:
         request = get_model_metadata_pb2.GetModelMetadataRequest(
@@ -64,4 +76,6 @@ class Rpc:
         try:
             return method(request, timeout=self._timeout)
         except grpc.RpcError as error:
-            raise ServingError(self._title, error.code().name, error.details() or "") from None
+            raise ServingError(
+                self._title, error.code().name, error.details() or ""
+            ) from None

@@ -14,7 +14,9 @@ with protobuf.importable():
 
 
 class Local:
-    """A version loaded by TensorFlow's C++ loader; for a model, the version a server would use."""
+    """A version loaded by TensorFlow's C++ loader; for a model, the version a server
+    would use.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._version = repository.chosen(directory)
@@ -25,7 +27,9 @@ class Local:
             remedy = f"python -m pipeline.verify {self._version} lists what is wrong"
             raise UsageError(f"{self._error(error)}; {remedy}") from None
 
-    def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
+    def predict(
+        self, name: str, inputs: Arrays, outputs: Mapping[str, Field]
+    ) -> Arrays:
         try:
             return self._session.run(name, inputs)
         except ServerError as error:
@@ -38,4 +42,6 @@ class Local:
         """Does nothing: the model stays loaded until the process ends."""
 
     def _error(self, error: ServerError) -> ServingError:
-        return ServingError(str(self._version), error_codes_pb2.Code.Name(error.code), str(error))
+        return ServingError(
+            str(self._version), error_codes_pb2.Code.Name(error.code), str(error)
+        )

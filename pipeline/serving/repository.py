@@ -1,4 +1,6 @@
-"""The repository of versions of a model: publishing, pinning, pruning, and the quality gate."""
+"""The repository of versions of a model: publishing, pinning, pruning, and the quality
+gate.
+"""
 
 import dataclasses
 import re
@@ -14,7 +16,8 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
 CONFIG = "models.config"
-"""Next to the versions of a model: which of them a server loads; may be edited by hand."""
+"""Next to the versions of a model: which of them a server loads; may be edited by hand.
+"""
 _NEW = """\
 model_config_list {{
   config {{
@@ -28,7 +31,9 @@ model_config_list {{
 _STRING_OR_COMMENT = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\#[^\n]*""")
 _POLICY = re.compile(r"\bmodel_version_policy\s*:?\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
 REFUSED = ".refused"
-"""Hidden name of the last version that the gate rejected, until the next one is published."""
+"""Hidden name of the last version that the gate rejected, until the next one is
+published.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,18 +54,22 @@ def publish(
     selection_metric: tuple[str, int],
     ready: Callable[[], None] = lambda: None,
 ) -> Published:
-    """Publishes a verified export as the next version, unless it is worse than the served version.
+    """Publishes a verified export as the next version, unless it is worse than the
+    served version.
 
-    Only one process publishes at a time, so that the served version does not change meanwhile.
-    `folder` is the export, in a directory made by `temp_files.folder(model)`; `model` is the
-    directory of the versions. Of the options, `tolerance` and `keep` are used. `ready` is called
-    before the version becomes visible, unless it is rejected. See also `Task.selection_metric`.
+    Only one process publishes at a time, so that the served version does not change
+    meanwhile. `folder` is the export, in a directory made by
+    `temp_files.folder(model)`; `model` is the directory of the versions. Of the
+    options, `tolerance` and `keep` are used. `ready` is called before the version
+    becomes visible, unless it is rejected. See also `Task.selection_metric`.
     """
     with locks.in_turn(model):
         good, quality = True, None
         served = None if options.tolerance is None else live(model)
         if served is not None and options.tolerance is not None:
-            good, quality = _compare(folder, served, options.tolerance, selection_metric)
+            good, quality = _compare(
+                folder, served, options.tolerance, selection_metric
+            )
         if not good:
             temp_files.remove(model / REFUSED)
             files.publish_as(folder, model / REFUSED)
@@ -77,7 +86,8 @@ def publish(
 
 
 def live(model: Path) -> Path | None:
-    """Returns the version that a server uses by default: the highest pinned one, else the newest.
+    """Returns the version that a server uses by default: the highest pinned one, else
+    the newest.
 
     Returns None if there are no versions, or if none of the pinned versions exists.
     """
@@ -87,22 +97,31 @@ def live(model: Path) -> Path | None:
     return None if number is None else versions[number]
 
 
-def _compare(new: Path, served: Path, tolerance: float, by: tuple[str, int]) -> tuple[bool, str]:
-    """Returns whether a version is at most `tolerance` worse than the served one, and the reason.
+def _compare(
+    new: Path, served: Path, tolerance: float, by: tuple[str, int]
+) -> tuple[bool, str]:
+    """Returns whether a version is at most `tolerance` worse than the served one, and
+    the reason.
 
-    If the served version does not have the metric (of another task), the new one is accepted.
+    If the served version does not have the metric (of another task), the new one is
+    accepted.
     """
     name, sign = by
     manifests = [version_manifest.about(version) for version in (new, served)]
     classes = [manifest.get("class_names") for manifest in manifests]
     if None not in classes and classes[0] != classes[1]:
-        return False, f"its classes differ from those of version {served.name}, which is served"
+        return (
+            False,
+            f"its classes differ from those of version {served.name}, which is served",
+        )
     value, before = (manifest.get("metrics", {}).get(name) for manifest in manifests)
     split, split_before = (manifest.get("judged", "") for manifest in manifests)
     if before is None:
         return True, f"version {served.name}, which is served, has no {name}"
     text = f"{split} {name} {'missing' if value is None else format(value, '.4f')}; "
-    text += f"version {served.name}, which is served, has {before:.4f} on {split_before}"
+    text += (
+        f"version {served.name}, which is served, has {before:.4f} on {split_before}"
+    )
     # 0.98 - 0.97 is more than 0.01 in floating point
     good = value is not None and sign * (before - value) <= tolerance + 1e-9
     if good and split == split_before:
@@ -113,8 +132,8 @@ def _compare(new: Path, served: Path, tolerance: float, by: tuple[str, int]) -> 
 def prune(model: Path, keep: int, kept: tuple[int, ...] = ()) -> list[int]:
     """Deletes exported versions except for the `keep` highest and those `kept`.
 
-    Directories that this package did not export, and symbolic links, are left alone. Returns the
-    deleted version numbers, ascending.
+    Directories that this package did not export, and symbolic links, are left alone.
+    Returns the deleted version numbers, ascending.
     """
     versions = files.versions(model)
     exported = sorted(
@@ -129,21 +148,31 @@ def prune(model: Path, keep: int, kept: tuple[int, ...] = ()) -> list[int]:
 
 
 def chosen(directory: Path) -> Path:
-    """Returns the given version directory, or the version that a server of a model would use."""
+    """Returns the given version directory, or the version that a server of a model
+    would use.
+    """
     if not directory.is_dir():
-        raise UsageError(f"{directory} is not a directory; use one such as saved_models/digits/1")
+        raise UsageError(
+            f"{directory} is not a directory; use one such as saved_models/digits/1"
+        )
     marks = ("saved_model.pb", version_manifest.GOLDEN, version_manifest.MANIFEST)
     if any((directory / name).is_file() for name in marks):
         return directory
     if not files.versions(directory):
-        kind = "is a run" if (directory / "checkpoints").is_dir() else "contains no versions"
-        raise UsageError(f"{directory} {kind}; use an export, such as saved_models/digits/1")
+        kind = (
+            "is a run"
+            if (directory / "checkpoints").is_dir()
+            else "contains no versions"
+        )
+        raise UsageError(
+            f"{directory} {kind}; use an export, such as saved_models/digits/1"
+        )
     version = live(directory)
     if version is None:
         raise UsageError(
-            f"{directory / CONFIG} pins version "
-            f"{_list(pinned(directory))}, which does not exist; "
-            f"python -m pipeline.export {shlex.quote(str(directory))} --unpin serves the newest"
+            f"{directory / CONFIG} pins version {_list(pinned(directory))}, which does"
+            f" not exist; python -m pipeline.export {shlex.quote(str(directory))}"
+            " --unpin serves the newest"
         )
     return version
 
@@ -153,18 +182,22 @@ def _list(numbers: Iterable[int]) -> str:
 
 
 def pinned(model: Path) -> tuple[int, ...]:
-    """Returns the versions that a model is pinned to, ascending; empty if the newest is served."""
+    """Returns the versions that a model is pinned to, ascending; empty if the newest is
+    served.
+    """
     if not (model / CONFIG).exists():
         return ()
     config = _parse(model / CONFIG, _text(model / CONFIG))
-    return tuple(sorted(set(_entry(model, config).model_version_policy.specific.versions)))
+    return tuple(
+        sorted(set(_entry(model, config).model_version_policy.specific.versions))
+    )
 
 
 def pin(model: Path, version: int | None) -> None:
     """Pins a model to one version; with None, servers load the newest version again.
 
-    `models.config` is a `ModelServerConfig` of TensorFlow Serving in text form. Only the policy of
-    the model is replaced; everything else, including comments, is kept.
+    `models.config` is a `ModelServerConfig` of TensorFlow Serving in text form. Only
+    the policy of the model is replaced; everything else, including comments, is kept.
 
     Raises UsageError if the file cannot be read or edited; it is then unchanged.
     """
@@ -174,7 +207,9 @@ def pin(model: Path, version: int | None) -> None:
         wanted = _parse(path, text)
         entry = _entry(model, wanted)
         if entry.version_labels:  # a server exits if a labeled version is not loaded
-            raise UsageError(f"{path} has labels; edit its model_version_policy by hand")
+            raise UsageError(
+                f"{path} has labels; edit its model_version_policy by hand"
+            )
         entry.ClearField("model_version_policy")
         if version is None:
             policy = "model_version_policy { latest { num_versions: 1 } }"
@@ -183,16 +218,22 @@ def pin(model: Path, version: int | None) -> None:
             policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
             entry.model_version_policy.specific.versions.append(version)
         plain = _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
-        for old in _POLICY.finditer(plain):  # replacing the policy of the model gives `wanted`
+        for old in _POLICY.finditer(
+            plain
+        ):  # replacing the policy of the model gives `wanted`
             edited = text[: old.start()] + policy + text[old.end() :]
             if _parse(path, edited) == wanted:
                 files.write_text(path, edited)
                 return
-        raise UsageError(f"{path} has no policy that can be replaced; edit it by hand: {policy}")
+        raise UsageError(
+            f"{path} has no policy that can be replaced; edit it by hand: {policy}"
+        )
 
 
 def new_config(name: str) -> str:
-    """Returns a `models.config` for one model, for a container that mounts it at /models/NAME."""
+    """Returns a `models.config` for one model, for a container that mounts it at
+    /models/NAME.
+    """
     quoted = name.replace("\\", "\\\\").replace("'", "\\'")
     return _NEW.format(name=f"'{quoted}'", path=f"'/models/{quoted}'")
 
@@ -202,7 +243,9 @@ def _entry(model: Path, config: Any) -> Any:
     entries = config.model_config_list.config
     found = [one for one in entries if len(entries) == 1 or one.name == model.name]
     if len(found) != 1:
-        raise UsageError(f"{model / CONFIG} must have one entry for the model {model.name!r}")
+        raise UsageError(
+            f"{model / CONFIG} must have one entry for the model {model.name!r}"
+        )
     return found[0]
 
 
@@ -210,13 +253,17 @@ def _text(path: Path) -> str:
     try:
         return safe_io.read_text(path)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read: {reason(error)}; fix it or remove it") from None
+        raise UsageError(
+            f"{path} cannot be read: {reason(error)}; fix it or remove it"
+        ) from None
 
 
 def _parse(path: Path, text: str) -> Any:
     from google.protobuf import text_format
 
-    from pipeline.utils import protobuf  # imports NumPy, which a preflight check should not
+    from pipeline.utils import (
+        protobuf,
+    )  # imports NumPy, which a preflight check should not
 
     with protobuf.importable():
         from tensorflow_serving.config import model_server_config_pb2
@@ -224,4 +271,6 @@ def _parse(path: Path, text: str) -> Any:
     try:
         return text_format.Parse(text, model_server_config_pb2.ModelServerConfig())
     except (text_format.ParseError, RecursionError) as error:
-        raise UsageError(f"{path} cannot be read: {reason(error)}; fix it or remove it") from None
+        raise UsageError(
+            f"{path} cannot be read: {reason(error)}; fix it or remove it"
+        ) from None

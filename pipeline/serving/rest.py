@@ -28,28 +28,42 @@ with protobuf.importable():
 # 400 is also used for FAILED_PRECONDITION and OUT_OF_RANGE
 # (tensorflow_serving/model_servers/http_server.cc).
 _STATUS = {
-    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
-    409: "ABORTED", 413: "RESOURCE_EXHAUSTED", 429: "RESOURCE_EXHAUSTED", 499: "CANCELLED",
-    500: "INTERNAL", 501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE",
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
+    413: "RESOURCE_EXHAUSTED",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
-}  # fmt: skip
+}
 _BUSY = (429, 503)
-_FIRST_DELAY, _MAX_DELAY = 0.1, 5.0  # seconds before a retry without a Retry-After header
+_FIRST_DELAY, _MAX_DELAY = (
+    0.1,
+    5.0,
+)  # seconds before a retry without a Retry-After header
 _MAX_CONNECTIONS = 16  # kept open, for as many threads
 
 
 class Rest:
     """One model behind the REST port of a server.
 
-    `timeout` limits the seconds of a request, including the whole reply, and retries while the
-    server is busy.
+    `timeout` limits the seconds of a request, including the whole reply, and retries
+    while the server is busy.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
         self._url, self._timeout = url, timeout
         self._proxy, self._manager = _manager(url)
 
-    def predict(self, name: str, inputs: Arrays, outputs: Mapping[str, Field]) -> Arrays:
+    def predict(
+        self, name: str, inputs: Arrays, outputs: Mapping[str, Field]
+    ) -> Arrays:
         reply = self._request(":predict", {"signature_name": name, "inputs": inputs})
         with signatures.reading_reply(self._url):
             return arrays(reply, outputs)
@@ -65,8 +79,12 @@ class Rest:
     def close(self) -> None:
         self._manager.clear()
 
-    def _request(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Sends a POST request if there is a body, else a GET request; returns the reply's JSON."""
+    def _request(
+        self, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Sends a POST request if there is a body, else a GET request; returns the
+        reply's JSON.
+        """
         deadline, delay = time.monotonic() + self._timeout, _FIRST_DELAY
         while True:
             try:
@@ -77,7 +95,9 @@ class Rest:
                 with signatures.reading_reply(self._url):
                     return dict(json.loads(response.data, object_hook=decoded))
             try:
-                wait = urllib3.Retry().parse_retry_after(response.headers["Retry-After"])
+                wait = urllib3.Retry().parse_retry_after(
+                    response.headers["Retry-After"]
+                )
             except (KeyError, HTTPError):
                 wait, delay = delay, min(2 * delay, _MAX_DELAY)
             if response.status not in _BUSY or time.monotonic() + wait >= deadline:
@@ -116,14 +136,24 @@ class Rest:
             error = inner
         status, message = "UNAVAILABLE", getattr(error, "strerror", None) or str(error)
         if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-            status, message = "DEADLINE_EXCEEDED", f"no answer within {self._timeout:g} s"
+            status, message = (
+                "DEADLINE_EXCEEDED",
+                f"no answer within {self._timeout:g} s",
+            )
         if self._proxy:
-            message += f", through the proxy {self._proxy}; no_proxy lists hosts to reach directly"
+            message += (
+                f", through the proxy {self._proxy}; no_proxy lists hosts to reach"
+                " directly"
+            )
         return ServingError(self._url, status, message)
 
     def _message(self, response: urllib3.BaseHTTPResponse, path: str) -> str:
         if to := response.get_redirect_location():
-            to = urllib.parse.urljoin(self._url + path, to).removesuffix("/").removesuffix(path)
+            to = (
+                urllib.parse.urljoin(self._url + path, to)
+                .removesuffix("/")
+                .removesuffix(path)
+            )
             return f"it redirects to {to}; use the address of a model"
         try:
             return str(response.json()["error"])
@@ -133,29 +163,49 @@ class Rest:
 
 
 def _manager(url: str) -> tuple[str, urllib3.PoolManager]:
-    """Returns the proxy set in the environment for an address, without password, and a pool."""
+    """Returns the proxy set in the environment for an address, without password, and a
+    pool.
+    """
     parts = urllib.parse.urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme)
     if not proxy or urllib.request.proxy_bypass(parts.netloc):
         return "", urllib3.PoolManager(maxsize=_MAX_CONNECTIONS)
     at = urllib3.util.parse_url(proxy if "://" in proxy else f"http://{proxy}")
-    login = urllib3.make_headers(proxy_basic_auth=at.auth and urllib.parse.unquote(at.auth))
-    manager = urllib3.ProxyManager(at.url, maxsize=_MAX_CONNECTIONS, proxy_headers=login)
+    login = urllib3.make_headers(
+        proxy_basic_auth=at.auth and urllib.parse.unquote(at.auth)
+    )
+    manager = urllib3.ProxyManager(
+        at.url, maxsize=_MAX_CONNECTIONS, proxy_headers=login
+    )
     return at.netloc or "", manager
 
 
 def encoded(value: Any) -> Any:
-    """Returns what JSON lacks: arrays as lists, and bytes, which may be any, in Base64."""
-    return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value.tolist()
+    """Returns what JSON lacks: arrays as lists, and bytes, which may be
+    any, in Base64.
+    """
+    return (
+        {"b64": base64.b64encode(value).decode()}
+        if isinstance(value, bytes)
+        else value.tolist()
+    )
 
 
 def decoded(value: dict[str, Any]) -> Any:
     """Returns a JSON object, or bytes if it contains bytes in Base64."""
-    return base64.b64decode(value["b64"], validate=True) if set(value) == {"b64"} else value
+    return (
+        base64.b64decode(value["b64"], validate=True)
+        if set(value) == {"b64"}
+        else value
+    )
 
 
-def arrays(reply: Mapping[str, Any], outputs: Mapping[str, Field]) -> dict[str, np.ndarray]:
-    """Converts a reply to `predict` in the columnar format to arrays, strings as bytes objects."""
+def arrays(
+    reply: Mapping[str, Any], outputs: Mapping[str, Field]
+) -> dict[str, np.ndarray]:
+    """Converts a reply to `predict` in the columnar format to arrays, strings as bytes
+    objects.
+    """
     values = reply["outputs"]
     if not isinstance(values, dict):
         (only,) = outputs  # the name of a single output is omitted

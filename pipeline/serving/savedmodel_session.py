@@ -1,8 +1,9 @@
-"""Loads a SavedModel like TensorFlow Serving: with the C++ loader, without Python TensorFlow.
+"""Loads a SavedModel like TensorFlow Serving: with the C++ loader, without Python
+TensorFlow.
 
 The shared libraries of the installed wheel are called through their C interface
-(tensorflow/c/c_api.h): `TF_LoadSessionFromSavedModel` and `TF_SessionRun` are also the server's
-loader and session.
+(tensorflow/c/c_api.h): `TF_LoadSessionFromSavedModel` and `TF_SessionRun` are also the
+server's loader and session.
 """
 
 import ctypes
@@ -28,7 +29,8 @@ class _Output(ctypes.Structure):
     _fields_ = [("operation", c_void_p), ("index", c_int)]
 
 
-# Result and arguments of each function; undeclared pointers would be truncated to 32 bits.
+# Result and arguments of each function; undeclared pointers would be truncated to 32
+# bits.
 _FUNCTIONS = {
     "Version": (c_char_p,),
     "NewStatus": (c_void_p,),
@@ -71,7 +73,9 @@ class ServerError(Exception):
 
 
 class Session:
-    """A loaded SavedModel, from a version directory; ServerError if it cannot be loaded."""
+    """A loaded SavedModel, from a version directory; ServerError if it cannot be
+    loaded.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._c = _library()
@@ -88,15 +92,19 @@ class Session:
     def run(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, np.ndarray]:
         """Runs a signature, as for one request.
 
-        Strings are arrays of bytes objects. Raises ServerError with the status and message that a
-        client of a server would get.
+        Strings are arrays of bytes objects. Raises ServerError with the status and
+        message that a client of a server would get.
         """
         definition = self.signatures[signature]
-        feeds = [(definition.inputs[name].name, value) for name, value in inputs.items()]
+        feeds = [
+            (definition.inputs[name].name, value) for name, value in inputs.items()
+        ]
         names = list(definition.outputs)
         sources = (_Output * len(feeds))(*(self._output(name) for name, _ in feeds))
         given = (c_void_p * len(feeds))(*(self._to_tensor(value) for _, value in feeds))
-        targets = (_Output * len(names))(*(self._output(definition.outputs[n].name) for n in names))
+        targets = (_Output * len(names))(
+            *(self._output(definition.outputs[n].name) for n in names)
+        )
         got = (c_void_p * len(names))()
         status = self._c.TF_NewStatus()  # one for each request, because of threads
         self._c.TF_SessionRun(
@@ -138,14 +146,20 @@ class Session:
         code = protobuf.NUMBERS[array.dtype]
         tensor = self._c.TF_AllocateTensor(code, shape, array.ndim, array.nbytes)
         if array.nbytes:
-            ctypes.memmove(self._c.TF_TensorData(tensor), array.ctypes.data, array.nbytes)
+            ctypes.memmove(
+                self._c.TF_TensorData(tensor), array.ctypes.data, array.nbytes
+            )
         return tensor
 
     def _to_array(self, tensor: int) -> np.ndarray:
-        shape = [self._c.TF_Dim(tensor, axis) for axis in range(self._c.TF_NumDims(tensor))]
+        shape = [
+            self._c.TF_Dim(tensor, axis) for axis in range(self._c.TF_NumDims(tensor))
+        ]
         data, code = self._c.TF_TensorData(tensor), self._c.TF_TensorType(tensor)
         if code not in protobuf.DTYPES:
-            raise ServerError(_UNIMPLEMENTED, f"an output has the unsupported type {code}")
+            raise ServerError(
+                _UNIMPLEMENTED, f"an output has the unsupported type {code}"
+            )
         if code != _STRING:
             raw = ctypes.string_at(data, self._c.TF_TensorByteSize(tensor))
             return np.frombuffer(raw, protobuf.DTYPES[code]).reshape(shape).copy()
@@ -173,10 +187,12 @@ def _library() -> ctypes.CDLL:
         for name, (result, *arguments) in _FUNCTIONS.items():
             function = getattr(library, f"TF_{name}")
             function.restype, function.argtypes = result, arguments
-        # The first session logs the devices. Logs from loading a model are shown, because they may
-        # be the last ones of the process.
+        # The first session logs the devices. Logs from loading a model are shown,
+        # because they may be the last ones of the process.
         library.TF_NewSession(
-            library.TF_NewGraph(), library.TF_NewSessionOptions(), library.TF_NewStatus()
+            library.TF_NewGraph(),
+            library.TF_NewSessionOptions(),
+            library.TF_NewStatus(),
         )
     return library
 
@@ -189,5 +205,7 @@ def saved_graph(directory: Path) -> Any:
     raw = (directory / "saved_model.pb").read_bytes()
     graphs = saved_model_pb2.SavedModel.FromString(raw).meta_graphs
     if len(graphs) != 1:
-        raise ServerError(_UNIMPLEMENTED, f"saved_model.pb has {len(graphs)} graphs, not one")
+        raise ServerError(
+            _UNIMPLEMENTED, f"saved_model.pb has {len(graphs)} graphs, not one"
+        )
     return graphs[0]

@@ -1,4 +1,6 @@
-"""Signatures of a served model: their inputs and outputs, and checks of requests and replies."""
+"""Signatures of a served model: their inputs and outputs, and checks of requests and
+replies.
+"""
 
 import contextlib
 import dataclasses
@@ -11,7 +13,8 @@ from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError, reason, suggest
 
 Arrays = Mapping[str, np.ndarray]
-"""Maps names to arrays of the signature's dtype, batch first; strings as bytes objects."""
+"""Maps names to arrays of the signature's dtype, batch first; strings as bytes objects.
+"""
 Examples = Iterable[Mapping[str, Any]]
 """Each maps feature names to bytes, a str, a number, or a list of these."""
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
@@ -26,12 +29,16 @@ class ServingError(UsageError):
     """A request failed, or its reply is invalid.
 
     Attributes:
-        status: Name of the status code, as in gRPC; `INVALID_ARGUMENT` for an invalid request.
+        status: Name of the status code, as in gRPC; `INVALID_ARGUMENT` for an invalid
+            request.
         message: The server's message, in one line.
     """
 
     def __init__(self, model: str, status: str, message: str) -> None:
-        self.status, self.message = status, reason(Exception(message.strip() or "no reason given"))
+        self.status, self.message = (
+            status,
+            reason(Exception(message.strip() or "no reason given")),
+        )
         super().__init__(f"{model}: {status}: {self.message}")
 
 
@@ -42,7 +49,9 @@ class Field:
     dtype: np.dtype
     """NumPy dtype; object for strings, void for types that a client cannot send."""
     shape: tuple[int | None, ...] | None
-    """Length of each axis, None for any length, such as the batch; None for an unknown rank."""
+    """Length of each axis, None for any length, such as the batch; None for an unknown
+    rank.
+    """
 
     def __str__(self) -> str:
         name = "string" if self.dtype == object else self.dtype.name
@@ -70,7 +79,9 @@ def reading_reply(model: str) -> Iterator[None]:
 
 
 def signatures(definitions: Mapping[str, Any]) -> dict[str, Signature]:
-    """Returns the signatures for clients from the `SignatureDef` messages of a SavedModel."""
+    """Returns the signatures for clients from the `SignatureDef` messages of a
+    SavedModel.
+    """
 
     def fields(tensors: Mapping[str, Any]) -> dict[str, Field]:
         found = {}
@@ -78,7 +89,9 @@ def signatures(definitions: Mapping[str, Any]) -> dict[str, Signature]:
             sizes = [axis.size for axis in tensor.tensor_shape.dim]
             shape = tuple(None if size < 0 else size for size in sizes)
             dtype = protobuf.DTYPES.get(tensor.dtype, np.dtype("V"))
-            found[name] = Field(dtype, None if tensor.tensor_shape.unknown_rank else shape)
+            found[name] = Field(
+                dtype, None if tensor.tensor_shape.unknown_rank else shape
+            )
         return found
 
     return {
@@ -89,24 +102,35 @@ def signatures(definitions: Mapping[str, Any]) -> dict[str, Signature]:
 
 
 def of_specs(specs: Iterable[Any]) -> Signature:
-    """The signature of a function that takes tensors of these specs; its outputs are left out."""
-    fields = {s.name: Field(np.dtype(s.dtype.as_numpy_dtype), tuple(s.shape)) for s in specs}
+    """The signature of a function that takes tensors of these specs; its outputs are
+    left out.
+    """
+    fields = {
+        s.name: Field(np.dtype(s.dtype.as_numpy_dtype), tuple(s.shape)) for s in specs
+    }
     return Signature(fields, {})
 
 
 def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Converts values to arrays of the types that a signature takes; strings to bytes objects.
+    """Converts values to arrays of the types that a signature takes; strings to bytes
+    objects.
 
-    Raises UsageError if a name is unknown or missing, or if a value does not fit its type. Passing
-    pixels from 0 to 1 to a model that takes uint8 is a common training/serving skew.
+    Raises UsageError if a name is unknown or missing, or if a value does not fit its
+    type. Passing pixels from 0 to 1 to a model that takes uint8 is a common
+    training/serving skew.
     """
     for name in values:
         if name not in signature.inputs:
-            raise UsageError(f"unknown input {name!r}; {suggest(name, signature.inputs)}")
+            raise UsageError(
+                f"unknown input {name!r}; {suggest(name, signature.inputs)}"
+            )
     for name, wanted in signature.inputs.items():
         if name not in values:
             raise UsageError(f"the input {name!r} is missing; it is {wanted}")
-    return {name: tensor(name, value, signature.inputs[name]) for name, value in values.items()}
+    return {
+        name: tensor(name, value, signature.inputs[name])
+        for name, value in values.items()
+    }
 
 
 def tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
@@ -116,7 +140,9 @@ def tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} must be {wanted}; {reason(error)}") from None
     kinds = array.dtype.kind, wanted.dtype.kind
-    if wanted.dtype == object or (not array.size and kinds[1] != "V"):  # an empty list has no type
+    if wanted.dtype == object or (
+        not array.size and kinds[1] != "V"
+    ):  # an empty list has no type
         return array.astype(wanted.dtype)
     with np.errstate(over="ignore"):
         if kinds == ("f", "f"):  # losing digits is fine
@@ -146,20 +172,32 @@ def strings(value: Any) -> np.ndarray:
 
 
 def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Decodes strings in outputs to str, as REST does, unless their names end in `_bytes`."""
-    text = np.vectorize(lambda one: one.decode(errors="backslashreplace"), otypes=[object])
+    """Decodes strings in outputs to str, as REST does, unless their names end in
+    `_bytes`.
+    """
+    text = np.vectorize(
+        lambda one: one.decode(errors="backslashreplace"), otypes=[object]
+    )
     return {
-        name: text(array) if array.dtype == object and not name.endswith("_bytes") else array
+        name: (
+            text(array)
+            if array.dtype == object and not name.endswith("_bytes")
+            else array
+        )
         for name, array in outputs.items()
     }
 
 
-def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count: int) -> None:
-    """Checks that a reply has all outputs of the signature, and that their values are plausible.
+def check(
+    answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count: int
+) -> None:
+    """Checks that a reply has all outputs of the signature, and that their values are
+    plausible.
 
-    In outputs of exported models, probabilities are from 0 to 1, predictions are finite, `class` is
-    the most probable class and `label` the first of `top_labels`. `count` is the number of examples
-    in the request. Raises ValueError naming the output that is missing or wrong.
+    In outputs of exported models, probabilities are from 0 to 1, predictions are
+    finite, `class` is the most probable class and `label` the first of `top_labels`.
+    `count` is the number of examples in the request. Raises ValueError naming the
+    output that is missing or wrong.
     """
     for name, field in expected.items():
         if name not in answer:
@@ -169,9 +207,13 @@ def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count
         if name in _BATCHED and sizes:
             sizes = (count, *sizes[1:])
         fits = values.dtype == field.dtype and values.ndim == len(sizes)
-        if not fits or any(n not in (None, m) for n, m in zip(sizes, values.shape, strict=True)):
+        if not fits or any(
+            n not in (None, m) for n, m in zip(sizes, values.shape, strict=True)
+        ):
             found = Field(values.dtype, values.shape)
-            raise ValueError(f"{name} must be {field} for {count} examples; got {found}")
+            raise ValueError(
+                f"{name} must be {field} for {count} examples; got {found}"
+            )
         if name in _PROBABILITIES:
             good = (values >= 0) & (values <= _MAX_PROBABILITY)
             _require(good, name, values, "not a probability")
@@ -182,8 +224,12 @@ def check(answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count
 
 
 def _check_class(answer: Mapping[str, np.ndarray]) -> None:
-    probabilities, classes, labels = (answer[n] for n in ("probabilities", "class", "label"))
-    best = probabilities == probabilities.max(axis=1, keepdims=True)  # several if they are equal
+    probabilities, classes, labels = (
+        answer[n] for n in ("probabilities", "class", "label")
+    )
+    best = probabilities == probabilities.max(
+        axis=1, keepdims=True
+    )  # several if they are equal
     chosen = np.arange(best.shape[1]) == classes[:, None]
     good = (best & chosen).any(axis=1)
     _require(good, "class", classes, "but another class is the most probable")
@@ -197,11 +243,21 @@ def _require(good: np.ndarray, name: str, values: np.ndarray, problem: str) -> N
 
 
 def serialized(examples: Examples) -> list[bytes]:
-    """Returns serialized `tf.Example`s; the values of a feature have one type, or are numbers."""
+    """Returns serialized `tf.Example`s; the values of a feature have one type, or are
+    numbers.
+    """
     try:
-        features = [{name: _flat(value) for name, value in one.items()} for one in examples]
+        features = [
+            {name: _flat(value) for name, value in one.items()} for one in examples
+        ]
         return [protobuf.example(one) for one in features]
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ) as error:
         message = "an example must map feature names to bytes, strings or numbers"
         raise UsageError(f"{message}: {reason(error)}") from None
 

@@ -13,12 +13,16 @@ GOLDEN = Path("assets.extra/golden.npz")
 
 
 def write(directory: Path, about: Mapping[str, Any]) -> None:
-    """Writes `about`, and as `files` the sha256 and size of all other files, which are complete."""
+    """Writes `about`, and as `files` the sha256 and size of all other files, which are
+    complete.
+    """
     files.write_json(directory / MANIFEST, {**about, "files": entries(directory)})
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Returns the manifest of a version; raises Failure if it is missing or cannot be read."""
+    """Returns the manifest of a version; raises Failure if it is missing or cannot be
+    read.
+    """
     try:
         manifest = files.expand_home(safe_io.read_json(directory / MANIFEST))
         if not isinstance(manifest["files"], dict):
@@ -45,7 +49,10 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
         Failure: Files are missing, new, or different; the message names them all.
     """
     found, wanted = entries(directory), manifest["files"]
-    wrong = [f"{name} is not in the manifest" for name in sorted(found.keys() - wanted.keys())]
+    wrong = [
+        f"{name} is not in the manifest"
+        for name in sorted(found.keys() - wanted.keys())
+    ]
     for name, entry in sorted(wanted.items()):
         if name not in found:
             wrong.append(f"{name} is missing")
@@ -56,13 +63,19 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
     return f"{len(wanted)} files match the manifest"
 
 
-def entries(directory: Path, patterns: Sequence[str] = ("**/*",)) -> dict[str, dict[str, Any]]:
-    """Maps the name of every file that matches, except the manifest, to its sha256 and size."""
+def entries(
+    directory: Path, patterns: Sequence[str] = ("**/*",)
+) -> dict[str, dict[str, Any]]:
+    """Maps the name of every file that matches, except the manifest, to its sha256 and
+    size.
+    """
     return {
         path.relative_to(directory).as_posix(): {
             "sha256": files.sha256(path),
             "size": path.stat().st_size,
         }
-        for path in sorted(path for pattern in patterns for path in directory.glob(pattern))
+        for path in sorted(
+            path for pattern in patterns for path in directory.glob(pattern)
+        )
         if path.is_file() and path != directory / MANIFEST
     }

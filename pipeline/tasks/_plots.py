@@ -9,7 +9,9 @@ from pipeline.utils.html_pages import pixels
 
 
 def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
-    """A matplotlib figure of the confusion matrix in `metrics`, with true classes as rows."""
+    """A matplotlib figure of the confusion matrix in `metrics`, with true classes as
+    rows.
+    """
     from matplotlib.figure import Figure
 
     counts = np.asarray(metrics["confusion_matrix"])
@@ -23,7 +25,9 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
         for (i, j), count in np.ndenumerate(counts):
             if count:
                 color = "white" if shares[i, j] > 0.5 else "black"
-                axes.text(j, i, count, ha="center", va="center", color=color, fontsize=8)
+                axes.text(
+                    j, i, count, ha="center", va="center", color=color, fontsize=8
+                )
     some = range(0, len(counts), -(-len(counts) // 100))
     names = [class_names[at][:24] for at in some]
     # A class name may contain dollar signs.
@@ -36,9 +40,14 @@ def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> 
 
 
 def classified_image(
-    axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any], class_names: Sequence[str]
+    axes: Any,
+    example: Mapping[str, Any],
+    answer: Mapping[str, Any],
+    class_names: Sequence[str],
 ) -> None:
-    """Draws an image with the answer as its title: green if right; red, and the truth, if wrong."""
+    """Draws an image with the answer as its title: green if right; red, and the truth,
+    if wrong.
+    """
     image = pixels(np.asarray(example["image"]))
     axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255)
     answered, true = int(answer["class"]), int(example["label"])
@@ -51,7 +60,9 @@ def classified_image(
 
 
 def predictions(metrics: Mapping[str, Any]) -> Any:
-    """A matplotlib figure of predicted against true values, with the line of equality."""
+    """A matplotlib figure of predicted against true values, with the line
+    of equality.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 5), layout="constrained")

@@ -18,21 +18,26 @@ _SCALES = {tf.uint8: 1 / 255, tf.uint16: 1 / 65535}
 
 
 def image_classification(
-    info: Info | Metadata, *, image_size: tuple[int, int] | None = None, raw: bool = False
+    info: Info | Metadata,
+    *,
+    image_size: tuple[int, int] | None = None,
+    raw: bool = False,
 ) -> Task:
-    """One label per image; for sources with the fields `image` (pixels or a file) and `label`.
+    """One label per image; for sources with the fields `image` (pixels or a file) and
+    `label`.
 
-    Images are uint8, uint16, float32, or the bytes of a file, which is decoded to uint8.
+    Images are uint8, uint16, float32, or the bytes of a file, which is decoded to
+    uint8.
 
     Args:
         info: The source's description, or the metadata of a run.
         image_size: Height and width to resize images to; None: the size they all have.
-        raw: Give the model pixels as they are. Otherwise whole numbers are scaled to [0, 1]; floats
-            are never scaled.
+        raw: Give the model pixels as they are. Otherwise whole numbers are scaled to
+            [0, 1]; floats are never scaled.
 
     Raises:
-        UsageError: A field is missing or has another type, or `image_size` is None although images
-            differ in size.
+        UsageError: A field is missing or has another type, or `image_size` is None
+            although images differ in size.
     """
     if not isinstance(info, Info):
         return ImageClassification(info)
@@ -46,16 +51,22 @@ def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
     known = (tf.uint8, tf.uint16, tf.float32, tf.string)
     if field.dtype not in known or not info.field("label").dtype.is_integer:
         raise UsageError(
-            "images must be uint8, uint16, float32 or encoded files, and labels must be integers"
+            "images must be uint8, uint16, float32 or encoded files, and labels must be"
+            " integers"
         )
     *size, channels = info.image_shape if field.dtype == tf.string else field.shape
     size = size if image_size is None else list(image_size)
     if None in size:
-        raise UsageError("the images have different sizes; set --data.image-size HEIGHT WIDTH")
+        raise UsageError(
+            "the images have different sizes; set --data.image-size HEIGHT WIDTH"
+        )
     if len(names := info.class_names or ()) < 2:
         got = ", ".join(names) or "none"
         raise UsageError(f"classification needs at least 2 classes; got {got}")
-    metadata: dict[str, Any] = {"class_names": list(names), "image_shape": [*size, channels or 3]}
+    metadata: dict[str, Any] = {
+        "class_names": list(names),
+        "image_shape": [*size, channels or 3],
+    }
     if info.image_bits != 16:
         metadata["image_bits"] = info.image_bits
     if field.dtype in (tf.uint16, tf.float32):
@@ -64,7 +75,8 @@ def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
 
 
 class ImageClassification(Task):
-    """Batches have `image` uint8 (batch, height, width, channels) and `label` int64 (batch,).
+    """Batches have `image` uint8 (batch, height, width, channels) and `label` int64
+    (batch,).
 
     In training, after mixup or cutmix, also `partner_label` and `share`.
     """
@@ -79,32 +91,42 @@ class ImageClassification(Task):
         self.temperature = float(metadata.get("temperature", 1.0))
 
     def decode(self, example: Example) -> Example:
-        """Encoded bytes or pixels to pixels of `image_shape`, in training as in serving."""
+        """Encoded bytes or pixels to pixels of `image_shape`, in training as in
+        serving.
+        """
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
-            image = image_decoding.pixels(image, channels, self.metadata.get("image_bits", 16))
+            image = image_decoding.pixels(
+                image, channels, self.metadata.get("image_bits", 16)
+            )
         if image.shape != self.image_shape:
             image = image_decoding.resize(image, height, width)
         return {**example, "image": tf.ensure_shape(image, self.image_shape)}
 
     def check(
-        self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
     ) -> None:
         labels, last = columns["label"], len(self.class_names) - 1
         if len(labels) and labels.min() == 1 and labels.max() == last + 1:
             raise UsageError(
-                f"split {split}: the labels are from 1 to {last + 1}; subtract 1, because classes "
-                "count from 0"
+                f"split {split}: the labels are from 1 to {last + 1}; subtract 1,"
+                " because classes count from 0"
             )
         for at in np.flatnonzero((labels < 0) | (labels > last)):
             raise UsageError(
-                f"split {split}: the label of {locate(int(columns['id'][at]))} must be from 0 to "
-                f"{last}; got {labels[at]}; --clean.enabled excludes such examples"
+                f"split {split}: the label of {locate(int(columns['id'][at]))} must be"
+                f" from 0 to {last}; got {labels[at]}; --clean.enabled excludes such"
+                " examples"
             )
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
-        """The range of float pixels, by which a server refuses images of another range."""
+        """The range of float pixels, by which a server refuses images of
+        another range.
+        """
         if not self.dtype.is_floating:
             return {}
         images = column("image")
@@ -117,24 +139,37 @@ class ImageClassification(Task):
     def limitations(self) -> list[str]:
         height, width, _ = self.image_shape
         return [
-            f"Every image is assigned to one of {len(self.class_names)} classes, even if it shows "
-            "none of them.",
-            f"Images of other sizes are resized to {height} x {width} pixels without preserving "
-            "their aspect ratio.",
-            "The metrics and the calibration hold for images like those in the test split; images "
-            "from other cameras, places and times have not been tested.",
+            (
+                f"Every image is assigned to one of {len(self.class_names)} classes,"
+                " even if it shows none of them."
+            ),
+            (
+                f"Images of other sizes are resized to {height} x {width} pixels"
+                " without preserving their aspect ratio."
+            ),
+            (
+                "The metrics and the calibration hold for images like those in the test"
+                " split; images from other cameras, places and times have not been"
+                " tested."
+            ),
         ]
 
     def prepare(self, batch: Example) -> Example:
-        """Pixels to float32; whole numbers to [0, 1], unless the model gets them raw."""
+        """Pixels to float32; whole numbers to [0, 1], unless the model
+        gets them raw.
+        """
         return {**batch, "image": tf.cast(batch["image"], tf.float32) * self._scale}
 
     @property
     def _scale(self) -> float:
         return 1.0 if self.metadata.get("raw") else _SCALES.get(self.dtype, 1.0)
 
-    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """y is the share of each class, float32 (batch, classes): one-hot, unless mixed."""
+    def target(
+        self, batch: Example, seeds: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """y is the share of each class, float32 (batch, classes): one-hot, unless
+        mixed.
+        """
         y = self.y(batch["label"])
         if "partner_label" in batch:
             share = batch["share"][:, None]
@@ -152,23 +187,31 @@ class ImageClassification(Task):
     def inputs(self) -> keras.KerasTensor:
         return keras.Input(self.image_shape, dtype="float32", name="image")
 
-    def head(self, features: keras.KerasTensor, inputs: keras.KerasTensor) -> keras.KerasTensor:
+    def head(
+        self, features: keras.KerasTensor, inputs: keras.KerasTensor
+    ) -> keras.KerasTensor:
         """One logit per class; raises UsageError unless features are (batch, n)."""
         if len(features.shape) != 2:
             shape = ", ".join(map(str, ("batch", *features.shape[1:])))
             raise UsageError(
-                "--model.name: the features must be a vector per example, (batch, n); got "
-                f"({shape}); add GlobalAveragePooling2D or Flatten"
+                "--model.name: the features must be a vector per example, (batch, n);"
+                f" got ({shape}); add GlobalAveragePooling2D or Flatten"
             )
-        return keras.layers.Dense(len(self.class_names), dtype="float32", name="logits")(features)
+        return keras.layers.Dense(
+            len(self.class_names), dtype="float32", name="logits"
+        )(features)
 
     def standalone(self, network: keras.Model, ends_in: str) -> keras.Model:
         inputs = self.inputs()
-        scaled = keras.layers.Rescaling(self._scale, dtype="float32", name="pixels")(inputs)
+        scaled = keras.layers.Rescaling(self._scale, dtype="float32", name="pixels")(
+            inputs
+        )
         logits = keras.Model(network.inputs, network.outputs[0], name="network")(scaled)
         if self.temperature != 1:
             scale = 1 / self.temperature
-            logits = keras.layers.Rescaling(scale, dtype="float32", name="temperature")(logits)
+            logits = keras.layers.Rescaling(scale, dtype="float32", name="temperature")(
+                logits
+            )
         if ends_in == "linear":
             return keras.Model(inputs, logits)
         if ends_in == "logit":
@@ -185,12 +228,14 @@ class ImageClassification(Task):
         class_weight: Mapping[str, float],
         loss: Callable[[Any, Any], tf.Tensor] | None = None,
     ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        """Cross-entropy with smoothed labels, multiplied by the weight of each example's class.
+        """Cross-entropy with smoothed labels, multiplied by the weight of each
+        example's class.
 
-        The loss of a mixed example is the mean of the losses of its two labels, weighted by their
-        shares. Smoothing: Szegedy et al., "Rethinking the Inception architecture", CVPR 2016,
-        section 7. A loss of the user replaces the cross-entropy, and is multiplied by the weights,
-        too. Classes that `class_weight` does not name have weight 1.
+        The loss of a mixed example is the mean of the losses of its two labels,
+        weighted by their shares. Smoothing: Szegedy et al., "Rethinking the Inception
+        architecture", CVPR 2016, section 7. A loss of the user replaces the
+        cross-entropy, and is multiplied by the weights, too. Classes that
+        `class_weight` does not name have weight 1.
 
         Raises UsageError if it names an unknown class.
         """
@@ -198,14 +243,20 @@ class ImageClassification(Task):
         if not label_smoothing and not class_weight:
             return loss or self.loss()
         classes = len(self.class_names)
-        weights = tf.constant([float(class_weight.get(n, 1.0)) for n in self.class_names])
+        weights = tf.constant(
+            [float(class_weight.get(n, 1.0)) for n in self.class_names]
+        )
         if loss is not None:
-            return lambda y, outputs: loss(y, outputs) * tf.reduce_sum(y * weights, axis=-1)
+            return lambda y, outputs: (
+                loss(y, outputs) * tf.reduce_sum(y * weights, axis=-1)
+            )
 
         def smoothed_loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
             weighted = y * weights
             total = tf.reduce_sum(weighted, axis=-1, keepdims=True)
-            smoothed = weighted * (1.0 - label_smoothing) + total * label_smoothing / classes
+            smoothed = (
+                weighted * (1.0 - label_smoothing) + total * label_smoothing / classes
+            )
             # Not TensorFlow's own cross-entropy, which assumes that labels sum to 1.
             return -tf.reduce_sum(smoothed * tf.nn.log_softmax(outputs), axis=-1)
 
@@ -215,12 +266,17 @@ class ImageClassification(Task):
         return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
-        """Calibrated `probabilities` float32 (batch, classes), `class` int32 and `label` string
-        (batch,)."""
+        """Calibrated `probabilities` float32 (batch, classes), `class` int32 and
+        `label` string (batch,).
+        """
         probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32) / self.temperature)
         index = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
         names = tf.constant(self.class_names)
-        return {"probabilities": probabilities, "class": index, "label": tf.gather(names, index)}
+        return {
+            "probabilities": probabilities,
+            "class": index,
+            "label": tf.gather(names, index),
+        }
 
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """See `_metrics.classification`."""
@@ -228,17 +284,25 @@ class ImageClassification(Task):
         return _metrics.classification(answers, self.class_names, fitted)
 
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        return {"confusion_matrix.png": _plots.confusion_matrix(metrics, self.class_names)}
+        return {
+            "confusion_matrix.png": _plots.confusion_matrix(metrics, self.class_names)
+        }
 
-    def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
-        """Draws the image with the answer as its title: green if right, red if wrong."""
+    def show(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
+        """Draws the image with the answer as its title: green if right,
+        red if wrong.
+        """
         _plots.classified_image(axes, example, answer, self.class_names)
 
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
-        """`serving_default` takes pixels, `image_bytes` encoded files, `classify` examples.
+        """`serving_default` takes pixels, `image_bytes` encoded files, `classify`
+        examples.
 
-        Classify and MultiInference requests of TensorFlow Serving call `classify(inputs)`, with
-        serialized `tf.Example`s whose feature `image/encoded` is the contents of a file.
+        Classify and MultiInference requests of TensorFlow Serving call
+        `classify(inputs)`, with serialized `tf.Example`s whose feature `image/encoded`
+        is the contents of a file.
         """
         shape = (None, *self.image_shape)
         features = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
@@ -249,7 +313,9 @@ class ImageClassification(Task):
                 images = _guards.within(images, self.metadata["image_range"], "images")
             batch = {"image": images}
             outputs = model(self.prepare(batch)["image"], training=False)
-            answer = self.answer(_guards.finite(outputs, "outputs of the network"), batch)
+            answer = self.answer(
+                _guards.finite(outputs, "outputs of the network"), batch
+            )
             labels, scores = _guards.best(answer["probabilities"], self.class_names)
             return {**answer, "top_labels": labels, "top_scores": scores}
 
@@ -266,7 +332,10 @@ class ImageClassification(Task):
             return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 
         found: Signatures = {}
-        found["serving_default"] = pixels, [tf.TensorSpec(shape, self.dtype, name="images")]
+        found["serving_default"] = (
+            pixels,
+            [tf.TensorSpec(shape, self.dtype, name="images")],
+        )
         if self._takes_files:
             for function, name in ((image_bytes, "image_bytes"), (classify, "inputs")):
                 specs = [tf.TensorSpec((None,), tf.string, name=name)]
@@ -278,5 +347,7 @@ class ImageClassification(Task):
         if self._takes_files:
             files = _guards.encoded(columns["image"])
             found["image_bytes"] = {"image_bytes": files}
-            found["classify"] = {"inputs": serialized({"image/encoded": file} for file in files)}
+            found["classify"] = {
+                "inputs": serialized({"image/encoded": file} for file in files)
+            }
         return found

@@ -1,4 +1,6 @@
-"""Regression: one number for each vector of features, trained with the squared error."""
+"""Regression: one number for each vector of features, trained with the
+squared error.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,11 +16,13 @@ from pipeline.utils.errors import UsageError
 
 
 def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
-    """One number per example; for sources with the numeric fields `features` (n,) and `target` ().
+    """One number per example; for sources with the numeric fields `features` (n,) and
+    `target` ().
 
     Args:
         info: The source's description, or the metadata of a run.
-        raw: Give the model features as they are, instead of with mean 0 and deviation 1.
+        raw: Give the model features as they are, instead of with mean 0 and deviation
+            1.
 
     Raises:
         UsageError: A field is missing or has another type or shape.
@@ -30,7 +34,10 @@ def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
 
 def _metadata(info: Info) -> dict[str, Any]:
     """Names of the features; mean 0 and deviation 1 until `learn` computes them."""
-    for name, rank, meaning in (("features", 1, "a vector"), ("target", 0, "one number")):
+    for name, rank, meaning in (
+        ("features", 1, "a vector"),
+        ("target", 0, "one number"),
+    ):
         field = info.field(name)
         numbers = field.dtype.is_floating or field.dtype.is_integer
         if not numbers or field.shape.rank != rank or not all(field.shape):
@@ -40,15 +47,19 @@ def _metadata(info: Info) -> dict[str, Any]:
             )
     (count,) = info.field("features").shape
     names = info.feature_names or [str(i) for i in range(count)]
-    return {"feature_names": list(names), "mean": [0.0] * count, "deviation": [1.0] * count}
+    return {
+        "feature_names": list(names),
+        "mean": [0.0] * count,
+        "deviation": [1.0] * count,
+    }
 
 
 class Regression(Task):
     """Batches have `features` float32 (batch, n) and `target` float32 (batch,).
 
-    The network gets features with mean 0 and standard deviation 1 over the training examples: least
-    squares has the same solution in any units, but gradient descent needs steps proportional to the
-    spread of each feature. The target keeps its units.
+    The network gets features with mean 0 and standard deviation 1 over the training
+    examples: least squares has the same solution in any units, but gradient descent
+    needs steps proportional to the spread of each feature. The target keeps its units.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -68,15 +79,22 @@ class Regression(Task):
         }
 
     def check(
-        self, columns: Mapping[str, np.ndarray], split: str, locate: Callable[[int], str]
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
     ) -> None:
         for field in ("features", "target"):
             for row, *feature in np.argwhere(~np.isfinite(columns[field])):
-                name = f"feature {self.feature_names[feature[0]]!r}" if feature else "the target"
+                name = (
+                    f"feature {self.feature_names[feature[0]]!r}"
+                    if feature
+                    else "the target"
+                )
                 raise UsageError(
-                    f"split {split}: {name} of {locate(int(columns['id'][row]))} is "
-                    f"{columns[field][row, *feature]} in float32; use a finite number, or remove "
-                    "the example"
+                    f"split {split}: {name} of {locate(int(columns['id'][row]))} is"
+                    f" {columns[field][row, *feature]} in float32; use a finite number,"
+                    " or remove the example"
                 )
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
@@ -85,29 +103,46 @@ class Regression(Task):
             return {}
         features = column("features").astype(np.float64)
         mean, deviation = features.mean(axis=0), features.std(axis=0)
-        # Dividing a feature that is constant in float32 would only amplify rounding errors.
+        # Dividing a feature that is constant in float32 would only amplify rounding
+        # errors.
         varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
-        return {"mean": mean.tolist(), "deviation": np.where(varies, deviation, 1.0).tolist()}
+        return {
+            "mean": mean.tolist(),
+            "deviation": np.where(varies, deviation, 1.0).tolist(),
+        }
 
     def limitations(self) -> list[str]:
         return [
-            "The metrics hold for features like those of the training examples; other features "
-            "have not been tested.",
-            f"Features are identified only by their order: {', '.join(self.feature_names)}.",
+            (
+                "The metrics hold for features like those of the training examples;"
+                " other features have not been tested."
+            ),
+            (
+                "Features are identified only by their order:"
+                f" {', '.join(self.feature_names)}."
+            ),
         ]
 
     def prepare(self, batch: Example) -> Example:
-        """Scales features to mean 0 and standard deviation 1 over the training examples."""
+        """Scales features to mean 0 and standard deviation 1 over the training
+        examples.
+        """
         return {**batch, "features": (batch["features"] - self._mean) / self._deviation}
 
-    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """y is (batch, 1) like the outputs: (batch,) minus (batch, 1) would be (batch, batch)."""
+    def target(
+        self, batch: Example, seeds: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """y is (batch, 1) like the outputs: (batch,) minus (batch, 1) would be (batch,
+        batch).
+        """
         return batch["features"], batch["target"][:, None], batch["weight"]
 
     def inputs(self) -> keras.KerasTensor:
         return keras.Input((len(self.feature_names),), dtype="float32", name="features")
 
-    def head(self, features: keras.KerasTensor, inputs: keras.KerasTensor) -> keras.KerasTensor:
+    def head(
+        self, features: keras.KerasTensor, inputs: keras.KerasTensor
+    ) -> keras.KerasTensor:
         """One number, (batch, 1)."""
         return keras.layers.Dense(1, dtype="float32", name="prediction")(features)
 
@@ -124,7 +159,9 @@ class Regression(Task):
         return keras.Model(inputs, inner(standardize(inputs)))
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        return keras.losses.mean_squared_error  # the mean over the last axis, which has one number
+        return (
+            keras.losses.mean_squared_error
+        )  # the mean over the last axis, which has one number
 
     def metrics(self) -> list[keras.metrics.Metric]:
         """Root mean squared error and mean absolute error, in units of the target."""
@@ -144,17 +181,22 @@ class Regression(Task):
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {"predictions.png": _plots.predictions(metrics)}
 
-    def show(self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+    def show(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
         """Draws the standardized features as bars, with the answer as the title."""
         values = (np.asarray(example["features"]) - self._mean) / self._deviation
-        _plots.features(axes, values, self.feature_names, answer["prediction"], example["target"])
+        _plots.features(
+            axes, values, self.feature_names, answer["prediction"], example["target"]
+        )
 
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
-        """`serving_default(features)` takes unscaled features as in the source: float32 (batch, n).
+        """`serving_default(features)` takes unscaled features as in the source: float32
+        (batch, n).
 
-        The Regress request of TensorFlow Serving calls `regress(inputs)`, with serialized
-        `tf.Example`s that have the n numbers in `features`. Both reject numbers that are not
-        finite, or so large that the answer would not be finite.
+        The Regress request of TensorFlow Serving calls `regress(inputs)`, with
+        serialized `tf.Example`s that have the n numbers in `features`. Both reject
+        numbers that are not finite, or so large that the answer would not be finite.
         """
         count = len(self.feature_names)
         parsed = {"features": tf.io.FixedLenFeature((count,), tf.float32)}
@@ -162,7 +204,9 @@ class Regression(Task):
         def predict(features: tf.Tensor) -> Example:
             batch = self.prepare({"features": _guards.batch(features, (None, count))})
             inputs = _guards.finite(batch["features"], "features")
-            outputs = _guards.finite(model(inputs, training=False), "outputs of the network")
+            outputs = _guards.finite(
+                model(inputs, training=False), "outputs of the network"
+            )
             return self.answer(outputs, batch)
 
         def regress(inputs: tf.Tensor) -> Example:

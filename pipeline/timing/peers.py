@@ -1,4 +1,6 @@
-"""Peers: plain Keras and PyTorch, in processes of their own, with the same network and data."""
+"""Peers: plain Keras and PyTorch, in processes of their own, with the same network and
+data.
+"""
 
 import contextlib
 import functools
@@ -23,16 +25,28 @@ from pipeline.utils import temp_files
 
 _SETTINGS = {
     "keras": ("fit, NumPy", "fit, tf.data", "fit, NumPy, bfloat16"),
-    "torch": ("eager float32", "eager bfloat16", "compiled float32", "compiled bfloat16"),
+    "torch": (
+        "eager float32",
+        "eager bfloat16",
+        "compiled float32",
+        "compiled bfloat16",
+    ),
 }
-# Least ratio of the speeds of ours and `fit` on NumPy arrays; at most 2.0 without bfloat16.
+# Least ratio of the speeds of ours and `fit` on NumPy arrays; at most 2.0 without
+# bfloat16.
 _BOUNDS = {"convnet": 2.5, "sequential": 1.3, "lenet": 1.3, "resnet18": 1.5}
 _MOST = 20_000  # images that a peer gets
 
 
 def specification(training: Training, folder: Path) -> dict[str, Any]:
-    """What a peer trains; writes its data. Raises Failed if the scripts do not have the network."""
-    config, split, train = training.config, training.data.splits["train"], training.config.train
+    """What a peer trains; writes its data. Raises Failed if the scripts do not have the
+    network.
+    """
+    config, split, train = (
+        training.config,
+        training.data.splits["train"],
+        training.config.train,
+    )
     options = dict(config.model.options)
     is_18 = config.model.name == "resnet" and options.pop("depth", 20) == 18
     network = "resnet18" if is_18 else config.model.name
@@ -40,7 +54,9 @@ def specification(training: Training, folder: Path) -> dict[str, Any]:
         raise Failed(f"the scripts train with sgd or adam, not with {train.optimizer}")
     if network not in _BOUNDS or config.task.name != "image_classification":
         known = "convnet, sequential, lenet, and resnet with depth=18"
-        raise Failed(f"not available for the model {config.model.name}, only for {known}")
+        raise Failed(
+            f"not available for the model {config.model.name}, only for {known}"
+        )
     for name, column in split.take(np.arange(len(split))[:_MOST]).items():
         np.save(folder / f"{name}.npy", column)
     return {
@@ -57,13 +73,17 @@ def specification(training: Training, folder: Path) -> dict[str, Any]:
 
 
 class Peer:
-    """A process that trains on request; see `specification`. Raises Failed if it does not start."""
+    """A process that trains on request; see `specification`. Raises Failed if it does
+    not start.
+    """
 
     def __init__(self, kind: str, trained: Mapping[str, Any], python: str) -> None:
         if kind == "torch" and (how := missing_torch(python)):
             raise Failed(how)
         script = str(PEERS / f"peer_{kind}.py")
-        variables = {k: v for k, v in os.environ.items() if not python or k != "PYTHONPATH"}
+        variables = {
+            k: v for k, v in os.environ.items() if not python or k != "PYTHONPATH"
+        }
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
@@ -120,21 +140,35 @@ def _settings(kind: str) -> list[str]:
 
 
 def training_lines(
-    training: Training, against: Sequence[str], torch_python: str, seconds: float, count: int
+    training: Training,
+    against: Sequence[str],
+    torch_python: str,
+    seconds: float,
+    count: int,
 ) -> tuple[list[Line], str]:
-    """Measures training and its peers in the same rounds; returns lines, and versions of peers."""
-    peers, missing, timers = dict[str, Peer](), list[Line](), training.contestants(seconds)
+    """Measures training and its peers in the same rounds; returns lines, and versions
+    of peers.
+    """
+    peers, missing, timers = (
+        dict[str, Peer](),
+        list[Line](),
+        training.contestants(seconds),
+    )
     with temp_files.temporary() as folder, contextlib.ExitStack() as stack:
         for kind in against:
             try:
                 trained = specification(training, folder)
-                peers[kind] = Peer(kind, trained, torch_python if kind == "torch" else "")
+                peers[kind] = Peer(
+                    kind, trained, torch_python if kind == "torch" else ""
+                )
             except Failed as failed:
                 missing.append(Line("training", kind, note=str(failed)))
                 continue
             stack.callback(peers[kind].close)
             for name in _settings(kind):
-                timers[f"{kind} {name}"] = functools.partial(peers[kind].sample, name, seconds)
+                timers[f"{kind} {name}"] = functools.partial(
+                    peers[kind].sample, name, seconds
+                )
         rounds = Rounds("training", timers, "end to end", count)
     lines, ours = [rounds.control(), *training.lines(rounds), *missing], training.ours
     if "keras" in peers:
@@ -143,6 +177,10 @@ def training_lines(
         for name in (f"keras {setting}" for setting in _settings("keras")):
             bound = (least, math.inf) if name.endswith("NumPy") else None
             lines.append(rounds.line(name, f"{ours} / {name}", bound=bound))
-    for name in (f"torch {setting}" for setting in _settings("torch") if "torch" in peers):
-        lines.append(rounds.line(name, f"{name} / {ours}", "CPU", bound=(1.2, math.inf)))
+    for name in (
+        f"torch {setting}" for setting in _settings("torch") if "torch" in peers
+    ):
+        lines.append(
+            rounds.line(name, f"{name} / {ours}", "CPU", bound=(1.2, math.inf))
+        )
     return lines, ", ".join(peer.version for peer in peers.values()) or "none"

@@ -16,7 +16,9 @@ class Failed(Exception):
 
 
 class Sample(NamedTuple):
-    """Work (images, GFLOP, GB, or 1 for a process), and the wall and CPU seconds that it took."""
+    """Work (images, GFLOP, GB, or 1 for a process), and the wall and CPU seconds that
+    it took.
+    """
 
     work: float
     wall: float
@@ -31,8 +33,14 @@ class Spread(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        shown = [f"{v:,.{3 if abs(v) < 10 else 1 if abs(v) < 100 else 0}f}" for v in self]
-        return f"{shown[0]} ({shown[1]} to {shown[2]})" if self.low != self.high else shown[0]
+        shown = [
+            f"{v:,.{3 if abs(v) < 10 else 1 if abs(v) < 100 else 0}f}" for v in self
+        ]
+        return (
+            f"{shown[0]} ({shown[1]} to {shown[2]})"
+            if self.low != self.high
+            else shown[0]
+        )
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -43,7 +51,9 @@ def spread(values: Iterable[float]) -> Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of the table: a value, and a ratio whose median should be within a bound."""
+    """A line of the table: a value, and a ratio whose median should be
+    within a bound.
+    """
 
     part: str
     name: str
@@ -69,7 +79,9 @@ class Line:
 
 
 def timed(call: Callable[[], float], seconds: float) -> Callable[[], Sample]:
-    """A function that repeats a call, which returns its work, for at least some seconds."""
+    """A function that repeats a call, which returns its work, for at least some
+    seconds.
+    """
 
     def sample() -> Sample:
         work, wall, cpu = 0.0, time.perf_counter(), time.process_time()
@@ -81,13 +93,19 @@ def timed(call: Callable[[], float], seconds: float) -> Callable[[], Sample]:
 
 
 class Rounds:
-    """Takes samples in rounds, in alternating order: A B, B A, ...; the first one is not counted.
+    """Takes samples in rounds, in alternating order: A B, B A, ...; the first one is
+    not counted.
 
-    `control` is measured twice in each round. A contestant that raises `Failed` drops out.
+    `control` is measured twice in each round. A contestant that raises `Failed` drops
+    out.
     """
 
     def __init__(
-        self, part: str, contestants: Mapping[str, Callable[[], Sample]], control: str, count: int
+        self,
+        part: str,
+        contestants: Mapping[str, Callable[[], Sample]],
+        control: str,
+        count: int,
     ) -> None:
         self._part, self._failed = part, dict[str, str]()
         self._again = f"{control} (repeated)"
@@ -105,7 +123,9 @@ class Rounds:
                     del self._samples[name]
 
     def ratio(self, pair: str, by: str = "speed") -> Spread:
-        """`A / B` in each round: speeds, times or CPU times per work, or `A - B` in seconds."""
+        """`A / B` in each round: speeds, times or CPU times per work, or `A - B` in
+        seconds.
+        """
         ratios: dict[str, Callable[[Sample, Sample], float]] = {
             "speed": lambda a, b: a.work / a.wall / (b.work / b.wall),
             "time": lambda a, b: a.wall / a.work / (b.wall / b.work),
@@ -116,19 +136,32 @@ class Rounds:
         return spread(map(ratios[by], one, other))
 
     def line(
-        self, name: str, pair: str = "", by: str = "speed", unit: str = "images/s", **more: Any
+        self,
+        name: str,
+        pair: str = "",
+        by: str = "speed",
+        unit: str = "images/s",
+        **more: Any,
     ) -> Line:
-        """The line of a contestant: its speed, or its time if the unit is `s`, and a ratio."""
+        """The line of a contestant: its speed, or its time if the unit is `s`, and a
+        ratio.
+        """
         why = {n: w for n, w in self._failed.items() if n in (name, *pair.split(" / "))}
         if why:
-            more = {"note": "; ".join(w if n == name else f"{n}: {w}" for n, w in why.items())}
+            more = {
+                "note": "; ".join(
+                    w if n == name else f"{n}: {w}" for n, w in why.items()
+                )
+            }
         elif pair:
             shown = pair.replace(" / ", " - ") if by == "seconds" else pair
             more = {"compared": f"{by}: {shown}", "ratio": self.ratio(pair, by), **more}
         if name in why:
             return Line(self._part, name, **more)
         found = self._samples[name]
-        value = spread(s.wall / s.work if unit == "s" else s.work / s.wall for s in found)
+        value = spread(
+            s.wall / s.work if unit == "s" else s.work / s.wall for s in found
+        )
         cpu = statistics.median(s.cpu / s.work for s in found)
         if pair and self._again in self._samples:
             alike = self.ratio(self._control, "CPU" if by == "CPU" else "speed").median
@@ -138,5 +171,9 @@ class Rounds:
     def control(self, unit: str = "images/s") -> Line:
         """Whether two measurements of the same agree."""
         found = self.line(self._again, self._control, unit=unit, bound=_ALIKE)
-        remedy = "" if found.conclusive else "other programs were running, or --rounds is too small"
+        remedy = (
+            ""
+            if found.conclusive
+            else "other programs were running, or --rounds is too small"
+        )
         return dataclasses.replace(found, note=remedy)

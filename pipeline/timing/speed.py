@@ -1,4 +1,6 @@
-"""The speed of training, of an exported version, and of what this machine can do at most."""
+"""The speed of training, of an exported version, and of what this machine can do at
+most.
+"""
 
 import dataclasses
 import functools
@@ -36,7 +38,9 @@ _FEED = 3.0  # seconds for which the feed is measured, at most
 
 
 def available(config: Config, synthetic: bool, folder: Path) -> tuple[Config, str]:
-    """The config with a source that can be read, and its name: random images if it has none."""
+    """The config with a source that can be read, and its name: random images if it has
+    none.
+    """
     why = "--synthetic"
     if not synthetic:
         try:
@@ -46,7 +50,9 @@ def available(config: Config, synthetic: bool, folder: Path) -> tuple[Config, st
             why = str(error)
     shape = _SHAPES.get(config.source.options.get("dataset", ""), (32, 32, 3))
     generator = np.random.default_rng(0)
-    np.save(folder / "images.npy", generator.integers(0, 256, (_IMAGES, *shape), np.uint8))
+    np.save(
+        folder / "images.npy", generator.integers(0, 256, (_IMAGES, *shape), np.uint8)
+    )
     np.save(folder / "labels.npy", generator.integers(0, 10, _IMAGES))
     found = f"{_IMAGES:,} random images of {'x'.join(map(str, shape))} ({why})"
     return config.changed(source={"name": "arrays", "path": folder}), found
@@ -60,17 +66,27 @@ class Training:
         self.config, self.data = dataclasses.replace(config, train=train), data
         self.machine = machine
         built = self._built(self.config)
-        self.machine, self.model, self._batches = built.machine, built.model, built.batches
+        self.machine, self.model, self._batches = (
+            built.machine,
+            built.model,
+            built.batches,
+        )
         self._made = {"": built}
         if config.data.augment:
             self._made[_BARE] = self._built(self.config.changed(data={"augment": {}}))
         self.ours = _END + list(self._made)[-1]
         """The contestant that does not augment."""
-        self._judge = self._built(self.config)  # an evaluation needs another trace of the step
-        self._engines = list(dict.fromkeys([config.train.engine, "model_fit", "gradient_tape"]))
+        self._judge = self._built(
+            self.config
+        )  # an evaluation needs another trace of the step
+        self._engines = list(
+            dict.fromkeys([config.train.engine, "model_fit", "gradient_tape"])
+        )
         with self.machine.strategy.scope():
             for made in self._made.values():
-                autotune.steps_per_call(made.model, train.steps_per_call, made.batches, None)
+                autotune.steps_per_call(
+                    made.model, train.steps_per_call, made.batches, None
+                )
 
     def _built(self, config: Config) -> Trainer:
         trainer = Trainer(config, self.machine, self.data, Stops())
@@ -82,19 +98,27 @@ class Training:
         found = ceilings(self.model.compute_dtype, min(seconds, 0.5))
         for suffix, made in self._made.items():
             found[_STEP + suffix] = timed(_resident(made.model, made.batches), seconds)
-            found[_END + suffix] = _engine(self._engines[0], made.model, made.batches, seconds)
+            found[_END + suffix] = _engine(
+                self._engines[0], made.model, made.batches, seconds
+            )
         for name in self._engines[1:]:
             found[name] = _engine(name, self.model, self._batches, seconds)
         tickets = iter(distributed.tickets(self._batches))
         feed = timed(lambda: (next(tickets), self._batches.batch_size)[1], seconds)
-        return {**found, "feed only": feed, "evaluation": timed(self._evaluation(), seconds)}
+        return {
+            **found,
+            "feed only": feed,
+            "evaluation": timed(self._evaluation(), seconds),
+        }
 
     def lines(self, rounds: Rounds) -> list[Line]:
         """The lines of these contestants."""
         gflop, part = training_gflop(self.model), dict[str, Any]()
         product = f"matmul {self.model.compute_dtype}"
         if gflop:
-            use = Spread(*(gflop * value for value in rounds.ratio(f"{_STEP} / {product}")))
+            use = Spread(
+                *(gflop * value for value in rounds.ratio(f"{_STEP} / {product}"))
+            )
             part = {"compared": f"part of {product}", "ratio": use}
         engines, alike = self._engines[1:], (0.98, 1.02)
         lines = [
@@ -102,11 +126,17 @@ class Training:
             rounds.line("copy", unit="GB/s"),
             rounds.line(_STEP, **part),
             rounds.line(_END, f"{_END} / {_STEP}", bound=(0.97, math.inf)),
-            *(rounds.line(name, f"{name} / {_END}", "CPU", bound=alike) for name in engines),
+            *(
+                rounds.line(name, f"{name} / {_END}", "CPU", bound=alike)
+                for name in engines
+            ),
             rounds.line("feed only", f"feed only / {_END}"),
             rounds.line("evaluation"),
         ]
-        bare, why = _STEP + _BARE, "the recipe does not augment; add, say, --data.augment flip crop"
+        bare, why = (
+            _STEP + _BARE,
+            "the recipe does not augment; add, say, --data.augment flip crop",
+        )
         if _BARE not in self._made:
             return [*lines, Line("training", bare, note=why)]
         more = rounds.line(bare, f"{bare} / {_STEP}", bound=(0, 1.1))
@@ -133,7 +163,9 @@ class Training:
 
 
 def feed(batches: Batches) -> float:
-    """Examples per second of the feed alone, as in training, after the first of two epochs."""
+    """Examples per second of the feed alone, as in training, after the first of two
+    epochs.
+    """
     first = batches.steps_per_epoch
     tickets = iter(distributed.tickets(dataclasses.replace(batches, first_step=first)))
     start, done = time.monotonic(), 0
@@ -154,8 +186,9 @@ class _Resident:
 
 
 def step(model: keras.Model, batches: Batches) -> float:
-    """Examples per second of the compiled step on one batch that stays on the device; call it in
-    the scope of the strategy."""
+    """Examples per second of the compiled step on one batch that stays on the device;
+    call it in the scope of the strategy.
+    """
     model.step.set_inputs(batches, None)
     resident = _Resident(next(iter(distributed.tickets(batches))))
     trials = (autotune.seconds_per_step(model, batches, resident) for _ in range(3))
@@ -163,10 +196,16 @@ def step(model: keras.Model, batches: Batches) -> float:
 
 
 def verdict(step: float, feed: float) -> str:
-    """One sentence naming the bottleneck and its remedies, from the results of these functions."""
+    """One sentence naming the bottleneck and its remedies, from the results of these
+    functions.
+    """
     if feed >= step:
-        remedies = "a GPU, a 16-bit --runtime.precision or a smaller model would speed it up"
-        return f"the step: the feed alone is {feed / step:.1f} times as fast; {remedies}"
+        remedies = (
+            "a GPU, a 16-bit --runtime.precision or a smaller model would speed it up"
+        )
+        return (
+            f"the step: the feed alone is {feed / step:.1f} times as fast; {remedies}"
+        )
     remedies = "another --data.cache or --data.augment-on device may speed it up"
     return f"the feed: the step alone is {step / feed:.1f} times as fast; {remedies}"
 
@@ -186,8 +225,12 @@ def _resident(model: Any, batches: Batches) -> Callable[[], int]:
     return call
 
 
-def _engine(name: str, model: Any, batches: Batches, seconds: float) -> Callable[[], Sample]:
-    """Training from the end of the first call, without checkpoints, logs and progress."""
+def _engine(
+    name: str, model: Any, batches: Batches, seconds: float
+) -> Callable[[], Sample]:
+    """Training from the end of the first call, without checkpoints, logs
+    and progress.
+    """
     times: list[tuple[float, float, float]] = []
 
     def note(_: int, logs: Any) -> None:
@@ -223,35 +266,46 @@ def ceilings(dtype: str, seconds: float) -> dict[str, Callable[[], Sample]]:
 
 
 def training_gflop(model: keras.Model) -> float:
-    """GFLOP of a training step per image: convolutions and dense layers, forward and backward.
+    """GFLOP of a training step per image: convolutions and dense layers, forward and
+    backward.
 
     0 if a layer's output is unknown, because it belongs to a layer of the user.
     """
     kinds = (keras.layers.Conv2D, keras.layers.Dense)
-    layers = [x for x in model._flatten_layers(include_self=False) if isinstance(x, kinds)]
+    layers = [
+        x for x in model._flatten_layers(include_self=False) if isinstance(x, kinds)
+    ]
     if not all(layer._inbound_nodes for layer in layers):
         return 0.0
     order = [id(variable) for variable in model.variables]
     layers.sort(key=lambda layer: order.index(id(layer.kernel)))
     macs = [math.prod(x.output.shape[1:-1]) * math.prod(x.kernel.shape) for x in layers]
-    return 2e-9 * (3 * sum(macs) - sum(macs[:1]))  # the input of the first one needs no gradient
+    return 2e-9 * (
+        3 * sum(macs) - sum(macs[:1])
+    )  # the input of the first one needs no gradient
 
 
-def serving_lines(training: Training, folder: Path, seconds: float, count: int) -> list[Line]:
+def serving_lines(
+    training: Training, folder: Path, seconds: float, count: int
+) -> list[Line]:
     """Latency and throughput of `serving_default` by batch size, for one client.
 
     Uses the loader and the session of TensorFlow Serving.
     """
     data, task, model = training.data, training.data.task, training.model
     split = data.splits[judged(data.splits)]
-    savedmodel.write(folder, model, task, training.config, split, metrics={}, trained={})
+    savedmodel.write(
+        folder, model, task, training.config, split, metrics={}, trained={}
+    )
     columns = split.take(np.arange(_BATCHES[-1]) % len(split))
     request, session = task.requests(columns)["serving_default"], Session(folder)
     latencies: dict[int, list[float]] = {size: [] for size in _BATCHES}
 
     def answer(size: int) -> int:
         start = time.perf_counter()
-        session.run("serving_default", {name: values[:size] for name, values in request.items()})
+        session.run(
+            "serving_default", {name: values[:size] for name, values in request.items()}
+        )
         latencies[size].append(1e3 * (time.perf_counter() - start))
         return size
 

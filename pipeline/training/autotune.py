@@ -17,18 +17,21 @@ from pipeline.utils.console import counted
 # A call cannot be interrupted; half a second is still a prompt reaction to Ctrl-C.
 LONGEST_CALL = 0.5
 MOST_STEPS = 16  # timed in one call
-# In a shorter run, a trial costs more than it can gain: tracing the step again takes about 2 s.
+# In a shorter run, a trial costs more than it can gain: tracing the step again takes
+# about 2 s.
 SHORTEST_RUN = 60.0
 # The gain must be clear: timings of a step vary by a tenth on a busy machine.
 LEAST_GAIN = 1.2
 
 
 def seconds_per_step(model: keras.Model, train: Batches, tickets: Any = None) -> float:
-    """Measures the step in at most three calls, then restores all variables; traces the step.
+    """Measures the step in at most three calls, then restores all variables; traces the
+    step.
 
-    The result is the same on every worker, because all of them must make the same decisions. The
-    model is from `build`, after `set_inputs`; the engine will use the same trace. At least one step
-    of `train` must be left. `tickets` is an iterator over theirs; None: that of training.
+    The result is the same on every worker, because all of them must make the same
+    decisions. The model is from `build`, after `set_inputs`; the engine will use the
+    same trace. At least one step of `train` must be left. `tickets` is an iterator over
+    theirs; None: that of training.
     """
     state = [variable for group in model.state.values() for variable in group]
     before = [variable.numpy() for variable in state]
@@ -44,8 +47,12 @@ def seconds_per_step(model: keras.Model, train: Batches, tickets: Any = None) ->
         first, start = calls.position, time.monotonic()
         for value in calls(tickets).values():
             value.numpy()  # wait: devices run asynchronously
-        seconds = distributed.agreed((time.monotonic() - start) / (calls.position - first))
-        count = 1 if is_first else max(1, min(int(LONGEST_CALL / 2 / seconds), MOST_STEPS))
+        seconds = distributed.agreed(
+            (time.monotonic() - start) / (calls.position - first)
+        )
+        count = (
+            1 if is_first else max(1, min(int(LONGEST_CALL / 2 / seconds), MOST_STEPS))
+        )
         if not is_first and count == 1:  # another call would measure the same
             break
     for variable, value in zip(state, before, strict=True):
@@ -62,9 +69,11 @@ def steps_per_call(
     validation: Batches | None,
     per_batch: Sequence[str] = (),
 ) -> Decision:
-    """Sets `model.steps_per_execution`: how many steps one call of the compiled function takes.
+    """Sets `model.steps_per_execution`: how many steps one call of the compiled
+    function takes.
 
-    One if there are reasons to call callbacks after each batch, unless another number is `asked`.
+    One if there are reasons to call callbacks after each batch, unless another number
+    is `asked`.
     """
     model.step.set_inputs(train, validation)
     if asked == "auto" and per_batch:
@@ -73,14 +82,18 @@ def steps_per_call(
     if asked != "auto":
         model.steps_per_execution = asked
         count = min(int(asked), train.steps_per_epoch)
-        return Decision("call", counted(count, "step"), f"requested {asked:,}; at most one epoch")
+        return Decision(
+            "call", counted(count, "step"), f"requested {asked:,}; at most one epoch"
+        )
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)
     count = max(1, min(int(LONGEST_CALL / seconds), train.steps_per_epoch))
     model.steps_per_execution = count
     whole = "an epoch, " * (count == train.steps_per_epoch)
-    reason = f"{whole}{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
+    reason = (
+        f"{whole}{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
+    )
     return Decision("call", counted(count, "step"), reason)
 
 
@@ -93,13 +106,17 @@ def precision(
 ) -> tuple[environment.Runtime, keras.Model]:
     """The machine with the faster precision, and its model.
 
-    The machine was started with `--runtime.precision auto`. The number of steps in `train` decides
-    whether a trial is worth its time. The watchdog is active; it treats each trial as one call.
+    The machine was started with `--runtime.precision auto`. The number of steps in
+    `train` decides whether a trial is worth its time. The watchdog is active; it treats
+    each trial as one call.
     """
     model = build(machine)
     other, reason = environment.fast_precision()
     if machine.cluster:
-        other, reason = None, "several workers; another precision must be set explicitly"
+        other, reason = (
+            None,
+            "several workers; another precision must be set explicitly",
+        )
     if other is None or train.first_step >= train.last_step:
         return machine.decided("precision", "float32", reason), model
 

@@ -19,7 +19,12 @@ _MANIFEST = "manifest.json"
 WRITE_ERRORS = (OSError, tf.errors.OpError)
 """What `Checkpoints.save` raises if the disk is full or unavailable."""
 # Raised for variables of another number, shape or dtype.
-_ANOTHER_MODEL = (AssertionError, ValueError, IndexError, tf.errors.InvalidArgumentError)
+_ANOTHER_MODEL = (
+    AssertionError,
+    ValueError,
+    IndexError,
+    tf.errors.InvalidArgumentError,
+)
 
 
 class Damaged(UsageError):
@@ -27,10 +32,11 @@ class Damaged(UsageError):
 
 
 class Checkpoints:
-    """A directory of `step-XXXXXXXX/`: TensorFlow checkpoints with checksums of their files.
+    """A directory of `step-XXXXXXXX/`: TensorFlow checkpoints with checksums of their
+    files.
 
-    `state` has variables by the part of the training that they belong to. Only a process that
-    `writes`, the chief if there are several workers, saves and deletes.
+    `state` has variables by the part of the training that they belong to. Only a
+    process that `writes`, the chief if there are several workers, saves and deletes.
     """
 
     def __init__(
@@ -42,17 +48,24 @@ class Checkpoints:
         self._directory = directory
         self._writes = writes
         self._variables = [variable for group in state.values() for variable in group]
-        # Lists, not objects, so that the names in the file do not depend on how Keras nests layers.
-        values = {name: [variable.value for variable in group] for name, group in state.items()}
+        # Lists, not objects, so that the names in the file do not depend on how Keras
+        # nests layers.
+        values = {
+            name: [variable.value for variable in group]
+            for name, group in state.items()
+        }
         self._checkpoint = tf.train.Checkpoint(**values)
 
     def save(self, step: int, state: dict[str, Any], place: Path | None = None) -> None:
-        """Adds the checkpoint of a step; `state` is plain JSON, which `restore` returns.
+        """Adds the checkpoint of a step; `state` is plain JSON, which `restore`
+        returns.
 
-        An earlier checkpoint of the step is replaced. `place` is another directory to save in.
+        An earlier checkpoint of the step is replaced. `place` is another directory to
+        save in.
 
-        Raises one of WRITE_ERRORS if it cannot be written; existing checkpoints stay as they are.
-        Raises Diverged, before anything is written, unless all weights are finite.
+        Raises one of WRITE_ERRORS if it cannot be written; existing checkpoints stay as
+        they are. Raises Diverged, before anything is written, unless all weights are
+        finite.
         """
         require_finite(self._variables, step)
         if not self._writes:
@@ -61,7 +74,9 @@ class Checkpoints:
         directory = temp_files.folder(place)
         try:
             self._checkpoint.write(str(directory / "state"))
-            checksums = {path.name: _checksum(path) for path in sorted(directory.iterdir())}
+            checksums = {
+                path.name: _checksum(path) for path in sorted(directory.iterdir())
+            }
             body = files.strict({"step": step, "files": checksums, "state": state})
             text = json.dumps({"sha256": _digest(body), **body}, indent=1)
             files.write_text(directory / _MANIFEST, text)
@@ -75,8 +90,8 @@ class Checkpoints:
     def restore(self, step: int) -> dict[str, Any]:
         """Restores model and optimizer to a step; returns the state saved with it.
 
-        Raises Damaged if a file is missing or has changed, and UsageError if the checkpoint belongs
-        to another model or cannot be read.
+        Raises Damaged if a file is missing or has changed, and UsageError if the
+        checkpoint belongs to another model or cannot be read.
         """
         path = self._path(step)
         manifest = _verified_manifest(path, step)
@@ -84,9 +99,13 @@ class Checkpoints:
             with tf_paths.literal(path) as directory:
                 self._checkpoint.read(f"{directory}/state").assert_consumed()
         except _ANOTHER_MODEL:
-            raise UsageError(f"the checkpoint {path} belongs to another model") from None
+            raise UsageError(
+                f"the checkpoint {path} belongs to another model"
+            ) from None
         except tf.errors.OpError as error:
-            raise UsageError(f"the checkpoint {path} cannot be read: {reason(error)}") from None
+            raise UsageError(
+                f"the checkpoint {path} cannot be read: {reason(error)}"
+            ) from None
         return manifest["state"]
 
     def restore_newest(self) -> tuple[int, dict[str, Any], list[str]] | None:
@@ -157,22 +176,26 @@ def require_finite(variables: Sequence[keras.Variable], step: int) -> None:
     for variable, is_finite in zip(floats, tf.stack(finite).numpy(), strict=True):
         if not is_finite:
             raise Diverged(
-                f"training diverged: {variable.path} is not finite after step {step:,}; lower "
-                "--train.learning-rate. It was not saved"
+                f"training diverged: {variable.path} is not finite after step {step:,};"
+                " lower --train.learning-rate. It was not saved"
             )
 
 
 def metric_state(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
-    """For each variable of the metrics, its bytes on each replica in base64: plain JSON.
+    """For each variable of the metrics, its bytes on each replica in base64: plain
+    JSON.
 
-    With several workers, the values are summed, and the first replica gets the sum again.
+    With several workers, the values are summed, and the first replica gets the sum
+    again.
     """
     strategy, texts = tf.distribute.get_strategy(), []
     for variable in _variables(metrics):
         parts = [variable]
         if not _has_workers(strategy):
             parts = strategy.experimental_local_results(variable.value)
-        texts.append([base64.b64encode(part.numpy().tobytes()).decode() for part in parts])
+        texts.append(
+            [base64.b64encode(part.numpy().tobytes()).decode() for part in parts]
+        )
     return texts
 
 
@@ -181,17 +204,22 @@ def restore_metrics(
 ) -> None:
     """Restores what `metric_state` returned into the same metrics.
 
-    If the number of replicas has changed, the first one gets the sum: the metrics over all replicas
-    are the same up to rounding.
+    If the number of replicas has changed, the first one gets the sum: the metrics over
+    all replicas are the same up to rounding.
     """
     strategy = tf.distribute.get_strategy()
     for variable, saved in zip(_variables(metrics), state, strict=True):
         dtype, shape = np.dtype(variable.dtype), tuple(variable.shape)
-        values = [np.frombuffer(base64.b64decode(text), dtype).reshape(shape) for text in saved]
+        values = [
+            np.frombuffer(base64.b64decode(text), dtype).reshape(shape)
+            for text in saved
+        ]
         replicas = strategy.experimental_local_results(variable.value)
         if len(replicas) != len(values) or _has_workers(strategy):
             zeros = np.zeros_like(values[0])
-            is_chief = not _has_workers(strategy) or strategy.cluster_resolver.task_id in (0, None)
+            is_chief = not _has_workers(
+                strategy
+            ) or strategy.cluster_resolver.task_id in (0, None)
             total = np.sum(values, axis=0, dtype=dtype) if is_chief else zeros
             values = [total, *[zeros] * (len(replicas) - 1)]
         for replica, value in zip(replicas, values, strict=True):

@@ -1,4 +1,6 @@
-"""Training on several replicas: each gets its part of every batch; a call runs several steps."""
+"""Training on several replicas: each gets its part of every batch; a call runs several
+steps.
+"""
 
 import contextlib
 import functools
@@ -19,14 +21,16 @@ _AHEAD = 8  # the largest number of steps that are prefetched
 
 
 def tickets(batches: Batches, repeat: bool = False) -> Any:
-    """The batches' dataset; with several replicas, one that gives each replica its part.
+    """The batches' dataset; with several replicas, one that gives each replica its
+    part.
 
-    The dataset makes the parts itself, instead of TensorFlow rebatching whole batches: nothing is
-    copied, shapes are static, and each of several workers reads only its own examples.
+    The dataset makes the parts itself, instead of TensorFlow rebatching whole batches:
+    nothing is copied, shapes are static, and each of several workers reads only its own
+    examples.
 
-    With `repeat`, it starts over at the end. Keras's `fit` needs this: it counts one batch per
-    call, restarts a dataset of known length when that count is reached, and draws one more batch
-    than it uses before an evaluation.
+    With `repeat`, it starts over at the end. Keras's `fit` needs this: it counts one
+    batch per call, restarts a dataset of known length when that count is reached, and
+    draws one more batch than it uses before an evaluation.
     """
     strategy = tf.distribute.get_strategy()
 
@@ -47,20 +51,28 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
         return of(share, devices[context.input_pipeline_id] if own else "CPU")
 
     devices = strategy.extended.worker_devices
-    if isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy) and len(devices) == 1:
-        # TensorFlow's distributed dataset has iterators that are tuned. Deleting them, and so the
-        # end of the process, takes longer the longer they were used: 16 s after a minute.
-        replica = int(tf.function(functools.partial(strategy.run, _replica), autograph=False)())
+    if (
+        isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+        and len(devices) == 1
+    ):
+        # TensorFlow's distributed dataset has iterators that are tuned. Deleting them,
+        # and so the end of the process, takes longer the longer they were used: 16 s
+        # after a minute.
+        replica = int(
+            tf.function(functools.partial(strategy.run, _replica), autograph=False)()
+        )
         device = tf.DeviceSpec.from_string(devices[0])
         share = Share(first=replica, of=strategy.num_replicas_in_sync)
         return of(share, f"/device:{device.device_type}:{device.device_index}")
 
-    # With one iterator per replica, `digits` gets its data on two logical CPU devices 1.1 to 1.7
-    # times as fast as with a shared one. With several machines, this mode is not available.
+    # With one iterator per replica, `digits` gets its data on two logical CPU devices
+    # 1.1 to 1.7 times as fast as with a shared one. With several machines, this mode is
+    # not available.
     own = isinstance(strategy, tf.distribute.MirroredStrategy)
     mode = tf.distribute.InputReplicationMode
     options = tf.distribute.InputOptions(
-        experimental_fetch_to_device=not own and bool(tf.config.list_logical_devices("GPU")),
+        experimental_fetch_to_device=not own
+        and bool(tf.config.list_logical_devices("GPU")),
         experimental_replication_mode=mode.PER_REPLICA if own else mode.PER_WORKER,
     )
     return strategy.distribute_datasets_from_function(of_pipeline, options)
@@ -92,7 +104,11 @@ def lost_workers(cluster: Cluster | None) -> Iterator[None]:
     """Turns TensorFlow's error about a lost worker into one line that names it."""
     try:
         yield
-    except (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.InternalError) as error:
+    except (
+        tf.errors.UnavailableError,
+        tf.errors.AbortedError,
+        tf.errors.InternalError,
+    ) as error:
         if cluster is None:
             raise
         tasks = {int(number) for number in re.findall(r"task[:=](\d+)", error.message)}
@@ -101,19 +117,23 @@ def lost_workers(cluster: Cluster | None) -> Iterator[None]:
             raise
         names = ", ".join(cluster.name(index) for index in others)
         raise WorkerLost(
-            f"{names} was lost; start all workers again with the same command: the run resumes "
-            "from its last checkpoint"
+            f"{names} was lost; start all workers again with the same command: the run"
+            " resumes from its last checkpoint"
         ) from error
 
 
 @contextlib.contextmanager
 def explained(batches: Batches, first: int, count: int) -> Iterator[None]:
-    """If these steps fail because an example cannot be decoded, raises an error that names it."""
+    """If these steps fail because an example cannot be decoded, raises an error that
+    names it.
+    """
     try:
         yield
     except READ_ERRORS:
         # A prefetched example fails before its step.
-        batches.raise_if_undecodable(first, min(first + count + _AHEAD, batches.last_step))
+        batches.raise_if_undecodable(
+            first, min(first + count + _AHEAD, batches.last_step)
+        )
         raise
 
 
@@ -125,10 +145,11 @@ def prefetched(tickets: tf.data.Dataset, device: str) -> tf.data.Dataset:
 class Calls:
     """Runs a step on all replicas, `model.steps_per_execution` times in each call.
 
-    Uses one `tf.function` with one trace for any number of steps. The host passes the number of
-    steps to take, because an iterator that ends inside the loop gives a wrong loss and no error.
-    The model is from `build`, after `set_inputs`; `name` is the method of `model.step` to run,
-    `train` or `evaluate`; the iterator yields the batches from `first_step` on.
+    Uses one `tf.function` with one trace for any number of steps. The host passes the
+    number of steps to take, because an iterator that ends inside the loop gives a wrong
+    loss and no error. The model is from `build`, after `set_inputs`; `name` is the
+    method of `model.step` to run, `train` or `evaluate`; the iterator yields the
+    batches from `first_step` on.
     """
 
     def __init__(self, model: keras.Model, name: str, batches: Batches) -> None:
@@ -148,7 +169,8 @@ class Calls:
         self._model.step.position = self.position
 
     def __call__(self, iterator: Any) -> dict[str, Any]:
-        """Takes the next steps, none at the end of a training epoch; returns the running metrics.
+        """Takes the next steps, none at the end of a training epoch; returns the
+        running metrics.
 
         After the end of an evaluation, another one begins.
         """

@@ -1,4 +1,6 @@
-"""Assembles task, network and optimizer: a compiled Keras model with its own training step."""
+"""Assembles task, network and optimizer: a compiled Keras model with its own training
+step.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,10 +25,19 @@ from pipeline.utils.errors import UsageError, reason, suggest
 
 # What else is logged for each epoch, beside the metrics.
 _COLUMNS = (
-    *("epoch", "step", "seconds", "loss", "learning_rate", "loss_scale", "skipped_steps"),
+    *(
+        "epoch",
+        "step",
+        "seconds",
+        "loss",
+        "learning_rate",
+        "loss_scale",
+        "skipped_steps",
+    ),
     *("examples_per_second", "gradient_norm", "gradient_norm_max"),
 )
-# As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image patches.
+# As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image
+# patches.
 ADAPT_EXAMPLES = 5000
 
 
@@ -35,7 +46,8 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     model = _network(task, options, precision)
     if options.fused_batch_norm and not fused_batch_norm.fuse(model):
         raise UsageError(
-            f"--model.fused-batch-norm: {options.name} has no keras.layers.BatchNormalization"
+            f"--model.fused-batch-norm: {options.name} has no"
+            " keras.layers.BatchNormalization"
         )
     return model
 
@@ -56,8 +68,12 @@ def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
         except (TypeError, ValueError) as error:
             if not options.options:
                 raise  # a bug here or in the user's model
-            words = " ".join(f"{name}={value}" for name, value in options.options.items())
-            raise UsageError(f"--model.options {words} does not fit: {reason(error)}") from error
+            words = " ".join(
+                f"{name}={value}" for name, value in options.options.items()
+            )
+            raise UsageError(
+                f"--model.options {words} does not fit: {reason(error)}"
+            ) from error
         model = SteppedModel(inputs, outputs, name="network")
         model.task = task
         return model
@@ -84,14 +100,17 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
         own_network.require_equal_answers(given, model, ends_in)
     if copy is given and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise UsageError(
-            f"--model.name {options.name}: a subclassed model runs on one replica; set "
-            "--runtime.replicas 1, or pass a function (input_shape, classes) that returns it"
+            f"--model.name {options.name}: a subclassed model runs on one replica; set"
+            " --runtime.replicas 1, or pass a function (input_shape, classes) that"
+            " returns it"
         )
     return model
 
 
 def _refuse_probabilities(inputs: Any, tensor: keras.KerasTensor, model: str) -> None:
-    """Raises UsageError if features are probabilities, since the task adds its own output layer."""
+    """Raises UsageError if features are probabilities, since the task adds its own
+    output layer.
+    """
     if not isinstance(inputs, keras.KerasTensor) or None in inputs.shape[1:]:
         return
     values = head.probe_inputs(tuple(inputs.shape[1:]))
@@ -102,9 +121,10 @@ def _refuse_probabilities(inputs: Any, tensor: keras.KerasTensor, model: str) ->
         while isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
             layer, _, index = keras.tree.flatten(layer.outputs)[index]._keras_history
         raise UsageError(
-            f"--model.name {model}: its features end in the {kind} of layer {layer.name!r}, but "
-            "the task adds the output layer itself; return the features before the classifier (for "
-            'keras.applications: include_top=False, pooling="avg")'
+            f"--model.name {model}: its features end in the {kind} of layer"
+            f" {layer.name!r}, but the task adds the output layer itself; return the"
+            " features before the classifier (for keras.applications:"
+            ' include_top=False, pooling="avg")'
         )
 
 
@@ -115,15 +135,16 @@ def build(
     train: Batches,
     augment_in_step: bool = True,
 ) -> SteppedModel:
-    """A network with its optimizer and step, ready for an engine under `machine.strategy`.
+    """A network with its optimizer and step, ready for an engine under
+    `machine.strategy`.
 
     Args:
         task: The problem to solve.
         settings: The sections model, data (augmentations), train and runtime are used.
         machine: Strategy, precision of the layers, XLA.
-        train: Without augmentation, even if `augmentation.on_host` will augment them, so that
-            layers that adapt to data see the same examples either way. Their number of steps is the
-            length of the schedule.
+        train: Without augmentation, even if `augmentation.on_host` will augment them,
+            so that layers that adapt to data see the same examples either way. Their
+            number of steps is the length of the schedule.
         augment_in_step: False if the training tickets are already augmented.
 
     Raises:
@@ -135,16 +156,21 @@ def build(
     with machine.strategy.scope():
         model = network(task, settings.model, machine.precision)
         layers = list(model._flatten_layers(include_self=False))
-        normalizations = (x for x in layers if isinstance(x, keras.layers.BatchNormalization))
+        normalizations = (
+            x for x in layers if isinstance(x, keras.layers.BatchNormalization)
+        )
         for layer in normalizations if settings.train.synchronized_batch_norm else ():
             layer.synchronized = True
-        # Before any layer is frozen: the optimizer also needs state for layers unfrozen later.
+        # Before any layer is frozen: the optimizer also needs state for layers unfrozen
+        # later.
         variables = list(model.trainable_variables)
         others = model.non_trainable_variables
         statistics = [v for v in others if "float" in v.dtype]
         random_states = [v for v in others if v.path.endswith("seed_generator_state")]
         _adapt(model, task, train)
-        rate = _rate(settings.train, train, paced=settings.runtime.time_limit is not None)
+        rate = _rate(
+            settings.train, train, paced=settings.runtime.time_limit is not None
+        )
         optimizer = _optimizer(settings.train, rate, variables)
         _start(model, layers, settings)
         scaled = machine.precision == "mixed_float16"
@@ -159,34 +185,46 @@ def build(
             augmenter=Augmenter(operations, seed),
             loss=_loss(task, settings.train, model.ends_in),
             metrics=_metrics(task, settings.train, model.ends_in),
-            # XLA cannot compile a forward pass in which replicas communicate with each other.
+            # XLA cannot compile a forward pass in which replicas communicate with each
+            # other.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
         # Keras's automatic loss scaling is wrong with several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     with explained(train, train.first_step, 1):
-        share, augmenter = Share(of=machine.replicas), Augmenter(settings.data.augment, seed)
+        share, augmenter = (
+            Share(of=machine.replicas),
+            Augmenter(settings.data.augment, seed),
+        )
         augmenter.try_out(train, settings.train.accumulate, share)
     return model
 
 
-def _start(model: SteppedModel, layers: list[keras.Layer], settings: config.Config) -> None:
+def _start(
+    model: SteppedModel, layers: list[keras.Layer], settings: config.Config
+) -> None:
     """Loads the initial weights, and freezes layers."""
     if settings.model.weights is not None:
         model.note = pretrained.load(model, settings.model.weights)
     if not model.trainable_variables:
-        raise UsageError(f"--model.name {settings.model.name}: it has no trainable weights")
+        raise UsageError(
+            f"--model.name {settings.model.name}: it has no trainable weights"
+        )
     for prefix in settings.train.freeze:
         for layer in _named(layers, prefix, "--train.freeze"):
             layer.trainable = False
             model.frozen += (layer.name,)
     if not model.trainable_variables:
-        raise UsageError("--train.freeze: all layers are frozen; nothing is left to train")
+        raise UsageError(
+            "--train.freeze: all layers are frozen; nothing is left to train"
+        )
 
 
 def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
     name, given = options.schedule, options.schedule_options
-    found = registry.call("schedules", name, given, options.learning_rate, train.last_step)
+    found = registry.call(
+        "schedules", name, given, options.learning_rate, train.last_step
+    )
     kind = keras.optimizers.schedules.LearningRateSchedule | float
     _require_kind(found, kind, f"--train.schedule {name}", "a schedule")
     return Adjusted(found, paced)
@@ -195,13 +233,17 @@ def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
 def _optimizer(
     options: config.Train, rate: Adjusted, variables: list[keras.Variable]
 ) -> keras.optimizers.Optimizer:
-    optimizer = registry.call("optimizers", options.optimizer, options.optimizer_options, rate)
+    optimizer = registry.call(
+        "optimizers", options.optimizer, options.optimizer_options, rate
+    )
     flag = f"--train.optimizer {options.optimizer}"
     _require_kind(optimizer, keras.optimizers.Optimizer, flag, "a Keras optimizer")
     if options.weight_decay is not None:
         optimizer.weight_decay = options.weight_decay
     # Biases, scales and offsets are vectors.
-    optimizer.exclude_from_weight_decay(var_list=[v for v in variables if len(v.shape) < 2])
+    optimizer.exclude_from_weight_decay(
+        var_list=[v for v in variables if len(v.shape) < 2]
+    )
     return optimizer
 
 
@@ -222,16 +264,20 @@ def _loss(
             ) from error
         if losses.shape.rank != 1:
             raise UsageError(
-                f"--train.loss {options.loss} must return one loss per example, of shape (batch,); "
-                f"got {losses.shape}"
+                f"--train.loss {options.loss} must return one loss per example, of"
+                f" shape (batch,); got {losses.shape}"
             )
         return tf.cast(losses, tf.float32)
 
     return loss
 
 
-def _metrics(task: Task, options: config.Train, ends_in: str) -> list[keras.metrics.Metric]:
-    """The metrics of the options under unique names, without those that the task has."""
+def _metrics(
+    task: Task, options: config.Train, ends_in: str
+) -> list[keras.metrics.Metric]:
+    """The metrics of the options under unique names, without those that
+    the task has.
+    """
     metadata = {**task.metadata, "ends_in": ends_in}
     classes = len(task.metadata.get("class_names", ()))
     built_in = {metric.name: metric for metric in task.metrics()}
@@ -265,12 +311,16 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
             before = keras.Model(model.inputs, layer.input)
             tickets = train.tickets(0).take(-(-ADAPT_EXAMPLES // train.batch_size))
             batches = (task.prepare(train.materialize(ticket)) for ticket in tickets)
-            seen = [before(task.target(batch, batch["id"])[0]).numpy() for batch in batches]
+            seen = [
+                before(task.target(batch, batch["id"])[0]).numpy() for batch in batches
+            ]
             layer.adapt(np.concatenate(seen)[:ADAPT_EXAMPLES])
 
 
 def _factors(layers: list[keras.Layer], rates: Mapping[str, float]) -> dict[int, float]:
-    """id of a variable -> factor of its learning rate; the last of several prefixes counts."""
+    """id of a variable -> factor of its learning rate; the last of several prefixes
+    counts.
+    """
     found: dict[int, float] = {}
     for prefix, factor in rates.items():
         for layer in _named(layers, prefix, "--train.layer-rates"):

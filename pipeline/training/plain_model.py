@@ -1,4 +1,6 @@
-"""A Keras model without wrappers: layers have the names and places that their user gave them."""
+"""A Keras model without wrappers: layers have the names and places that their user gave
+them.
+"""
 
 from typing import Any
 
@@ -11,13 +13,14 @@ def flat(
     body: keras.Model | None,
     is_sigmoid: bool,
 ) -> keras.Model:
-    """The same model with the layers of the nested models `wrapper` and `body` as its own.
+    """The same model with the layers of the nested models `wrapper` and `body` as its
+    own.
 
-    The layers and their weights are shared. `body` is a functional or `Sequential` model in
-    the wrapper, or in the model itself. The new model takes the inputs of the body, so that
-    `layer.output` belongs to it and other models can be built from it. What comes before
-    the body is left out; it must not change the values. If `is_sigmoid`, the body returns
-    the logit of one probability.
+    The layers and their weights are shared. `body` is a functional or `Sequential`
+    model in the wrapper, or in the model itself. The new model takes the inputs of the
+    body, so that `layer.output` belongs to it and other models can be built from it.
+    What comes before the body is left out; it must not change the values. If
+    `is_sigmoid`, the body returns the logit of one probability.
     """
 
     def inline(operation: Any) -> Any:
@@ -44,14 +47,18 @@ def flat(
 
 
 def uncompiled(model: keras.Model) -> keras.Model:
-    """The same model without an optimizer, for files that have the weights of layers only."""
+    """The same model without an optimizer, for files that have the weights of layers
+    only.
+    """
     return keras.Model(model.input, model.output, name=model.name)
 
 
 def _probability(logit: keras.KerasTensor, model: keras.Model) -> keras.KerasTensor:
     """The probability of the second of two classes, for which `model` has a softmax."""
     for layer in model.layers:
-        if isinstance(layer, keras.layers.Rescaling) and layer.name.startswith("temperature"):
+        if isinstance(layer, keras.layers.Rescaling) and layer.name.startswith(
+            "temperature"
+        ):
             logit = layer(logit)
     softmax = next(x for x in model.layers if isinstance(x, keras.layers.Softmax))
     return keras.layers.Activation("sigmoid", dtype="float32", name=softmax.name)(logit)

@@ -1,4 +1,6 @@
-"""Chooses the settings of a run for its data and for the speed of this machine, with reasons."""
+"""Chooses the settings of a run for its data and for the speed of this machine, with
+reasons.
+"""
 
 import contextlib
 import dataclasses
@@ -23,30 +25,37 @@ from pipeline.utils import progress_bar, safe_io
 from pipeline.utils.console import counted, say
 
 _SAMPLE = 200  # images that are looked at
-_USUAL, _REST = 900.0, 30.0  # seconds: of training without a time limit; of all but training
+_USUAL, _REST = (
+    900.0,
+    30.0,
+)  # seconds: of training without a time limit; of all but training
 # Pixels whose forward and backward pass take `residual` as long as an update of Muon.
 _UPDATE = 50_000
 _TIMED = 32  # images
 _AVERAGED = 0.03  # fraction of the steps whose weights are averaged
-# Files of weights that Keras downloads -> the network of keras.applications; its least side.
+# Files of weights that Keras downloads -> the network of keras.applications; its least
+# side.
 _IMAGENET = {
     "efficientnetb0_notop.h5": "EfficientNetB0",
     "mobilenet_v2_weights_tf_dim_ordering_tf_kernels_1.0_224_no_top.h5": "MobileNetV2",
     "resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5": "ResNet50",
 }
 _LEAST = 96
-# Pixels, up to which the first convolution keeps the size of an image (benchmarks/photos.md).
+# Pixels, up to which the first convolution keeps the size of an image
+# (benchmarks/photos.md).
 _SMALL = 48
 
 
 def complete(
     config: Config, machine: environment.Runtime, seconds: float | None = None
 ) -> tuple[Config, environment.Runtime]:
-    """Chooses a value for each option that a plan has left open; prints all with their reasons.
+    """Chooses a value for each option that a plan has left open; prints all with their
+    reasons.
 
-    What `config.planned` says was given, or chosen when the run began, stays. `seconds` is what is
-    left of the time limit of the run, if it has one. Returns the config, and the machine with the
-    precision that was chosen. Raises UsageError if the data cannot be opened.
+    What `config.planned` says was given, or chosen when the run began, stays. `seconds`
+    is what is left of the time limit of the run, if it has one. Returns the config, and
+    the machine with the precision that was chosen. Raises UsageError if the data cannot
+    be opened.
     """
     if "" in config.planned.values():
         fast, why = environment.fast_precision()
@@ -55,7 +64,9 @@ def complete(
         precision = config.runtime.precision
         if all(decision.name != "precision" for decision in machine.decisions):
             machine = dataclasses.replace(machine, precision=precision)
-            machine = machine.decided("precision", precision, config.planned["runtime.precision"])
+            machine = machine.decided(
+                "precision", precision, config.planned["runtime.precision"]
+            )
         each = _seconds_per_pixel(config)  # on one device
         with machine.strategy.scope():
             each = agreed(each / max(1, len(tf.config.get_visible_devices("GPU"))))
@@ -71,17 +82,24 @@ def complete(
 
 
 def _network(config: Config) -> Config:
-    """Chooses the network of an earlier run, or one whose ImageNet weights Keras has downloaded."""
+    """Chooses the network of an earlier run, or one whose ImageNet weights Keras has
+    downloaded.
+    """
     if (path := config.model.weights) is not None:
         value: dict[str, Any] = {"name": config.model.name}
-        with contextlib.suppress(OSError, LookupError, ValueError, TypeError):  # not a run
+        with contextlib.suppress(
+            OSError, LookupError, ValueError, TypeError
+        ):  # not a run
             before = safe_io.read_json(RunDirectory(path).config)["model"]
             value = {name: before[name] for name in ("name", "options")}
         return config.chosen("model", value, "as in --model.weights")
     home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
     for name, network in _IMAGENET.items():
         if os.path.isfile(file := os.path.join(home, "models", name)):
-            value = {"name": "application", "options": {"name": network, "weights": file}}
+            value = {
+                "name": "application",
+                "options": {"name": network, "weights": file},
+            }
             return config.chosen("model", value, "pretrained on ImageNet")
     return config  # it follows from the size of the images
 
@@ -91,7 +109,9 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     source = registry.call("sources", config.source.name, config.source.options)
     total = source.info.splits["train"]
     why = (
-        f"{total:,} images" if "test" not in source.info.splits else "unused: there is a test split"
+        f"{total:,} images"
+        if "test" not in source.info.splits
+        else "unused: there is a test split"
     )
     config = config.chosen("data.test", 0.1 if total >= 2000 else 0.2, why)
     held_out = sum(splits.shares(source.info.splits, config.data).values())
@@ -110,12 +130,16 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
         return steps * (batch * height * width + _UPDATE) * seconds_per_pixel
 
     tuned = config.model.weights is not None or "weights" in config.model.options
-    epochs = round(min(200, max(10, 100 * math.sqrt(4000 / count))) / (5 if tuned else 1))
+    epochs = round(
+        min(200, max(10, 100 * math.sqrt(4000 / count))) / (5 if tuned else 1)
+    )
     epochs = epochs if config.planned.get("train.epochs") == "" else config.train.epochs
     time_left = _USUAL if limit is None else max(limit - _REST, limit / 2)
     detail = image_sizes.needed(image_sizes.sample(source, _SAMPLE)) or 64
     least = _LEAST if "weights" in config.model.options else 0
-    sizes = [size for size in image_sizes.SIZES if least <= size <= max(least, 2 * detail)]
+    sizes = [
+        size for size in image_sizes.SIZES if least <= size <= max(least, 2 * detail)
+    ]
     fits = [size for size in sizes if 0.75 * epochs * seconds(size, size) <= time_left]
     size = max(fits, default=sizes[0])
     short = f"fit into {'15 minutes' if limit is None else 'the time limit'}"
@@ -124,13 +148,19 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     config = config.chosen("data.image_size", (size, size), reason)
     sides: Any = config.data.image_size or (size, size)
     small = {"widths": (32, 64, 128), "stem_stride": 1} if max(sides) <= _SMALL else {}
-    reason = "from scratch; ImageNet weights are downloaded by --model.name application "
+    reason = (
+        "from scratch; ImageNet weights are downloaded by --model.name application "
+    )
     reason += "--model.options name=EfficientNetB0 weights=imagenet"
-    config = config.chosen("model", {"name": config.model.name, "options": small}, reason)
+    config = config.chosen(
+        "model", {"name": config.model.name, "options": small}, reason
+    )
     each = seconds(*sides)
     most = max(1, int(time_left / each))
     config = config.chosen(
-        "train.epochs", min(most, epochs), f"as many as {short}" if most < epochs else images
+        "train.epochs",
+        min(most, epochs),
+        f"as many as {short}" if most < epochs else images,
     )
     epochs = config.train.epochs
     total = min(epochs * each, time_left if limit else math.inf)
@@ -147,7 +177,9 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
 
 
 def _seconds_per_pixel(config: Config) -> float:
-    """What the forward and backward pass of a pixel takes; measured in about two seconds."""
+    """What the forward and backward pass of a pixel takes; measured in about two
+    seconds.
+    """
     progress_bar.stage("timing", "this machine")
     options = config.model
     if registry.builds_whole_model(options.name):
@@ -155,7 +187,9 @@ def _seconds_per_pixel(config: Config) -> float:
     given: Any = config.data.image_size
     side = max(given) if given else _LEAST if "weights" in options.options else 48
     task: Any = SimpleNamespace(
-        inputs=lambda: keras.Input((side, side, 3)), head=lambda features, _: features, metadata={}
+        inputs=lambda: keras.Input((side, side, 3)),
+        head=lambda features, _: features,
+        metadata={},
     )
     network = model_builder.network(task, options, config.runtime.precision)
     images = tf.random.stateless_uniform((_TIMED, side, side, 3), (0, 1))
@@ -164,7 +198,9 @@ def _seconds_per_pixel(config: Config) -> float:
     def gradients() -> tf.Tensor:
         with tf.GradientTape() as tape:
             features = network(images, training=True)
-        return tf.linalg.global_norm(tape.gradient(features, network.trainable_variables))
+        return tf.linalg.global_norm(
+            tape.gradient(features, network.trainable_variables)
+        )
 
     best = math.inf
     for _ in range(4):  # the first call traces

@@ -15,15 +15,24 @@ from pipeline.utils import files, locks
 from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError
 
-# The callbacks of every run, before and after the one that saves checkpoints. Each can add to an
-# epoch's logs for the callbacks after it; the metric logger writes only what has been saved.
-BEFORE_CHECKPOINT = ("gradient_monitor", "unfreeze", "average_weights", "throughput", "time_budget")
+# The callbacks of every run, before and after the one that saves checkpoints. Each can
+# add to an epoch's logs for the callbacks after it; the metric logger writes only what
+# has been saved.
+BEFORE_CHECKPOINT = (
+    "gradient_monitor",
+    "unfreeze",
+    "average_weights",
+    "throughput",
+    "time_budget",
+)
 _ONNX = ("tf2onnx", "onnxruntime")  # convert and run models
 AFTER_CHECKPOINT = ("metric_logger", "progress")
 
 
 def check(config: Config) -> None:
-    """Raises UsageError unless the run and the export can be written where the config says."""
+    """Raises UsageError unless the run and the export can be written where the config
+    says.
+    """
     try:
         _check(config)
     except OSError as error:
@@ -34,7 +43,9 @@ def _check(config: Config) -> None:
     runs = config.run_directory or RUNS
     for name in config.train.callbacks:
         if name in BEFORE_CHECKPOINT + AFTER_CHECKPOINT:
-            raise UsageError(f"--train.callbacks: {name} is part of every run; remove it")
+            raise UsageError(
+                f"--train.callbacks: {name} is part of every run; remove it"
+            )
     files.check_writable(runs, "--run-directory")
     if config.source.name == "folder" and not config.dry_run:
         for flag, path in {
@@ -57,31 +68,46 @@ def _check(config: Config) -> None:
         missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]
         if "onnx" in config.export.formats and missing:
             raise UsageError(
-                f"--export.formats onnx needs {' and '.join(missing)}: pip install "
-                f"{' '.join(missing)} (or install this package with its extra: '.[onnx]')"
+                f"--export.formats onnx needs {' and '.join(missing)}: pip install"
+                f" {' '.join(missing)} (or install this package with its extra:"
+                " '.[onnx]')"
             )
         target = run_directory.export_directory(config)
         files.check_writable(target, "--export.directory")
         place = config.run_directory or RUNS
-        if os.path.realpath(place) in (os.path.realpath(p) for p in (target, *target.parents[:1])):
+        if os.path.realpath(place) in (
+            os.path.realpath(p) for p in (target, *target.parents[:1])
+        ):
             raise UsageError(
-                f"--run-directory: {place} is the directory of the exported models; choose another"
+                f"--run-directory: {place} is the directory of the exported models;"
+                " choose another"
             )
         repository.pinned(target)  # an error now, not at the end of the run
 
 
 def summary(config: Config) -> str:
     """What a run is going to do, for its first line."""
-    where = f" in {config.run_directory}" if config.run_directory and not config.dry_run else ""
+    where = (
+        f" in {config.run_directory}"
+        if config.run_directory and not config.dry_run
+        else ""
+    )
     planned = "" in config.planned.values()
     length = "" if planned else f", {counted(config.train.epochs, 'epoch')}"
-    length += f", at most {counted(config.train.steps, 'step')}" if config.train.steps else ""
+    length += (
+        f", at most {counted(config.train.steps, 'step')}" if config.train.steps else ""
+    )
     then = "" if sys.modules.get("tensorflow") else "; importing TensorFlow"
-    return f"{config.recipe}{where}: {config.model.name} on {config.source.title}{length}{then}"
+    return (
+        f"{config.recipe}{where}: {config.model.name} on"
+        f" {config.source.title}{length}{then}"
+    )
 
 
 def dry_run(config: Config, folder: Path) -> Config:
-    """The config of a dry run: two steps on about four batches, with all files in `folder`."""
+    """The config of a dry run: two steps on about four batches, with all files in
+    `folder`.
+    """
     share = 1 - config.data.validation - config.data.test
     few = math.ceil(4 * config.train.batch_size / share)
     return config.changed(

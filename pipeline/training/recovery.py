@@ -1,4 +1,6 @@
-"""After a failure: a retry with smaller micro-batches or a lower learning rate, or a resume."""
+"""After a failure: a retry with smaller micro-batches or a lower learning rate, or a
+resume.
+"""
 
 import dataclasses
 from collections.abc import Iterator
@@ -24,7 +26,8 @@ _NAME = "micro-batch"
 def out_of_memory(is_training: bool) -> Iterator[None]:
     """Converts TensorFlow's out-of-memory error to OutOfMemory.
 
-    In an evaluation, where smaller micro-batches do not help, converts it to a UsageError.
+    In an evaluation, where smaller micro-batches do not help, converts it to a
+    UsageError.
     """
     try:
         yield
@@ -32,14 +35,16 @@ def out_of_memory(is_training: bool) -> Iterator[None]:
         if is_training:
             raise OutOfMemory(f"out of memory: {reason(error)}") from error
         raise UsageError(
-            f"out of memory during evaluation: {reason(error)}; lower --train.batch-size: "
-            "evaluation uses batches four times as large"
+            f"out of memory during evaluation: {reason(error)}; lower"
+            " --train.batch-size: evaluation uses batches four times as large"
         ) from error
 
 
 @contextmanager
 def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
-    """After Ctrl-C, a signal or a disk error, prints how to continue; raises the error again."""
+    """After Ctrl-C, a signal or a disk error, prints how to continue; raises the error
+    again.
+    """
     try:
         yield
     except BrokenPipeError:  # nothing reads the output
@@ -48,7 +53,10 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
         asked = signals.behind(error) or isinstance(error, OSError)
         steps = run_directory.steps(run.checkpoints) if asked else []
         if steps and not config.dry_run:
-            command = f'{command_line.PROGRAM} --resume {run} (in Python, run_directory="{run}")'
+            command = (
+                f"{command_line.PROGRAM} --resume {run} (in Python,"
+                f' run_directory="{run}")'
+            )
             say("stopped", f"after step {steps[-1]:,}; to continue: {command}")
         raise
 
@@ -70,7 +78,9 @@ class Plan:
 
 
 def begun(config: Config, replicas: int) -> Plan:
-    """The first attempt, with the micro-batch that an earlier process of this run found."""
+    """The first attempt, with the micro-batch that an earlier process of this run
+    found.
+    """
     found = run_directory.decided(config.run_directory, _NAME)
     if found is None or not found.isdecimal():
         return Plan(config)
@@ -78,11 +88,15 @@ def begun(config: Config, replicas: int) -> Plan:
     pieces = _divisor(part, at_least=-(-part // max(1, int(found))))
     if pieces <= config.train.accumulate:
         return Plan(config)
-    decision = Decision(_NAME, str(part // pieces), "as before: more does not fit in memory")
+    decision = Decision(
+        _NAME, str(part // pieces), "as before: more does not fit in memory"
+    )
     return Plan(config.changed(train={"accumulate": pieces}))._decided(decision)
 
 
-def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replicas: int) -> Plan:
+def after(
+    error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replicas: int
+) -> Plan:
     """The next attempt after a failure; raises the final error if there is none.
 
     The model is as the last attempt, with this plan, left it.
@@ -93,34 +107,44 @@ def after(error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replica
         raise error
     factor = LOWER * float(model.step.update.factor.numpy())
     if factor < LOWER**ROLL_BACKS:
-        raise Diverged(f"{error}; it was already rolled back {ROLL_BACKS} times") from error
+        raise Diverged(
+            f"{error}; it was already rolled back {ROLL_BACKS} times"
+        ) from error
     value = f"{factor:g} times the learning rate"
     decision = Decision("roll-back", value, str(error).partition(";")[0])
     return dataclasses.replace(plan, factor=factor)._decided(decision)
 
 
 def smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
-    """The next attempt, with smaller micro-batches; raises UsageError if there are none."""
+    """The next attempt, with smaller micro-batches; raises UsageError if there are
+    none.
+    """
     train = plan.settings.train
     part = train.batch_size // replicas
     size = part // train.accumulate
     if train.synchronized_batch_norm:
         raise UsageError(
-            f"{error}; --train.synchronized-batch-norm does not allow micro-batches smaller than "
-            f"the {size} examples of a replica: lower --train.batch-size"
+            f"{error}; --train.synchronized-batch-norm does not allow micro-batches"
+            f" smaller than the {size} examples of a replica: lower --train.batch-size"
         ) from error
     if size == 1:
         raise UsageError(
-            f"{error}; a micro-batch is already one example on each replica: choose a smaller "
-            "--model.name, a smaller --data.image-size or a 16-bit --runtime.precision"
+            f"{error}; a micro-batch is already one example on each replica: choose a"
+            " smaller --model.name, a smaller --data.image-size or a 16-bit"
+            " --runtime.precision"
         ) from error
     pieces = _divisor(part, at_least=2 * train.accumulate)
     settings = plan.settings.changed(train={"accumulate": pieces})
-    why = f"out of memory with {size}; each replica now runs {pieces} micro-batches per step"
+    why = (
+        f"out of memory with {size}; each replica now runs {pieces} micro-batches per"
+        " step"
+    )
     decision = Decision(_NAME, str(part // pieces), why)
     return dataclasses.replace(plan, settings=settings)._decided(decision)
 
 
 def _divisor(part: int, at_least: int) -> int:
-    """The smallest divisor of `part` from `at_least` on; `part` itself if there is none."""
+    """The smallest divisor of `part` from `at_least` on; `part` itself if there is
+    none.
+    """
     return next(n for n in range(min(at_least, part), part + 1) if part % n == 0)

@@ -1,4 +1,6 @@
-"""The Keras model of a run, and its step on one replica: from a ticket to updated weights."""
+"""The Keras model of a run, and its step on one replica: from a ticket to updated
+weights.
+"""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +26,8 @@ class Step:
     Created in the scope of the strategy that it is used with.
 
     Args:
-        settings: The seed, and the options in `train` for the loss and accumulation, are used.
+        settings: The seed, and the options in `train` for the loss and accumulation,
+            are used.
         random_states: States of the layers that draw random numbers, such as dropout.
         augmenter: Has no operations if the tickets are already augmented.
         loss: Replaces the task's loss.
@@ -56,18 +59,25 @@ class Step:
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
         self.metrics = [keras.metrics.Mean("loss"), *task.metrics(), *metrics]
         self.added_metrics = metrics
-        update.measures = [variable for metric in self.metrics for variable in metric.variables]
+        update.measures = [
+            variable for metric in self.metrics for variable in metric.variables
+        ]
         self.phase = 0
-        """Changes when the set of trainable layers changes; each value has its own trace."""
+        """Changes when the set of trainable layers changes; each value has its own
+        trace.
+        """
         self.compiled: dict[Any, Any] = {}
-        """Traced functions: those of `distributed.Calls` for the tickets of `set_inputs`, and those
-        of `evaluation.evaluate`."""
+        """Traced functions: those of `distributed.Calls` for the tickets of
+        `set_inputs`, and those of `evaluation.evaluate`.
+        """
         self.position = 0
         """Number of the next training step; updated by `distributed.Calls`."""
         self._expected: tuple[int, Any, Any] | None = None
 
     def set_inputs(self, train: Batches, validation: Batches | None) -> None:
-        """Sets the batches that tickets come from; called by an engine before it traces a step."""
+        """Sets the batches that tickets come from; called by an engine before it traces
+        a step.
+        """
         fetch = validation.materialize if validation else None
         expected: tuple[int, Any, Any] = (train.batch_size, train.materialize, fetch)
         if expected != self._expected:
@@ -82,7 +92,9 @@ class Step:
         return call.experimental_get_tracing_count() if call else 0
 
     def train(self, model: keras.Model, ticket: Any) -> None:
-        """Updates the weights once with this replica's part of a batch; updates the metrics."""
+        """Updates the weights once with this replica's part of a batch; updates the
+        metrics.
+        """
         self._reseed()
         before = self.update.remember()
         parts = tf.distribute.get_strategy().num_replicas_in_sync
@@ -90,7 +102,9 @@ class Step:
         is_whole = self._options.accumulate == 1
 
         def pass_(given: Any) -> tuple[list[tf.Tensor], Measured]:
-            return self._forward_and_backward(model, fetch(given) if is_whole else given)
+            return self._forward_and_backward(
+                model, fetch(given) if is_whole else given
+            )
 
         if self._xla:
             pass_ = tf.function(pass_, jit_compile=True, autograph=False)
@@ -113,19 +127,24 @@ class Step:
         """Gradients of these examples' part of the mean loss over the global batch."""
         inputs, y, weight = self._inputs(batch)
         variables = model.trainable_variables
-        shares = tf.distribute.get_strategy().num_replicas_in_sync * self._options.accumulate
+        shares = (
+            tf.distribute.get_strategy().num_replicas_in_sync * self._options.accumulate
+        )
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
             losses = _weighted(self._training_loss(y, outputs), batch)
-            # Divided by the batch size, not by the sum of the weights, so that the effect of a
-            # weight of 2 does not depend on the other examples of the batch.
+            # Divided by the batch size, not by the sum of the weights, so that the
+            # effect of a weight of 2 does not depend on the other examples of the
+            # batch.
             loss = tf.reduce_sum(losses * weight) / self._batch_size
             loss += (sum(model.losses) + self._penalty(variables)) / shares
             loss = self.update.scale_loss(loss)
-        # Zero for a weight that the loss does not depend on. TensorFlow creates the zeros only for
-        # its own variables, hence `v.value`.
+        # Zero for a weight that the loss does not depend on. TensorFlow creates the
+        # zeros only for its own variables, hence `v.value`.
         none = tf.UnconnectedGradients.ZERO
-        gradients = tape.gradient(loss, [v.value for v in variables], unconnected_gradients=none)
+        gradients = tape.gradient(
+            loss, [v.value for v in variables], unconnected_gradients=none
+        )
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return self.update.unscale(gradients), (y, outputs, losses, weight)
 
@@ -143,9 +162,13 @@ class Step:
     def _in_pieces(
         self, pass_: Callable[[Any], Any], model: keras.Model, batch: Example
     ) -> list[tf.Tensor]:
-        """Loss and gradients, from one micro-batch after another: only one is in memory at once."""
+        """Loss and gradients, from one micro-batch after another: only one is in memory
+        at once.
+        """
         pieces = self._options.accumulate
-        cut = {name: tf.reshape(t, (pieces, -1, *t.shape[1:])) for name, t in batch.items()}
+        cut = {
+            name: tf.reshape(t, (pieces, -1, *t.shape[1:])) for name, t in batch.items()
+        }
 
         def body(piece: tf.Tensor, *sums: tf.Tensor) -> tuple:
             gradients, measured = pass_({name: t[piece] for name, t in cut.items()})
@@ -154,15 +177,20 @@ class Step:
 
         start = [tf.zeros(v.shape, v.dtype) for v in model.trainable_variables]
         _, *sums = tf.while_loop(
-            lambda piece, *sums: piece < pieces, body, (0, 0.0, *start), parallel_iterations=1
+            lambda piece, *sums: piece < pieces,
+            body,
+            (0, 0.0, *start),
+            parallel_iterations=1,
         )
         return sums
 
     def _reseed(self) -> None:
-        """Seeds the random layers of each replica separately, as a function of seed and step.
+        """Seeds the random layers of each replica separately, as a function of seed and
+        step.
 
-        Keras would draw the same dropout mask on every replica. No state is carried over from one
-        step to the next, so a run can be resumed with another number of replicas.
+        Keras would draw the same dropout mask on every replica. No state is carried
+        over from one step to the next, so a run can be resumed with another number of
+        replicas.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         step = seeds.fold(tf.constant(self._seed, tf.int64), self.update.steps.value)
@@ -172,10 +200,12 @@ class Step:
             state.assign(tf.stack([seeds.fold(own, number), tf.zeros_like(own)]))
 
     def losses(self, model: keras.Model, ticket: Any) -> tuple[Example, tf.Tensor]:
-        """The decoded examples of a whole batch, and the loss of each with the current weights.
+        """The decoded examples of a whole batch, and the loss of each with the current
+        weights.
 
-        The examples are augmented as in training, but dropout is off and BatchNormalization
-        uses its moving statistics, so that no example affects the loss of another.
+        The examples are augmented as in training, but dropout is off and
+        BatchNormalization uses its moving statistics, so that no example affects the
+        loss of another.
 
         Returns:
             The batch of this ticket, and weight times loss, float32 (batch,).
@@ -184,8 +214,12 @@ class Step:
         inputs, y, weight = self._inputs(batch)
         return batch, self._training_loss(y, model(inputs, training=False)) * weight
 
-    def _measure(self, y: Any, outputs: Any, losses: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
-        """Updates the metrics; returns the part of the batch's mean loss from these examples."""
+    def _measure(
+        self, y: Any, outputs: Any, losses: tf.Tensor, weight: tf.Tensor
+    ) -> tf.Tensor:
+        """Updates the metrics; returns the part of the batch's mean loss from these
+        examples.
+        """
         mean, *others = self.metrics
         mean.update_state(losses, sample_weight=weight)
         for metric in others:
@@ -196,12 +230,15 @@ class Step:
 def _weighted(losses: tf.Tensor, batch: Example) -> tf.Tensor:
     """The loss of each example times its `sample_weight`, if the source has that field.
 
-    As in Keras, the mean is over the examples, not over their weights, and metrics ignore them.
+    As in Keras, the mean is over the examples, not over their weights, and metrics
+    ignore them.
     """
     return losses * batch["sample_weight"] if "sample_weight" in batch else losses
 
 
-def forward(task: Task, model: keras.Model, batch: Example) -> tuple[Any, Any, tf.Tensor]:
+def forward(
+    task: Task, model: keras.Model, batch: Example
+) -> tuple[Any, Any, tf.Tensor]:
     """(y, outputs, weight) of a decoded batch, without augmentation or dropout."""
     # Nothing random is drawn here, so any seeds will do.
     inputs, y, weight = task.target(task.prepare(batch), batch["id"])
@@ -210,16 +247,20 @@ def forward(task: Task, model: keras.Model, batch: Example) -> tuple[Any, Any, t
 
 @keras.saving.register_keras_serializable("pipeline")
 class SteppedModel(keras.Model):
-    """A functional model trained with the package's own step, which `distributed.Calls` runs."""
+    """A functional model trained with the package's own step, which `distributed.Calls`
+    runs.
+    """
 
     step: Step | None = None
     frozen: tuple[str, ...] = ()
     """Names of the layers that are not trained, or not from the start."""
     ends_in: str = "none"
-    """What the user's network ends in (`own_keras.network.outputs`); `none` if the output layer is
-    the task's."""
+    """What the user's network ends in (`own_keras.network.outputs`); `none` if the
+    output layer is the task's.
+    """
     is_own: bool = False
-    """Whether it contains a user's whole network, from raw inputs to its own outputs."""
+    """Whether it contains a user's whole network, from raw inputs to its own outputs.
+    """
     removed: str = ""
     """The last activation of the user's network, if it was removed from it."""
     note: str = ""
@@ -229,14 +270,15 @@ class SteppedModel(keras.Model):
     task: Task
 
     def plain(self, optimizer: Any = "sgd", is_nested: bool = False) -> keras.Model:
-        """A Keras model with the same weights, from raw inputs to answers (`Task.standalone`).
+        """A Keras model with the same weights, from raw inputs to answers
+        (`Task.standalone`).
 
-        Its layers are those of the network, under their names, or one layer `network` if it
-        `is_nested`, from prepared inputs to outputs. Saved, it has Keras's own layers only, unless
-        the network of a user has others.
+        Its layers are those of the network, under their names, or one layer `network`
+        if it `is_nested`, from prepared inputs to outputs. Saved, it has Keras's own
+        layers only, unless the network of a user has others.
 
-        It is compiled with the optimizer, and the usual loss and metric for labels as whole
-        numbers, or a target.
+        It is compiled with the optimizer, and the usual loss and metric for labels as
+        whole numbers, or a target.
         """
         plain = self.task.standalone(self, self.ends_in)
         if not is_nested:
@@ -256,7 +298,9 @@ class SteppedModel(keras.Model):
         return plain
 
     def _flat(self, standalone: keras.Model) -> keras.Model:
-        wrapper = next((layer for layer in standalone.layers if layer.name == "network"), None)
+        wrapper = next(
+            (layer for layer in standalone.layers if layer.name == "network"), None
+        )
         kinds = (keras.Sequential, type(standalone))
         nested = (layer for layer in self.layers if isinstance(layer, kinds))
         body = next(nested, None) if self.is_own else None
@@ -268,6 +312,12 @@ class SteppedModel(keras.Model):
 
     @property
     def state(self) -> dict[str, list[keras.Variable]]:
-        """Everything that training changes: weights, states of random layers, optimizer, update."""
+        """Everything that training changes: weights, states of random layers,
+        optimizer, update.
+        """
         update = self.step.update.variables if self.step else []
-        return {"model": self.variables, "optimizer": self.optimizer.variables, "update": update}
+        return {
+            "model": self.variables,
+            "optimizer": self.optimizer.variables,
+            "update": update,
+        }

@@ -1,4 +1,6 @@
-"""The training of a run: builds the model, resumes from the latest checkpoint, and trains."""
+"""The training of a run: builds the model, resumes from the latest checkpoint, and
+trains.
+"""
 
 import contextlib
 import dataclasses
@@ -25,18 +27,28 @@ from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils import files, progress_bar, safe_io
 from pipeline.utils.console import clock, counted, say
-from pipeline.utils.errors import Diverged, OutOfMemory, Terminated, UsageError, WorkerLost
+from pipeline.utils.errors import (
+    Diverged,
+    OutOfMemory,
+    Terminated,
+    UsageError,
+    WorkerLost,
+)
 
 
 class Trainer:
-    """Builds, resumes and trains the model of a run; retries with another plan after a failure."""
+    """Builds, resumes and trains the model of a run; retries with another plan after a
+    failure.
+    """
 
     model: keras.Model  # set by `build`
     run: RunDirectory  # set by `resume`, as are the attributes below
     checkpoint: CheckpointCallback
     left: Batches  # the training batches that are left
 
-    def __init__(self, config: Config, machine: Runtime, data: Data, stops: Stops) -> None:
+    def __init__(
+        self, config: Config, machine: Runtime, data: Data, stops: Stops
+    ) -> None:
         # Before anything is written: importing a user's module may raise an error.
         registry.load("engines", config.train.engine)
         for name in config.train.callbacks:
@@ -46,27 +58,35 @@ class Trainer:
         seed = config.runtime.seed
         self.plain = batching.training(data.splits["train"], config.train, seed)
         """Training batches without augmentation."""
-        self.batches, self.placed = augmentation.placed(self.plain, config.data, seed, data.cache)
+        self.batches, self.placed = augmentation.placed(
+            self.plain, config.data, seed, data.cache
+        )
         """Training batches for the engine, and where they are augmented."""
-        # Not `train` if there is another split: that would take as long as a third of an epoch.
+        # Not `train` if there is another split: that would take as long as a third of
+        # an epoch.
         judged = split_names.judged(data.splits)
         self.evaluated = {
             name: batching.evaluation(split, config.train, machine.replicas)
             for name, split in data.splits.items()
             if name in ("validation", judged)
         }
-        """Split -> batches of `validation`, after each epoch, and of the split that judges."""
+        """Split -> batches of `validation`, after each epoch, and of the split that
+        judges.
+        """
 
     def build(self) -> None:
-        """Chooses the precision and builds the model; uses smaller micro-batches if a trial of the
-        precision runs out of memory."""
+        """Chooses the precision and builds the model; uses smaller micro-batches if a
+        trial of the precision runs out of memory.
+        """
         if not any(decision.name == "precision" for decision in self.machine.decisions):
             chosen = run_directory.decided(self.config.run_directory, "precision")
             if chosen is None:
                 self._choose_precision()
                 return
             machine = dataclasses.replace(self.machine, precision=chosen)
-            self.machine = machine.decided("precision", chosen, "as at the start of this run")
+            self.machine = machine.decided(
+                "precision", chosen, "as at the start of this run"
+            )
         with distributed.lost_workers(self.machine.cluster):
             self.model = self._built(self.machine)
 
@@ -87,16 +107,22 @@ class Trainer:
                     )
                     return
                 except OutOfMemory as error:
-                    self.plan = recovery.smaller(error, self.plan, self.machine.replicas)
+                    self.plan = recovery.smaller(
+                        error, self.plan, self.machine.replicas
+                    )
             gc.collect()  # the next model needs the memory of this one
 
     def resume(self, run: RunDirectory, writes: bool = True) -> None:
-        """Restores the latest checkpoint of a run, if there is one; `writes` to save others."""
+        """Restores the latest checkpoint of a run, if there is one; `writes` to save
+        others.
+        """
         is_first = not hasattr(self, "run")
         self.run = run
         writes = writes and self.machine.is_chief
         saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, writes)
-        self.checkpoint = CheckpointCallback(saved, self.batches, self.config.train, self.stops)
+        self.checkpoint = CheckpointCallback(
+            saved, self.batches, self.config.train, self.stops
+        )
         self.left = self.checkpoint.resume()
         if is_first:
             self._forget_rate()
@@ -104,22 +130,37 @@ class Trainer:
             self.model.step.update.factor.assign(self.plan.factor)
 
     def _forget_rate(self) -> None:
-        """Forgets the rate that a callback had set, if another one is forced by an option."""
+        """Forgets the rate that a callback had set, if another one is forced by an
+        option.
+        """
         flags = {change.flag for change in self.run.changes}
-        rates = {"--train.learning-rate", "--train.schedule", "--train.schedule-options"}
+        rates = {
+            "--train.learning-rate",
+            "--train.schedule",
+            "--train.schedule-options",
+        }
         machine = self.machine
         with machine.strategy.scope(), distributed.lost_workers(machine.cluster):
-            if distributed.agreed(float(bool(flags & rates))):  # the chief has the changes
+            if distributed.agreed(
+                float(bool(flags & rates))
+            ):  # the chief has the changes
                 self.model.step.update.rate.assigned.assign(-1.0)
 
     def report(self) -> None:
         """Prints and saves the choices that the run begins with."""
         data = self.data
         dry = "(dry run: two steps on a few examples)"
-        say("run", f"{self.config.recipe} {dry if self.config.dry_run else f'in {self.run}'}")
-        counts = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+        say(
+            "run",
+            f"{self.config.recipe} {dry if self.config.dry_run else f'in {self.run}'}",
+        )
+        counts = ", ".join(
+            f"{name} {len(split):,}" for name, split in data.splits.items()
+        )
         fields = ", ".join(
-            f"{name} {'x'.join(map(str, spec.shape))} {spec.dtype.name}".replace("  ", " ")
+            f"{name} {'x'.join(map(str, spec.shape))} {spec.dtype.name}".replace(
+                "  ", " "
+            )
             for name, spec in data.splits["train"].store.specs.items()
             if name != "id"
         )
@@ -133,14 +174,20 @@ class Trainer:
     def _store_decisions(self) -> list[Decision]:
         """Writes the choices made so far into the run directory."""
         decisions = [*self.machine.decisions, *self.data.decisions, *self.placed]
-        decisions += [Decision("changed", str(change), "--force") for change in self.run.changes]
+        decisions += [
+            Decision("changed", str(change), "--force") for change in self.run.changes
+        ]
         decisions += self.plan.decisions
-        files.write_json(self.run.decisions, [dataclasses.asdict(one) for one in decisions])
+        files.write_json(
+            self.run.decisions, [dataclasses.asdict(one) for one in decisions]
+        )
         return decisions
 
     def _say_model(self) -> None:
         model, batches = self.model, self.left
-        trained = sum(math.prod(variable.shape) for variable in model.trainable_variables)
+        trained = sum(
+            math.prod(variable.shape) for variable in model.trainable_variables
+        )
         line = f"{self.config.model.name}, {model.count_params():,} parameters"
         if model.frozen:
             line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
@@ -149,22 +196,28 @@ class Trainer:
         steps, examples = counted(batches.last_step, "step"), counted(size, "example")
         say("training", f"{steps} of {examples}, {each:,} per epoch")
         if batches.first_step:
-            say("resumed", f"after step {batches.first_step:,}, from the newest intact checkpoint")
+            say(
+                "resumed",
+                f"after step {batches.first_step:,}, from the newest intact checkpoint",
+            )
             if self.stops.limit:
                 used = f"{clock(self.stops.elapsed)} of {clock(self.stops.limit)} used"
                 say("time", f"{used}; a longer --runtime.time-limit continues longer")
 
     def train(self) -> bool:
-        """Trains to the last step or until the time is up; returns whether a step was left.
+        """Trains to the last step or until the time is up; returns whether a step was
+        left.
 
-        If a call runs out of memory or training diverges, training continues from the latest
-        checkpoint with another plan, if there is one.
+        If a call runs out of memory or training diverges, training continues from the
+        latest checkpoint with another plan, if there is one.
         """
         while True:
             try:
                 return self._train()
             except (OutOfMemory, Diverged) as error:
-                self.plan = recovery.after(error, self.plan, self.model, self.machine.replicas)
+                self.plan = recovery.after(
+                    error, self.plan, self.model, self.machine.replicas
+                )
             del self.model, self.checkpoint
             gc.collect()  # the next model needs their memory
             self.build()
@@ -176,25 +229,42 @@ class Trainer:
                 say(newest.name, f"{newest}; again {where}")
 
     def _train(self) -> bool:
-        config, machine, checkpoint, batches = self.config, self.machine, self.checkpoint, self.left
+        config, machine, checkpoint, batches = (
+            self.config,
+            self.machine,
+            self.checkpoint,
+            self.left,
+        )
         context = self._context()
         over = self.stops.reason(distributed.agreed) or self._used_up()
         if checkpoint.complete or (checkpoint.step and over):
-            if machine.is_chief:  # the process may have ended between checkpoint and log
+            if (
+                machine.is_chief
+            ):  # the process may have ended between checkpoint and log
                 MetricLogger(context).write()
             return False
         engine = registry.load("engines", config.train.engine)
         validation = self.evaluated.get("validation")
         watchdog = Watchdog(config.runtime.hang_timeout, self.run.hang)
-        with machine.strategy.scope(), distributed.lost_workers(machine.cluster), watchdog:
+        with (
+            machine.strategy.scope(),
+            distributed.lost_workers(machine.cluster),
+            watchdog,
+        ):
             if distributed.agreed(batches.first_step) != batches.first_step:
-                raise UsageError("--run-directory must be on a disk that all workers share")
+                raise UsageError(
+                    "--run-directory must be on a disk that all workers share"
+                )
             callbacks = [watchdog, *standard_callbacks(context)]
             reasons = [c.per_batch for c in callbacks if getattr(c, "per_batch", None)]
             progress_bar.stage("tracing", "the training step")
             with watchdog.watching():
                 decision = autotune.steps_per_call(
-                    self.model, config.train.steps_per_call, batches, validation, reasons
+                    self.model,
+                    config.train.steps_per_call,
+                    batches,
+                    validation,
+                    reasons,
                 )
             if machine.is_chief:
                 say(decision.name, decision)
@@ -247,10 +317,12 @@ class Trainer:
         self.wait_for_workers()
 
     def wait_for_workers(self) -> None:
-        """Waits until all workers get here: the chief has more to do, such as saving and testing.
+        """Waits until all workers get here: the chief has more to do, such as saving
+        and testing.
 
-        TensorFlow reports a worker that exits before the chief as crashed. The chief does not need
-        the others any more: for it, a worker that is lost here has finished its work.
+        TensorFlow reports a worker that exits before the chief as crashed. The chief
+        does not need the others any more: for it, a worker that is lost here has
+        finished its work.
         """
         ignored = contextlib.suppress(*[WorkerLost] if self.machine.is_chief else [])
         lost = distributed.lost_workers(self.machine.cluster)
@@ -262,11 +334,16 @@ def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callbac
     """The callbacks of every run, in order, and then those of `train.callbacks`."""
     more = context.train.callbacks
     before, after, added = (
-        [registry.call("callbacks", name, more.get(name, {}), context) for name in names]
+        [
+            registry.call("callbacks", name, more.get(name, {}), context)
+            for name in names
+        ]
         for names in (BEFORE_CHECKPOINT, AFTER_CHECKPOINT, more)
     )
     for name, callback in zip(more, added, strict=True):
         if not isinstance(callback, keras.callbacks.Callback | None):
-            raise UsageError(f"--train.callbacks: {name} must return a callback; got {callback!r}")
+            raise UsageError(
+                f"--train.callbacks: {name} must return a callback; got {callback!r}"
+            )
     callbacks = [*before, context.checkpoint, *after, *added]
     return [callback for callback in callbacks if callback is not None]

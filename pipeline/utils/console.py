@@ -15,13 +15,17 @@ def say(name: str, text: object) -> None:
 
 def numbers(metrics: Mapping[str, Any]) -> str:
     """The metrics that are one number."""
-    floats = {name: value for name, value in metrics.items() if isinstance(value, float)}
+    floats = {
+        name: value for name, value in metrics.items() if isinstance(value, float)
+    }
     return "  ".join(f"{name} {value:.4f}" for name, value in floats.items())
 
 
 def counted(number: int, what: str) -> str:
     """`1 class`, `2,000 classes`."""
-    return f"{number:,} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
+    return (
+        f"{number:,} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
+    )
 
 
 def clock(seconds: float) -> str:
@@ -32,25 +36,34 @@ def clock(seconds: float) -> str:
 
 
 def table(
-    rows: Iterable[Sequence[object]], headers: Sequence[str] = (), right: Container[int] = ()
+    rows: Iterable[Sequence[object]],
+    headers: Sequence[str] = (),
+    right: Container[int] = (),
 ) -> str:
     """Rows as aligned plain text: one line each, neither wrapped nor truncated.
 
-    Columns line up in a terminal even if a cell contains wide or combining characters. Without
-    headers there is no header line. `right` has the positions of the columns to align to the right.
+    Columns line up in a terminal even if a cell contains wide or combining characters.
+    Without headers there is no header line. `right` has the positions of the columns to
+    align to the right.
     """
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     lines = [list(row) for row in rows]
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(headers))
+    drawn = Table(
+        box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(headers)
+    )
     for column in range(max(map(len, [headers, *lines]))):
         name = headers[column] if headers else ""
-        drawn.add_column(name, justify="right" if column in right else "left", no_wrap=True)
+        drawn.add_column(
+            name, justify="right" if column in right else "left", no_wrap=True
+        )
     for row in lines:
         # `Text`: a file name such as a[b].png is not markup.
         drawn.add_row(*(Text(plain(str(cell)).replace("\n", " ")) for cell in row))
     output = io.StringIO()
-    Console(file=output, width=10**6, color_system=None, force_terminal=False).print(drawn)
+    Console(file=output, width=10**6, color_system=None, force_terminal=False).print(
+        drawn
+    )
     return "\n".join(line.rstrip() for line in output.getvalue().splitlines())

@@ -35,7 +35,9 @@ class OutOfMemory(UsageError):
 
 
 class WorkerLost(UsageError):
-    """A worker of the cluster was lost; the run can be resumed from its last checkpoint."""
+    """A worker of the cluster was lost; the run can be resumed from its last
+    checkpoint.
+    """
 
     exit_code = 5
 
@@ -53,7 +55,9 @@ class Terminated(SystemExit):
 
 
 def suggest(wrong: str, names: Iterable[str]) -> str:
-    """The end of an error message: the closest of `names`, or all of them if none is close."""
+    """The end of an error message: the closest of `names`, or all of them if none is
+    close.
+    """
     names = sorted(names)
     near = nearest(wrong, names, cutoff=0.5)
     return did_you_mean(near) if near else f"choose from {', '.join(names) or 'none'}"
@@ -68,18 +72,24 @@ def nearest(wrong: str, names: Iterable[str], cutoff: float) -> list[str]:
     """The names that a misspelled one may stand for; empty if none is close.
 
     Names that differ only in case come first, then names with these initials (`lr` for
-    `learning_rate`), then the closest spelling, preferably of a name that starts with `wrong`.
-    `cutoff` is the minimum similarity, as in `difflib`.
+    `learning_rate`), then the closest spelling, preferably of a name that starts with
+    `wrong`. `cutoff` is the minimum similarity, as in `difflib`.
     """
     given, names = wrong.lower(), list(names)
     if same := [name for name in names if name.lower() == given]:
         return same
     words = {name: re.split("[-_]", name.lower()) for name in names}
-    initials = {name: "".join(word[:1] for word in parts) for name, parts in words.items()}
+    initials = {
+        name: "".join(word[:1] for word in parts) for name, parts in words.items()
+    }
     if len(given) > 1 and (same := [name for name in names if initials[name] == given]):
         return same
-    longer = [name for name in names if len(given) > 2 and name.lower().startswith(given)]
-    return difflib.get_close_matches(wrong, longer or names, n=1, cutoff=0 if longer else cutoff)
+    longer = [
+        name for name in names if len(given) > 2 and name.lower().startswith(given)
+    ]
+    return difflib.get_close_matches(
+        wrong, longer or names, n=1, cutoff=0 if longer else cutoff
+    )
 
 
 def quoted(text: str) -> str:
@@ -93,16 +103,23 @@ def reason(error: Exception) -> str:
     At most 200 characters.
     """
     text = getattr(error, "message", "") or str(error) or type(error).__name__
-    if isinstance(error, UnicodeDecodeError):  # TensorFlow quotes bytes that are not UTF-8
+    if isinstance(
+        error, UnicodeDecodeError
+    ):  # TensorFlow quotes bytes that are not UTF-8
         text = error.object.decode(errors="replace")
-    within = text.startswith("in user code:")  # an indented message that starts with the code
+    within = text.startswith(
+        "in user code:"
+    )  # an indented message that starts with the code
     text = re.sub(r"^ {4}", "", text, flags=re.MULTILINE) if within else text
     if within or text.startswith("Graph execution error:"):  # a stack trace comes first
         text = text.partition("\n\t [[")[0].rpartition("\n\n")[2]
-    # An eager assertion prints one value per line; an assertion in a graph puts them in brackets.
+    # An eager assertion prints one value per line; an assertion in a graph puts them in
+    # brackets.
     text, _, values = text.partition("Summarized data: ")
     if values:
-        text = " ".join(re.sub(r"^b(['\"])(.*)\1$", r"\2", line) for line in values.split("\n"))
+        text = " ".join(
+            re.sub(r"^b(['\"])(.*)\1$", r"\2", line) for line in values.split("\n")
+        )
     text = text.strip().partition("\n")[0]
     # One node for each function that is called, and the step of the dataset.
     step = r"Error in user-defined function .*? with iterator: \S+: "
@@ -116,14 +133,16 @@ def reason(error: Exception) -> str:
 
 
 def run_command(main: Callable[[list[str]], int | None]) -> None:
-    """Runs `main(arguments)` as a program; a `UsageError` becomes one line and an exit code.
+    """Runs `main(arguments)` as a program; a `UsageError` becomes one line and an exit
+    code.
 
     If the reader closes the pipe early (`| head`), the command ends without a message.
     """
     for stream in filter(None, (sys.stdout, sys.stderr)):
         stream.reconfigure(errors="backslashreplace")  # file names need not be Unicode
     code, message = _run(main)
-    # Python would print a stack trace for another Ctrl-C; a signal that is ignored stays ignored.
+    # Python would print a stack trace for another Ctrl-C; a signal that is ignored
+    # stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if message and sys.stderr is not None:
@@ -154,5 +173,8 @@ def _run(main: Callable[[list[str]], int | None]) -> tuple[int | None, str]:
 
 def plain(text: str) -> str:
     """The text with escaped control characters, except for line breaks."""
-    shown = (c if c == "\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1] for c in text)
+    shown = (
+        c if c == "\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1]
+        for c in text
+    )
     return "".join(shown)

@@ -1,4 +1,6 @@
-"""Atomic writes of files, directories and versions: a reader sees a whole one or none."""
+"""Atomic writes of files, directories and versions: a reader sees a whole
+one or none.
+"""
 
 import hashlib
 import json
@@ -20,8 +22,9 @@ _LAST_PUBLISHED = ".published"
 def publish(folder: Path, parent: Path) -> Path:
     """Moves a finished directory to the next version number in `parent`, in one rename.
 
-    Everything is flushed to the disk first. The number is recorded before it is used, so that no
-    number is used twice, whatever is deleted later. Only one process may publish at a time.
+    Everything is flushed to the disk first. The number is recorded before it is used,
+    so that no number is used twice, whatever is deleted later. Only one process may
+    publish at a time.
 
     Raises UsageError if no number is left.
     """
@@ -31,14 +34,18 @@ def publish(folder: Path, parent: Path) -> Path:
         last = 0
     number = max(last, 0, *versions(parent)) + 1
     if not is_version(str(number)):
-        raise UsageError(f"{parent} has no version number left; choose another --export.name")
+        raise UsageError(
+            f"{parent} has no version number left; choose another --export.name"
+        )
     write_text(parent / _LAST_PUBLISHED, f"{number}\n")
     publish_as(folder, parent / str(number))
     return parent / str(number)
 
 
 def publish_as(folder: Path, target: Path) -> None:
-    """Moves a finished directory to `target`, in one rename after everything is on the disk."""
+    """Moves a finished directory to `target`, in one rename after everything is on the
+    disk.
+    """
     for path in [*folder.rglob("*"), folder]:
         _flush(path)
     folder.chmod(0o755)  # the server may run as another user
@@ -48,13 +55,24 @@ def publish_as(folder: Path, target: Path) -> None:
 
 
 def versions(parent: Path) -> dict[int, Path]:
-    """Number -> directory of the versions of a model, as TensorFlow Serving finds them."""
-    return {int(p.name): p for p in parent.glob("*") if is_version(p.name) and p.is_dir()}
+    """Number -> directory of the versions of a model, as TensorFlow
+    Serving finds them.
+    """
+    return {
+        int(p.name): p for p in parent.glob("*") if is_version(p.name) and p.is_dir()
+    }
 
 
 def is_version(name: str) -> bool:
-    """Whether TensorFlow Serving loads a directory of this name: a number that fits an int64."""
-    return name.isascii() and name.isdecimal() and len(name) < 30 and int(name) < _LAST_VERSION
+    """Whether TensorFlow Serving loads a directory of this name: a number that fits an
+    int64.
+    """
+    return (
+        name.isascii()
+        and name.isdecimal()
+        and len(name) < 30
+        and int(name) < _LAST_VERSION
+    )
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -66,7 +84,9 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a temporary file and renames it, so that the old or the new file is complete."""
+    """Writes a temporary file and renames it, so that the old or the new file is
+    complete.
+    """
     write_bytes(path, text.encode())
 
 
@@ -101,7 +121,9 @@ def _flush(path: Path) -> None:
 
 def strict(values: Any) -> Any:
     """The same values with null for NaN and infinities, which JSON does not have."""
-    return _mapped(values, lambda v: None if isinstance(v, float) and not math.isfinite(v) else v)
+    return _mapped(
+        values, lambda v: None if isinstance(v, float) and not math.isfinite(v) else v
+    )
 
 
 def make_next(parent: Path, stem: str) -> Path:
@@ -118,13 +140,23 @@ def make_next(parent: Path, stem: str) -> Path:
 
 
 def require_outside(path: Path, data: Path | None, flag: str) -> None:
-    """Raises UsageError if the path is inside the data, where it would look like a class."""
-    if data and data.is_dir() and Path(os.path.realpath(path)).is_relative_to(data.resolve()):
-        raise UsageError(f"{flag}: {path} is inside the data directory {data}; choose another path")
+    """Raises UsageError if the path is inside the data, where it would look like a
+    class.
+    """
+    if (
+        data
+        and data.is_dir()
+        and Path(os.path.realpath(path)).is_relative_to(data.resolve())
+    ):
+        raise UsageError(
+            f"{flag}: {path} is inside the data directory {data}; choose another path"
+        )
 
 
 def check_writable(path: Path, flag: str) -> None:
-    """Raises UsageError unless the directory, or its closest existing parent, is writable."""
+    """Raises UsageError unless the directory, or its closest existing parent, is
+    writable.
+    """
     there = next(place for place in (path, *path.parents) if os.path.lexists(place))
     try:
         if not there.is_dir():
@@ -132,16 +164,22 @@ def check_writable(path: Path, flag: str) -> None:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        raise UsageError(f"{flag}: cannot write into {there}: {error.strerror}") from None
+        raise UsageError(
+            f"{flag}: cannot write into {there}: {error.strerror}"
+        ) from None
 
 
 def has_home() -> bool:
-    """Whether the user has a home directory; not in a container that runs with `--user 1234`."""
+    """Whether the user has a home directory; not in a container that runs with `--user
+    1234`.
+    """
     return os.path.isabs(os.path.expanduser("~"))
 
 
 def temporary_home() -> Path:
-    """A directory of the user among the temporary files, in place of a home directory."""
+    """A directory of the user among the temporary files, in place of a
+    home directory.
+    """
     return Path(tempfile.gettempdir(), f"pipeline-{os.getuid()}")
 
 
@@ -164,7 +202,9 @@ def expand_home(values: Any) -> Any:
     """Replaces `~/` at the beginning of paths in JSON values by the home directory."""
     return _mapped(
         values,
-        lambda v: os.path.expanduser(v) if isinstance(v, str) and v.startswith("~/") else v,
+        lambda v: (
+            os.path.expanduser(v) if isinstance(v, str) and v.startswith("~/") else v
+        ),
     )
 
 

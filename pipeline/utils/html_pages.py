@@ -41,21 +41,26 @@ def page(
     notes: Iterable[str] = (),
     table: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Renders a page: title, notes, table of names and texts, sections; all texts are escaped."""
+    """Renders a page: title, notes, table of names and texts, sections; all texts are
+    escaped.
+    """
     import jinja2
 
     loader = jinja2.PackageLoader("pipeline.utils")
     environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True)
     template = environment.get_template("page.html.j2")
-    text = template.render(title=title, sections=list(sections), notes=notes, table=table)
+    text = template.render(
+        title=title, sections=list(sections), notes=notes, table=table
+    )
     return text.encode(errors="replace").decode()  # a file name need not be Unicode
 
 
 def pixels(array: np.ndarray) -> np.ndarray:
-    """An image (height, width, channels) of any dtype as uint8, gray (height, width) or RGB.
+    """An image (height, width, channels) of any dtype as uint8, gray (height, width) or
+    RGB.
 
-    Values of any dtype but uint8 are scaled from their minimum to their maximum. If there are more
-    than 3 channels, the first three are shown.
+    Values of any dtype but uint8 are scaled from their minimum to their maximum. If
+    there are more than 3 channels, the first three are shown.
     """
     if array.dtype != np.uint8:
         values = array.astype(np.float64)

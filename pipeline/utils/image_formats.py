@@ -1,4 +1,6 @@
-"""The image formats that are read: file name suffixes, first bytes, and a limit on their size."""
+"""The image formats that are read: file name suffixes, first bytes, and a limit on
+their size.
+"""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +13,13 @@ _TOOLS = {
     *("$recycle.bin", "recycler", "system volume information"),
     # Network-attached storage: Synology, QNAP, NetApp.
     *("@eadir", "@tmp", "@sharebin", "#recycle", "#snapshot", "~snapshot"),
-    *("@recycle", "@recently-snapshot", "@__thumb", "network trash folder", "temporary items"),
+    *(
+        "@recycle",
+        "@recently-snapshot",
+        "@__thumb",
+        "network trash folder",
+        "temporary items",
+    ),
 }
 """Files and folders of operating systems and tools, in lower case."""
 SIGNATURES = {
@@ -23,15 +31,21 @@ SIGNATURES = {
 }
 """The first bytes of each format; a zero stands for any byte."""
 MOST_PIXELS = 2**28 // 3
-"""Largest image that is decoded, which is Pillow's limit too: a quarter of a GiB in RGB."""
+"""Largest image that is decoded, which is Pillow's limit too: a quarter of a GiB in
+RGB.
+"""
 
 
 def is_ignored(name: str) -> bool:
-    """Whether a file or folder of this name is hidden, or belongs to a system or tool."""
+    """Whether a file or folder of this name is hidden, or belongs to a
+    system or tool.
+    """
     return name.startswith((".", "__MACOSX")) or name.lower() in _TOOLS
 
 
-def walk(folder: str | os.PathLike[str], **options: Any) -> Iterator[tuple[str, list, list]]:
+def walk(
+    folder: str | os.PathLike[str], **options: Any
+) -> Iterator[tuple[str, list, list]]:
     """Like `os.walk`, without the files and folders that are ignored."""
     for inside, folders, names in os.walk(folder, **options):
         folders[:] = [name for name in folders if not is_ignored(name)]
@@ -42,7 +56,9 @@ def is_image(contents: bytes) -> bool:
     """Whether the bytes begin as one of the formats does."""
     return any(
         len(contents) >= len(start)
-        and all(wanted in (0, byte) for wanted, byte in zip(start, contents, strict=False))
+        and all(
+            wanted in (0, byte) for wanted, byte in zip(start, contents, strict=False)
+        )
         for start in SIGNATURES.values()
     )
 
@@ -50,4 +66,8 @@ def is_image(contents: bytes) -> bool:
 def is_deep(contents: bytes) -> bool:
     """Whether the bytes begin as a PNG with 16 bits for each value does."""
     header = 25  # signature, length, IHDR, width, height, bits
-    return len(contents) >= header and contents.startswith(SIGNATURES["PNG"]) and contents[24] == 16
+    return (
+        len(contents) >= header
+        and contents.startswith(SIGNATURES["PNG"])
+        and contents[24] == 16
+    )

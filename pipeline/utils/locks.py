@@ -1,4 +1,6 @@
-"""Locks between processes: the kernel releases them when their process ends, however it ends."""
+"""Locks between processes: the kernel releases them when their process ends, however it
+ends.
+"""
 
 import fcntl
 import os
@@ -18,9 +20,11 @@ _TRIES, _PAUSE = 50, 0.01
 
 
 def try_lock(path: Path) -> int | None:
-    """Opens and locks a file or directory; closing the descriptor, or exiting, releases the lock.
+    """Opens and locks a file or directory; closing the descriptor, or exiting, releases
+    the lock.
 
-    None if another process holds the lock. Raises OSError, also if the disk does not support locks.
+    None if another process holds the lock. Raises OSError, also if the disk does not
+    support locks.
     """
     handle = _open(path)
     try:
@@ -37,8 +41,8 @@ def try_lock(path: Path) -> int | None:
 def held(run: Path) -> Iterator[None]:
     """Locks a run directory during the block.
 
-    Raises UsageError if another process has locked it; the message says which process and since
-    when, and what to do.
+    Raises UsageError if another process has locked it; the message says which process
+    and since when, and what to do.
     """
     path = run / NAME
     path.touch()
@@ -54,7 +58,9 @@ def held(run: Path) -> Iterator[None]:
 
 
 def require_free(run: Path) -> None:
-    """Raises UsageError if another process has locked the run directory; changes nothing."""
+    """Raises UsageError if another process has locked the run directory; changes
+    nothing.
+    """
     if (run / NAME).exists():
         os.close(_acquire(run / NAME))
 
@@ -63,8 +69,8 @@ def require_free(run: Path) -> None:
 def in_turn(path: Path, notice: str = "") -> Iterator[None]:
     """Waits until no other process is inside the same block for this file or directory.
 
-    `path` is locked, not changed. On a disk without locks, nothing waits. `notice` is printed if
-    this process has to wait.
+    `path` is locked, not changed. On a disk without locks, nothing waits. `notice` is
+    printed if this process has to wait.
     """
     handle = _open(path)
     try:
@@ -98,13 +104,15 @@ def _acquire(path: Path) -> int:
             break
         time.sleep(_PAUSE)
     raise UsageError(
-        f"{path.parent} is in use by {holder or 'another process'}; wait until it has ended, or "
-        "choose another --run-directory"
+        f"{path.parent} is in use by {holder or 'another process'}; wait until it has"
+        " ended, or choose another --run-directory"
     )
 
 
 def _holder(path: Path) -> str | None:
-    """The process named in a lock file; None if it runs on another machine or was killed."""
+    """The process named in a lock file; None if it runs on another machine or was
+    killed.
+    """
     text = path.read_text(errors="replace").strip()
     found = re.fullmatch(r"process (\d+) since .*", text)
     return text if found and Path("/proc", found[1]).exists() else None

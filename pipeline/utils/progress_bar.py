@@ -1,6 +1,8 @@
-"""A bar with what is being done, on a terminal or in a notebook; in a file or a pipe, lines.
+"""A bar with what is being done, on a terminal or in a notebook; in a file or a pipe,
+lines.
 
-It is shown only within the block of `shown`. On a terminal, whatever is printed appears above it.
+It is shown only within the block of `shown`. On a terminal, whatever is printed appears
+above it.
 """
 
 import contextlib
@@ -16,7 +18,9 @@ from pipeline.utils.errors import plain
 
 @contextlib.contextmanager
 def shown(enabled: bool) -> Iterator[None]:
-    """Shows stages and progress during the block, if enabled; removes the bar at its end."""
+    """Shows stages and progress during the block, if enabled; removes the bar at its
+    end.
+    """
     global _bar
     _bar = _Bar() if enabled else None
     try:
@@ -39,7 +43,9 @@ def is_due() -> bool:
 
 
 def update(name: str, text: str, share: float) -> None:
-    """Shows that a fraction is done, at most twice a second; as a line, about once a minute."""
+    """Shows that a fraction is done, at most twice a second; as a line, about once a
+    minute.
+    """
     if _bar and is_due():
         _bar.draw(name, text, share)
 
@@ -51,7 +57,9 @@ def count(name: str, done: int, total: int) -> None:
 
 
 def finish(line: str, following: str) -> None:
-    """Prints a line that stays; then a bar begins with the name of what follows, if anything."""
+    """Prints a line that stays; then a bar begins with the name of what follows, if
+    anything.
+    """
     print(line, flush=True)
     if _bar:
         _bar.due = time.monotonic() + _bar.seconds
@@ -64,20 +72,28 @@ class _Bar:
         from rich.console import Console
 
         class Plain(Console):
-            """Prints text unchanged; a process that is killed leaves the cursor visible."""
+            """Prints text unchanged; a process that is killed leaves the cursor
+            visible.
+            """
 
             def show_cursor(self, show: bool = True) -> bool:
                 return False
 
-        self._console = Plain(soft_wrap=True, markup=False, emoji=False, highlight=False)
+        self._console = Plain(
+            soft_wrap=True, markup=False, emoji=False, highlight=False
+        )
         self._in_notebook = self._console.is_jupyter
         can_change = self._console.is_terminal and not self._console.is_dumb_terminal
-        is_terminal = sys.stdout is not None and sys.stdout.isatty()  # FORCE_COLOR is not enough
+        is_terminal = (
+            sys.stdout is not None and sys.stdout.isatty()
+        )  # FORCE_COLOR is not enough
         self.in_place = self._in_notebook or (can_change and is_terminal)
         self.seconds = 0.5 if self.in_place else 50.0
         self._length = 20 if self._console.width >= 100 else 10
         self.due = time.monotonic() + self.seconds
-        self._display: Any = None  # rich's Live, or the identifier of an output of a cell
+        self._display: Any = (
+            None  # rich's Live, or the identifier of an output of a cell
+        )
 
     def draw(self, name: str, text: str, share: float | None) -> None:
         self.due = time.monotonic() + self.seconds
@@ -97,17 +113,28 @@ class _Bar:
 
             is_new = self._display is None
             self._display = self._display or uuid.uuid4().hex
-            display({"text/plain": line}, raw=True, display_id=self._display, update=not is_new)
+            display(
+                {"text/plain": line},
+                raw=True,
+                display_id=self._display,
+                update=not is_new,
+            )
             return
         from rich.live import Live
         from rich.text import Text
 
         if self._display is None:
             both = sys.stderr is not None and sys.stderr.isatty()
-            options: Any = {"auto_refresh": False, "transient": True, "redirect_stderr": both}
+            options: Any = {
+                "auto_refresh": False,
+                "transient": True,
+                "redirect_stderr": both,
+            }
             self._display = Live(console=self._console, **options)
             self._display.start()
-        self._display.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+        self._display.update(
+            Text(line, no_wrap=True, overflow="ellipsis"), refresh=True
+        )
 
     def remove(self) -> None:
         if self._display is not None and self._in_notebook:

@@ -1,4 +1,6 @@
-"""Protobuf messages of TensorFlow and TensorFlow Serving, without importing Python TensorFlow."""
+"""Protobuf messages of TensorFlow and TensorFlow Serving, without importing Python
+TensorFlow.
+"""
 
 import contextlib
 import importlib.util
@@ -11,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-# DataType of tensorflow/core/framework/types.proto: number, NumPy type, and the field of
-# a TensorProto with such values. These are the types that REST can carry, and half precision.
+# DataType of tensorflow/core/framework/types.proto: number, NumPy type, and the field
+# of a TensorProto with such values. These are the types that REST can carry, and half
+# precision.
 _TYPES = (
     (1, np.float32, "float_val"),
     (2, np.float64, "double_val"),
@@ -39,8 +42,9 @@ _VALUES = {number: field for number, _, field in _TYPES}
 def importable() -> Iterator[None]:
     """Inside, importing `..._pb2` modules does not run `tensorflow/__init__.py`.
 
-    An empty package stands in for TensorFlow meanwhile. Afterwards, `import tensorflow` imports
-    the complete package as usual. If TensorFlow has been imported before, it is used.
+    An empty package stands in for TensorFlow meanwhile. Afterwards, `import tensorflow`
+    imports the complete package as usual. If TensorFlow has been imported before, it is
+    used.
     """
     if "tensorflow" in sys.modules:
         yield
@@ -81,7 +85,9 @@ def to_array(tensor: Any) -> np.ndarray:
         values[:] = given
     if not given:
         values = np.array([b"" if dtype.hasobject else 0], dtype)
-    return values[np.minimum(np.arange(math.prod(shape)), len(values) - 1)].reshape(shape)
+    return values[np.minimum(np.arange(math.prod(shape)), len(values) - 1)].reshape(
+        shape
+    )
 
 
 def to_tensor(array: np.ndarray) -> Any:
@@ -99,8 +105,12 @@ def to_tensor(array: np.ndarray) -> Any:
     return tensor
 
 
-def example(features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[float]]) -> bytes:
-    """Returns a serialized `tf.train.Example` from feature name -> values, all of one type."""
+def example(
+    features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[float]],
+) -> bytes:
+    """Returns a serialized `tf.train.Example` from feature name -> values, all of one
+    type.
+    """
     with importable():
         from tensorflow.core.example import example_pb2
 
@@ -108,6 +118,10 @@ def example(features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[fl
     for name, values in features.items():
         feature = message.features.feature[name]
         kind = type(values[0]) if values else bytes
-        lists = {bytes: feature.bytes_list, int: feature.int64_list, float: feature.float_list}
+        lists = {
+            bytes: feature.bytes_list,
+            int: feature.int64_list,
+            float: feature.float_list,
+        }
         lists[kind].value.extend(values)
     return message.SerializeToString(deterministic=True)

@@ -6,11 +6,15 @@ import tensorflow as tf
 from pipeline.utils.errors import UsageError, reason
 
 READ_ERRORS = (tf.errors.OpError, UnicodeDecodeError)
-"""Raised by reading and decoding; the second if TensorFlow quotes bytes that are not text."""
+"""Raised by reading and decoding; the second if TensorFlow quotes bytes that are not
+text.
+"""
 
 
 def is_short(spec: tf.TensorSpec) -> bool:
-    """Whether a field is a number, or a vector of at most 4 KB, and is kept in memory."""
+    """Whether a field is a number, or a vector of at most 4 KB, and is
+    kept in memory.
+    """
     numeric = spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
     if not numeric or spec.shape.rank is None or spec.shape.rank > 1:
         return False
@@ -28,15 +32,18 @@ def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     try:
         parts.extend(with_options(batches).as_numpy_iterator())
     except READ_ERRORS as error:
-        raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
+        raise UsageError(
+            f"the split {split!r} cannot be read: {reason(error)}"
+        ) from None
     return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}
 
 
 def with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """The same dataset, whose iterators fill their buffers at once and are not tuned.
 
-    The first batches are decoded while the function that takes them is traced. `AUTOTUNE` means all
-    cores, at most 16: tuning delays the deletion of iterators (`benchmarks/parity.md`).
+    The first batches are decoded while the function that takes them is traced.
+    `AUTOTUNE` means all cores, at most 16: tuning delays the deletion of iterators
+    (`benchmarks/parity.md`).
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -1,4 +1,6 @@
-"""Paths that cannot be used are refused at once, in one line that names them, and left alone."""
+"""Paths that cannot be used are refused at once, in one line that names them, and left
+alone.
+"""
 
 import os
 
@@ -22,10 +24,16 @@ REFUSED = {
     "--export.directory file": "--export.directory: file is not a directory",
     "--export.directory blocked": "blocked/digits is not a directory",
     "--data.cache-directory ~me/cache": "the ~ of ~me/cache is not expanded here",
-    f"{IMAGES} nowhere": "--source.path of folder must be an existing directory; got 'nowhere'",
+    f"{IMAGES} nowhere": (
+        "--source.path of folder must be an existing directory; got 'nowhere'"
+    ),
     f"{IMAGES} ~/images": "--source.path of folder: the ~ of ~/images",
-    f"{IMAGES} images --run-directory images/run": "images/run is inside the data directory images",
-    "--clean.manifest full": "--clean.manifest must be an existing file or None; got 'full'",
+    f"{IMAGES} images --run-directory images/run": (
+        "images/run is inside the data directory images"
+    ),
+    "--clean.manifest full": (
+        "--clean.manifest must be an existing file or None; got 'full'"
+    ),
     "--config nowhere.json": "--config nowhere.json cannot be read: No such file",
     "--config binary": "--config binary is not a JSON file",
     "clean --clean.directory file/deeper": "--clean.directory: file is not a directory",
@@ -61,10 +69,14 @@ def here(place, monkeypatch):
     assert sorted(map(str, place.rglob("*"))) == before, "something was written"
 
 
-@pytest.mark.parametrize("words", REFUSED, ids=lambda words: words[:60].replace("/", "|"))
+@pytest.mark.parametrize(
+    "words", REFUSED, ids=lambda words: words[:60].replace("/", "|")
+)
 def test_a_path_that_cannot_be_used_is_refused(here, words, request):
     command, *rest = words.split(" ")
-    if "Permission denied" in REFUSED[words] and os.geteuid() == 0:  # root may write anywhere
+    if (
+        "Permission denied" in REFUSED[words] and os.geteuid() == 0
+    ):  # root may write anywhere
         request.addfinalizer(lambda: os.seteuid(0))
         os.seteuid(65534)
     with pytest.raises(UsageError) as caught:
@@ -77,4 +89,6 @@ def test_a_path_that_cannot_be_used_is_refused(here, words, request):
 
 @pytest.mark.parametrize("name", ["with space", "名前", "-dash", "%s{}$HOME"])
 def test_unusual_paths_are_accepted(here, name):
-    preflight.check(configure([f"--run-directory={name}", f"--export.directory={name} models"]))
+    preflight.check(
+        configure([f"--run-directory={name}", f"--export.directory={name} models"])
+    )

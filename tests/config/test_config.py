@@ -1,4 +1,6 @@
-"""Configs as files and in Python: saved and loaded unchanged, invalid values refused by name."""
+"""Configs as files and in Python: saved and loaded unchanged, invalid values refused by
+name.
+"""
 
 import json
 
@@ -11,7 +13,9 @@ from pipeline.utils import files
 from pipeline.utils.errors import UsageError
 
 
-@pytest.mark.parametrize("directory", ["a", "with space", "ümlaut/x=y", "-dash", "None"])
+@pytest.mark.parametrize(
+    "directory", ["a", "with space", "ümlaut/x=y", "-dash", "None"]
+)
 def test_a_saved_config_is_loaded_unchanged(tmp_path, directory):
     config = configure([]).changed(
         train={"epochs": 10**6, "learning_rate": 1 / 3, "patience": None},
@@ -29,19 +33,30 @@ def test_a_saved_config_is_loaded_unchanged(tmp_path, directory):
 INVALID = [
     ({"train": {"epoch": 3}}, "unknown option 'train.epoch'; did you mean 'epochs'"),
     ({"trian": {}}, "unknown option 'trian'; did you mean 'train'"),
-    ({"train": {"epochs": "3"}}, "must be a whole number from 1 to 1,000,000,000; got '3'"),
+    (
+        {"train": {"epochs": "3"}},
+        "must be a whole number from 1 to 1,000,000,000; got '3'",
+    ),
     ({"train": {"batch_size": 2.5}}, "--train.batch-size must be a whole number"),
-    ({"train": {"class_weight": {"a": True}}}, "--train.class-weight must be words of the form"),
+    (
+        {"train": {"class_weight": {"a": True}}},
+        "--train.class-weight must be words of the form",
+    ),
     ({"train": {"freeze": ["a", 5]}}, "--train.freeze must be words"),
     ({"train": 3}, "--train must be a section; got 3"),
     ({"runtime": {"seed": None}}, "of at least 0 and below 2**31; got None"),
-    ({"runtime": {"precision": "half"}}, "--runtime.precision must be one of auto, float32"),
+    (
+        {"runtime": {"precision": "half"}},
+        "--runtime.precision must be one of auto, float32",
+    ),
     ({"data": {"augment": {"crop": None}}}, "--data.augment must be"),
     ({"run_directory": "a\0b"}, "--run-directory must be a path in UTF-8"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), INVALID, ids=lambda one: ascii(one)[:40])
+@pytest.mark.parametrize(
+    ("changes", "message"), INVALID, ids=lambda one: ascii(one)[:40]
+)
 def test_invalid_values_are_refused_in_python_and_in_a_file(tmp_path, changes, message):
     with pytest.raises(UsageError) as caught:
         configure([]).changed(**changes)
@@ -61,7 +76,11 @@ def test_the_digest_ignores_only_options_that_cannot_change_the_result(tmp_path)
     config = configure([])
     assert config.digest() == config.changed(run_directory=tmp_path).digest()
     assert config.digest() == config.changed(log={"progress": False}).digest()
-    for change in ({"runtime": {"seed": 1}}, {"data": {"split_seed": 1}}, {"train": {"epochs": 1}}):
+    for change in (
+        {"runtime": {"seed": 1}},
+        {"data": {"split_seed": 1}},
+        {"train": {"epochs": 1}},
+    ):
         assert config.digest() != config.changed(**change).digest()
 
 
@@ -74,21 +93,35 @@ def test_class_weights_may_have_the_keys_and_numbers_of_numpy():
     ):
         train = configure([]).changed(train={"class_weight": weights}).train
         assert train.class_weight == {"0": 1.0, "1": 2.5}
-    named = configure([]).changed(train={"class_weight": {np.str_("cat"): np.float64(2)}})
-    assert json.loads(json.dumps(named.as_json()))["train"]["class_weight"] == {"cat": 2.0}
+    named = configure([]).changed(
+        train={"class_weight": {np.str_("cat"): np.float64(2)}}
+    )
+    assert json.loads(json.dumps(named.as_json()))["train"]["class_weight"] == {
+        "cat": 2.0
+    }
 
 
-def test_without_a_home_directory_the_cache_is_among_the_temporary_files(monkeypatch, tmp_path):
+def test_without_a_home_directory_the_cache_is_among_the_temporary_files(
+    monkeypatch, tmp_path
+):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    for home, folder in ((str(tmp_path), tmp_path / ".cache/pipeline"), ("~", None), ("x", None)):
+    for home, folder in (
+        (str(tmp_path), tmp_path / ".cache/pipeline"),
+        ("~", None),
+        ("x", None),
+    ):
         monkeypatch.setenv("HOME", home)
         found = configure([]).data.cache_folder
         assert found == (folder or files.temporary_home() / "cache")
         assert found.is_absolute()
 
 
-@pytest.mark.parametrize("value", [{"": "x" * 10_000}, ["y" * 10_000], "/" + "z" * 10_000])
+@pytest.mark.parametrize(
+    "value", [{"": "x" * 10_000}, ["y" * 10_000], "/" + "z" * 10_000]
+)
 def test_a_long_value_is_shortened_in_the_message(value):
-    with pytest.raises(UsageError, match="--recipe must be a plain file name; got ") as caught:
+    with pytest.raises(
+        UsageError, match="--recipe must be a plain file name; got "
+    ) as caught:
         configure([]).changed(recipe=value)
     assert len(str(caught.value)) < 300

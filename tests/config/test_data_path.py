@@ -1,4 +1,6 @@
-"""A path in place of a recipe: which data are there, and what is said of anything else."""
+"""A path in place of a recipe: which data are there, and what is said of
+anything else.
+"""
 
 import errno
 import os
@@ -20,7 +22,10 @@ FOUND = {
     "photos/a/1.jpg photos/b/2.jpg @eaDir/1.jpg #recycle/x/1.jpg": ("folder", "photos"),
     "images/1.jpg images/2.jpg labels.csv": ("csv", "labels.csv"),
     "a/1.jpg b/2.jpg labels.csv": ("folder", "."),
-    "photos/a/1.jpg photos/b/2.jpg __MACOSX/photos/._1.jpg log.csv": ("folder", "photos"),
+    "photos/a/1.jpg photos/b/2.jpg __MACOSX/photos/._1.jpg log.csv": (
+        "folder",
+        "photos",
+    ),
     "train/1.jpg test/2.jpg train.csv": ("csv", "train.csv"),
     "1.jpg 2.jpg labels.csv log.csv": ("csv", "labels.csv"),
     "examples.npz": ("arrays", "examples.npz"),
@@ -31,10 +36,16 @@ FOUND = {
 }
 REFUSED = {
     "report.pdf": "data contains only report.pdf; expected are folders of images",
-    "a/1.tif b/2.tif": "data contains only a/, b/ with .tif files; expected are folders of images",
+    "a/1.tif b/2.tif": (
+        "data contains only a/, b/ with .tif files; expected are folders of images"
+    ),
     "images/1.jpg log.csv": "data has images of only one class, 'images'",
-    "img/1.jpg test.csv train.csv": "data contains 2 data files; give one of them: data/train.csv",
-    "train/1.jpg a.npz b.npz": "data contains 2 data files; give one of them: data/a.npz",
+    "img/1.jpg test.csv train.csv": (
+        "data contains 2 data files; give one of them: data/train.csv"
+    ),
+    "train/1.jpg a.npz b.npz": (
+        "data contains 2 data files; give one of them: data/a.npz"
+    ),
     "roses/1.jpg other/@eaDir/1.jpg": "data has images of only one class, 'roses'",
     "roses/1.jpg": "data has images of only one class, 'roses'",
     "1.jpg 2.jpg": "data contains 2 images, but no class folders",
@@ -59,7 +70,9 @@ def test_data_are_recognized(names, workplace, capsys):
     assert config.source == Source(name=name, options={"path": path})
     assert (config.recipe, config.name) == ("photos", "data")
     said = capsys.readouterr().out
-    assert said == ("" if inside == "." else f"data       {path}, the only data in data\n")
+    assert said == (
+        "" if inside == "." else f"data       {path}, the only data in data\n"
+    )
     for other in (
         command_line.configure(["--source.path", "data", "--epochs", "3"]),
         command_line.configure([str(path), "--epochs", "3"]),
@@ -111,14 +124,21 @@ def test_a_folder_named_as_the_recipe_is_its_data(workplace):
 
 def test_given_options_are_not_planned(workplace, capsys):
     write("a/1.jpg b/2.jpg")
-    planned = command_line.configure(["data", "--lr", "0.1", "--model.blocks", "1"]).planned
+    planned = command_line.configure(
+        ["data", "--lr", "0.1", "--model.blocks", "1"]
+    ).planned
     given = {place for place, reason in planned.items() if reason == "given"}
     assert given == {"source", "train.learning_rate", "model"}
-    for words, shown in {"": "split [planned]\n", "epochs": "default: planned)"}.items():
+    for words, shown in {
+        "": "split [planned]\n",
+        "epochs": "default: planned)",
+    }.items():
         with pytest.raises(SystemExit):
             command_line.configure(["data", "--lr", "0.1", "--help", *words.split()])
         text = capsys.readouterr().out
-        assert shown in text and ("learning rate of the schedule [0.1]" in text) == (not words)
+        assert shown in text and ("learning rate of the schedule [0.1]" in text) == (
+            not words
+        )
     planned = command_line.configure(["data", "--model.weights", "x.keras"]).planned
     assert planned["model"] == planned["train.epochs"] == ""
 
@@ -144,8 +164,9 @@ def test_a_folder_beside_a_recipe_of_its_name_is_said(workplace, capsys):
         assert not capsys.readouterr().out
         Path(name).mkdir()
         assert command_line.recipe(name).recipe == name
-        assert capsys.readouterr().out == (
-            f"note       {name} is the recipe of this name; for the data beside it, "
+        assert (
+            capsys.readouterr().out
+            == f"note       {name} is the recipe of this name; for the data beside it, "
             f"write ./{name}\n"
         )
         Path(name).rmdir()

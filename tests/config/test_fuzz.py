@@ -1,4 +1,6 @@
-"""Random command lines and config files: exit code 0, or 2 with one line and no traceback."""
+"""Random command lines and config files: exit code 0, or 2 with one line and no
+traceback.
+"""
 
 import contextlib
 import io
@@ -22,11 +24,65 @@ from pipeline.utils import errors
 from pipeline.utils.errors import UsageError
 
 NASTY = [
-    *("", " ", "-", "--", "---", "=", "--=", "None", "nan", "-inf", "-NaN", "1e400", "1e-400"),
-    *("9" * 5000, "-0", "-1", "0x10", "1_0", "٣", "é", "名前", "\ud800", "\udcff", "\x1b[2J"),
-    *("a\nb", "../..", "/dev/null", "/dev/zero", "/proc/self/mem", "x" * 300, "x" * 5000),
-    *("~", "\0", "{[]: 1}", "a={[]: 1}", "a=b=c", "=x", "'\\d'", "a=" + "[" * 300, "padding=1e400"),
-    *("flip", "crop", "padding=2", "digits", "json.dumps", "os.path", "...", "a..b", "True"),
+    *(
+        "",
+        " ",
+        "-",
+        "--",
+        "---",
+        "=",
+        "--=",
+        "None",
+        "nan",
+        "-inf",
+        "-NaN",
+        "1e400",
+        "1e-400",
+    ),
+    *(
+        "9" * 5000,
+        "-0",
+        "-1",
+        "0x10",
+        "1_0",
+        "٣",
+        "é",
+        "名前",
+        "\ud800",
+        "\udcff",
+        "\x1b[2J",
+    ),
+    *(
+        "a\nb",
+        "../..",
+        "/dev/null",
+        "/dev/zero",
+        "/proc/self/mem",
+        "x" * 300,
+        "x" * 5000,
+    ),
+    *(
+        "~",
+        "\0",
+        "{[]: 1}",
+        "a={[]: 1}",
+        "a=b=c",
+        "=x",
+        "'\\d'",
+        "a=" + "[" * 300,
+        "padding=1e400",
+    ),
+    *(
+        "flip",
+        "crop",
+        "padding=2",
+        "digits",
+        "json.dumps",
+        "os.path",
+        "...",
+        "a..b",
+        "True",
+    ),
     *(
         "--config",
         "--resume",
@@ -41,7 +97,10 @@ NASTY = [
     ),
 ]
 SEEDED = {"deadline": None, "derandomize": True, "database": None}
-SEEDED["suppress_health_check"] = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+SEEDED["suppress_health_check"] = [
+    HealthCheck.function_scoped_fixture,
+    HealthCheck.too_slow,
+]
 
 
 def run_fit(words):
@@ -57,12 +116,16 @@ def run_inspect(words):
 
 
 def run_verify(words):
-    with mock.patch.object(verify, "verify", mock.Mock(side_effect=UsageError("not verified"))):
+    with mock.patch.object(
+        verify, "verify", mock.Mock(side_effect=UsageError("not verified"))
+    ):
         verify.main(words)
 
 
 def run_predict(words):
-    with mock.patch.object(predict, "Client", mock.Mock(side_effect=UsageError("no such model"))):
+    with mock.patch.object(
+        predict, "Client", mock.Mock(side_effect=UsageError("no such model"))
+    ):
         predict.main(words)
 
 
@@ -86,25 +149,56 @@ CONFIG = [
     ),
 ]
 WORDS = [
-    *("0", "1", "2", "16", "0.5", "0.1 0.2", "5 8", "auto", "None", "there", "here", "there/file"),
-    *("adam", "sgd", "tiny", "linear", "folder", "arrays", "regression", "momentum=0.5", "flip"),
+    *(
+        "0",
+        "1",
+        "2",
+        "16",
+        "0.5",
+        "0.1 0.2",
+        "5 8",
+        "auto",
+        "None",
+        "there",
+        "here",
+        "there/file",
+    ),
+    *(
+        "adam",
+        "sgd",
+        "tiny",
+        "linear",
+        "folder",
+        "arrays",
+        "regression",
+        "momentum=0.5",
+        "flip",
+    ),
 ]
 
 
 @st.composite
 def config_words(draw):
-    """A recipe, flags and words: right, of a wrong type, missing, or a near miss of a flag."""
+    """A recipe, flags and words: right, of a wrong type, missing, or a near miss of a
+    flag.
+    """
     words = [draw(st.sampled_from(["digits", "digits_tiny"]) | st.sampled_from(NASTY))]
     for _ in range(draw(st.integers(0, 4))):
         flag, kind = draw(st.sampled_from(CONFIG)), draw(st.integers(0, 9))
         if kind == 0:
             at = draw(st.integers(2, len(flag) - 1))
-            flag = draw(st.sampled_from([flag[:at], flag[:at] + flag[at + 1 :], f"{flag}.x"]))
+            flag = draw(
+                st.sampled_from([flag[:at], flag[:at] + flag[at + 1 :], f"{flag}.x"])
+            )
         if kind < 3:
             values = draw(st.lists(st.sampled_from(NASTY), max_size=3))
         else:
             values = draw(st.sampled_from(WORDS)).split()
-        words += [f"{flag}={values[0]}", *values[1:]] if kind % 2 and values else [flag, *values]
+        words += (
+            [f"{flag}={values[0]}", *values[1:]]
+            if kind % 2 and values
+            else [flag, *values]
+        )
     return words
 
 
@@ -123,7 +217,9 @@ COMMANDS = {
         4,
     ),
 }
-DRAWN = st.sampled_from([run_fit, *COMMANDS]).flatmap(lambda c: st.tuples(st.just(c), COMMANDS[c]))
+DRAWN = st.sampled_from([run_fit, *COMMANDS]).flatmap(
+    lambda c: st.tuples(st.just(c), COMMANDS[c])
+)
 COUNTS = [300, pytest.param(10_000, marks=pytest.mark.long)]
 
 
@@ -139,7 +235,8 @@ def directory(tmp_path, monkeypatch):
 
 
 def require_plain(command, words, lines=1):
-    """Asserts that a command accepts the words silently, or refuses them in that many lines.
+    """Asserts that a command accepts the words silently, or refuses them in that many
+    lines.
 
     Returns its exit code.
     """
@@ -149,7 +246,9 @@ def require_plain(command, words, lines=1):
         mock.patch.object(sys, "argv", ["program", *words]),
         contextlib.redirect_stderr(error),
         contextlib.redirect_stdout(output),
-        mock.patch.object(errors.signal, "signal"),  # else this process would keep the handler
+        mock.patch.object(
+            errors.signal, "signal"
+        ),  # else this process would keep the handler
         pytest.raises(SystemExit) as caught,
     ):
         errors.run_command(command)
@@ -158,9 +257,15 @@ def require_plain(command, words, lines=1):
     if code == 0:
         assert message == ""
         return code
-    assert code == 2 and message.startswith("error: ") and message.endswith("\n"), message
-    assert message.count("\n") <= lines and 10 < len(message) < 9000 * lines, message[:3000]
-    assert not any(unicodedata.category(c) == "Cc" for c in message.replace("\n", "", lines))
+    assert code == 2 and message.startswith("error: ") and message.endswith("\n"), (
+        message
+    )
+    assert message.count("\n") <= lines and 10 < len(message) < 9000 * lines, message[
+        :3000
+    ]
+    assert not any(
+        unicodedata.category(c) == "Cc" for c in message.replace("\n", "", lines)
+    )
     return code
 
 
@@ -175,7 +280,9 @@ def test_random_arguments_end_plainly(directory, count):
         accepted[0] += not require_plain(*drawn)
 
     check()
-    assert 5 < accepted[0] < 0.9 * count and len(seen & set(CONFIG)) > 0.25 * len(CONFIG)
+    assert 5 < accepted[0] < 0.9 * count and len(seen & set(CONFIG)) > 0.25 * len(
+        CONFIG
+    )
 
 
 JUNK = st.recursive(
@@ -185,20 +292,38 @@ JUNK = st.recursive(
     | st.floats()
     | st.sampled_from([*NASTY, 10**400, -1e308, [], {}, "tiny", "auto"]),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NASTY), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(NASTY), inner, max_size=3)
     ),
     max_leaves=6,
 )
 VALUES = command_line.configure([]).as_json()
 PLACES = [(section,) for section in VALUES]
-PLACES += [(s, name) for s, part in VALUES.items() if isinstance(part, dict) for name in part]
-TEXTS = [b"", b"{", b"null", b"[]", b"{}", b"\xff\xfe{\0}\0", b"\xef\xbb\xbf{}", b"[" * 10**6]
-TEXTS += [b'{"source": {"name": "tfds"}} x', b'{"source": {}, "source": 5}', b"9" * 9999]
+PLACES += [
+    (s, name) for s, part in VALUES.items() if isinstance(part, dict) for name in part
+]
+TEXTS = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b"{}",
+    b"\xff\xfe{\0}\0",
+    b"\xef\xbb\xbf{}",
+    b"[" * 10**6,
+]
+TEXTS += [
+    b'{"source": {"name": "tfds"}} x',
+    b'{"source": {}, "source": 5}',
+    b"9" * 9999,
+]
 
 
 @st.composite
 def config_files(draw):
-    """Bytes of a saved config with values changed, added or removed, or of something else."""
+    """Bytes of a saved config with values changed, added or removed, or of something
+    else.
+    """
     if draw(st.integers(0, 5)) == 0:
         return draw(st.sampled_from(TEXTS))
     values = json.loads(json.dumps(VALUES))
@@ -210,7 +335,9 @@ def config_files(draw):
         if isinstance(part, dict):
             part.pop(name, None)
             if draw(st.booleans()):
-                part[draw(st.sampled_from([name, name, f"{name}s", *NASTY]))] = draw(JUNK)
+                part[draw(st.sampled_from([name, name, f"{name}s", *NASTY]))] = draw(
+                    JUNK
+                )
     return json.dumps(values).encode()
 
 

@@ -1,4 +1,6 @@
-"""What `fit` takes over from Keras: arguments of its `fit`, a compiled model, a dtype policy."""
+"""What `fit` takes over from Keras: arguments of its `fit`, a compiled model, a dtype
+policy.
+"""
 
 import keras
 import numpy as np
@@ -11,7 +13,11 @@ X, Y = np.zeros((30, 8, 8, 1), np.uint8), np.arange(30) % 3
 
 
 def network(**options):
-    layers = [keras.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(3, **options)]
+    layers = [
+        keras.Input((8, 8, 1)),
+        keras.layers.Flatten(),
+        keras.layers.Dense(3, **options),
+    ]
     return keras.Sequential(layers)
 
 
@@ -21,12 +27,19 @@ def config(recipe=None, **arguments):
 
 def test_arguments_of_keras_are_used():
     weight = np.ones(30)
-    found = config(validation_split=0.3, verbose=0, class_weight={0: 1.0, 2: 3.0}, shuffle=True)
+    found = config(
+        validation_split=0.3, verbose=0, class_weight={0: 1.0, 2: 3.0}, shuffle=True
+    )
     assert found.data.validation == 0.3 and not found.log.progress
     assert found.train.class_weight == {"0": 1.0, "2": 3.0}
     assert found.source.name.value[0] is X
-    found = config(data=None, x=X, y=Y, sample_weight=weight, verbose=2, initial_epoch=0)
-    assert [part is one for part, one in zip(found.source.name.value, (X, Y, weight), strict=True)]
+    found = config(
+        data=None, x=X, y=Y, sample_weight=weight, verbose=2, initial_epoch=0
+    )
+    assert [
+        part is one
+        for part, one in zip(found.source.name.value, (X, Y, weight), strict=True)
+    ]
     assert found.log.progress
     found = config(sample_weight=weight, validation_split=0.2, data=(X, Y))
     assert found.source.name.value[2] is weight and found.data.validation == 0.2
@@ -45,12 +58,20 @@ def test_arguments_of_keras_are_used():
         ({"workers": 4}, "read in parallel"),
         ({"y": Y}, r"y: write data=\(x, y\)"),
         ({"x": X, "y": Y}, r"x, y: write data=\(x, y\)"),
-        ({"validation_split": 0.2, "validation_data": (X, Y)}, "use only one of validation_data"),
-        ({"verbose": 0, "log": {"progress": True}}, "use only one of verbose=... and log="),
+        (
+            {"validation_split": 0.2, "validation_data": (X, Y)},
+            "use only one of validation_data",
+        ),
+        (
+            {"verbose": 0, "log": {"progress": True}},
+            "use only one of verbose=... and log=",
+        ),
         ({"recipe": X}, r"got ndarray; give a model and data by name: fit\(model="),
     ],
 )
-def test_arguments_of_keras_that_mean_something_else_say_what_to_write(arguments, message):
+def test_arguments_of_keras_that_mean_something_else_say_what_to_write(
+    arguments, message
+):
     with pytest.raises(UsageError, match=message) as caught:
         config(**arguments)
     assert "\n" not in str(caught.value)
@@ -60,21 +81,28 @@ def test_what_a_model_was_compiled_with_is_used_where_the_call_says_nothing(caps
     model = network()
     loss = keras.losses.CategoricalCrossentropy(from_logits=True)
     metrics = ["accuracy", keras.metrics.AUC(name="area"), "mse"]
-    model.compile(keras.optimizers.SGD(0.3, momentum=0.7, clipnorm=2.0), loss, metrics=metrics)
+    model.compile(
+        keras.optimizers.SGD(0.3, momentum=0.7, clipnorm=2.0), loss, metrics=metrics
+    )
     train = config(model=model).train
     assert train.optimizer.value is model.optimizer and train.loss.value is loss
     assert train.learning_rate == pytest.approx(0.3) and train.clip_variable_norm == 2.0
     assert [getattr(name, "value", name) for name in train.metrics] == metrics[1:]
     line = (
-        "compiled   optimizer SGD of learning rate 0.3, loss CategoricalCrossentropy, metrics AUC "
-        "mse, as the model was compiled\n"
+        "compiled   optimizer SGD of learning rate 0.3, loss CategoricalCrossentropy,"
+        " metrics AUC mse, as the model was compiled\n"
     )
     assert capsys.readouterr().out == line
     train = config(model=model, learning_rate=0.1, loss="mse", metrics=["auc"]).train
     assert train.optimizer.value is model.optimizer and train.learning_rate == 0.1
     assert train.loss == "mse" and [*train.metrics] == ["auc"]
-    assert capsys.readouterr().out == "compiled   optimizer SGD, as the model was compiled\n"
-    train = config(model=model, train={"optimizer": "lion", "loss": "mse", "metrics": []}).train
+    assert (
+        capsys.readouterr().out
+        == "compiled   optimizer SGD, as the model was compiled\n"
+    )
+    train = config(
+        model=model, train={"optimizer": "lion", "loss": "mse", "metrics": []}
+    ).train
     assert (train.optimizer, train.learning_rate) == ("lion", 0.001)
     assert not capsys.readouterr().out
 
@@ -97,7 +125,10 @@ def test_a_recipe_or_several_outputs_are_said(capsys):
     model.compile("sgd", "mse")
     assert config("digits", model=model, data=None).train.loss is None
     assert "the recipe digits is used instead" in capsys.readouterr().out
-    for arguments in ({"loss": ["mse", "mae"]}, {"loss": "mse", "metrics": [["mse"], ["mae"]]}):
+    for arguments in (
+        {"loss": ["mse", "mae"]},
+        {"loss": "mse", "metrics": [["mse"], ["mae"]]},
+    ):
         model.compile("sgd", **arguments)
         with pytest.raises(UsageError, match=r"give (loss|metrics)="):
             config(model=model)
@@ -126,7 +157,10 @@ def test_a_dtype_policy_is_the_precision_of_the_run(policy, capsys):
     assert config(model=network(dtype="float32")).runtime.precision == "mixed_bfloat16"
     policy("float32")
     assert config(model=network()).runtime.precision == "auto"
-    assert config(model=network(dtype="mixed_bfloat16")).runtime.precision == "mixed_bfloat16"
+    assert (
+        config(model=network(dtype="mixed_bfloat16")).runtime.precision
+        == "mixed_bfloat16"
+    )
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float64"])
@@ -139,6 +173,9 @@ def test_a_policy_of_one_other_type_is_refused(policy, name):
 
 
 def test_layers_that_take_channels_first_are_refused():
-    layers = [keras.Input((1, 8, 8)), keras.layers.MaxPooling2D(data_format="channels_first")]
+    layers = [
+        keras.Input((1, 8, 8)),
+        keras.layers.MaxPooling2D(data_format="channels_first"),
+    ]
     with pytest.raises(UsageError, match="takes channels first"):
         config(model=keras.Sequential(layers))

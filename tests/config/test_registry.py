@@ -1,4 +1,6 @@
-"""Registries: functions are found, checked and loaded by name, without importing TensorFlow."""
+"""Registries: functions are found, checked and loaded by name, without importing
+TensorFlow.
+"""
 
 import sys
 
@@ -9,10 +11,15 @@ from pipeline.utils.errors import UsageError
 
 
 def test_every_public_function_of_any_file_is_registered():
-    models = "airbench application convnet keras_hub lenet linear residual resnet sequential tiny"
+    models = (
+        "airbench application convnet keras_hub lenet linear residual resnet sequential"
+        " tiny"
+    )
     assert registry.names("models") == models.split()
     assert "muon" in registry.names("optimizers")
-    assert registry.find("recipes", "digits").summary.startswith("8x8 handwritten digits")
+    assert registry.find("recipes", "digits").summary.startswith(
+        "8x8 handwritten digits"
+    )
     for kind in registry.REGISTRIES:
         assert not any(name.startswith("_") for name in registry.names(kind))
         for name in registry.names(kind):
@@ -21,7 +28,9 @@ def test_every_public_function_of_any_file_is_registered():
 
 def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits():
     options = registry.find("models", "convnet").options
-    assert type_hints.describe(options["filters"].hint) == "a whole number of at least 1"
+    assert (
+        type_hints.describe(options["filters"].hint) == "a whole number of at least 1"
+    )
     assert options["filters"].default == "64"
     assert options["filters"].meaning == "Channels of each 3x3 convolution."
     required = registry.find("sources", "tfds").options
@@ -32,7 +41,11 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
     ("name", "options", "message"),
     [
         ("convnt", {}, "unknown model 'convnt'; did you mean 'convnet'?"),
-        ("zzz", {}, "choose from airbench, application, convnet, keras_hub, lenet, linear, "),
+        (
+            "zzz",
+            {},
+            "choose from airbench, application, convnet, keras_hub, lenet, linear, ",
+        ),
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
         ("no.such.module", {}, "no module named 'no.such'"),
@@ -48,7 +61,9 @@ def test_wrong_names_and_options_get_the_nearest_good_one(name, options, message
 def test_options_of_several_values_are_checked_value_by_value(wrong):
     for good in ((0.5,), [0, 1], ()):  # a list is what a config file makes of a tuple
         registry.check("schedules", "step", {"at": good}, "{}")
-    with pytest.raises(UsageError, match=r"values separated by commas, each a number from 0 to 1"):
+    with pytest.raises(
+        UsageError, match=r"values separated by commas, each a number from 0 to 1"
+    ):
         registry.check("schedules", "step", {"at": wrong}, "{}")
 
 
@@ -59,13 +74,17 @@ def test_a_dotted_name_works_like_a_registered_one(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert registry.find("models", "box.mine.wide").options["width"].default == "3"
     assert registry.call("models", "box.mine.wide", {"width": 5}, 2) == (2, 5)
-    with pytest.raises(UsageError, match="width of box.mine.wide must be a whole number"):
+    with pytest.raises(
+        UsageError, match="width of box.mine.wide must be a whole number"
+    ):
         registry.check("models", "box.mine.wide", {"width": "x"}, "{}")
 
 
 def test_a_function_of_a_notebook_has_no_dotted_name(monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    with pytest.raises(UsageError, match="'__main__.net': no module named '__main__' on Python's"):
+    with pytest.raises(
+        UsageError, match="'__main__.net': no module named '__main__' on Python's"
+    ):
         registry.find("models", "__main__.net")
 
 
@@ -76,7 +95,9 @@ def test_two_functions_of_one_name_are_refused_with_their_files(tmp_path, monkey
     monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
     registry._registered.cache_clear()
     try:
-        with pytest.raises(UsageError, match="a.py, line 1, and .*b.py, line 1, both define 'net'"):
+        with pytest.raises(
+            UsageError, match="a.py, line 1, and .*b.py, line 1, both define 'net'"
+        ):
             registry.names("models")
     finally:
         registry._registered.cache_clear()
@@ -86,7 +107,14 @@ def test_options_are_read_by_the_type_of_the_argument():
     def read(kind, name, **words):
         return registry.read_options(kind, name, words, "{}")
 
-    assert read("schedules", "step", at="0.5,", warmup="0.1") == {"at": (0.5,), "warmup": 0.1}
+    assert read("schedules", "step", at="0.5,", warmup="0.1") == {
+        "at": (0.5,),
+        "warmup": 0.1,
+    }
     assert read("optimizers", "sgd", nesterov="True") == {"nesterov": True}
-    assert read("sources", "folder", group="7") == {"group": "7"}  # text, although a number
-    assert read("sources", "tfds", splits=["train=train[:9]"]) == {"splits": {"train": "train[:9]"}}
+    assert read("sources", "folder", group="7") == {
+        "group": "7"
+    }  # text, although a number
+    assert read("sources", "tfds", splits=["train=train[:9]"]) == {
+        "splits": {"train": "train[:9]"}
+    }

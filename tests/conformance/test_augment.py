@@ -12,7 +12,9 @@ from pipeline.utils.errors import UsageError
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_pure_function_of_batch_and_seeds(name, dtype):
-    """Keeps shape, dtype and labels; changes most images, in the same way in every batch."""
+    """Keeps shape, dtype and labels; changes most images, in the same way in every
+    batch.
+    """
     operation = OPERATIONS[name]
     batch, own = batch_of(dtype=dtype)
     try:
@@ -25,18 +27,24 @@ def test_a_pure_function_of_batch_and_seeds(name, dtype):
     assert done["image"].shape == batch["image"].shape
     np.testing.assert_array_equal(done["label"], batch["label"])
     part = {key: value[20:30] for key, value in batch.items()}
-    np.testing.assert_array_equal(operation(part, own[20:30])["image"], done["image"][20:30])
+    np.testing.assert_array_equal(
+        operation(part, own[20:30])["image"], done["image"][20:30]
+    )
     if dtype == np.uint8:  # of floats, a compiler may round the last bit otherwise
         compiled = tf.function(operation, jit_compile=True)(batch, own)
         for key in {"image", "share"} & set(done):  # the share of an area is a quotient
             np.testing.assert_array_equal(compiled[key], done[key])
         before, after = batch["image"].numpy().mean(), done["image"].numpy()
         assert after.max() > 200 and before / 4 < after.mean() < 2 * before
-    changed = (done["image"].numpy() != batch["image"].numpy()).any(axis=(1, 2, 3)).mean()
+    changed = (
+        (done["image"].numpy() != batch["image"].numpy()).any(axis=(1, 2, 3)).mean()
+    )
     assert 0.3 < changed <= 1
     later = {**batch, "epoch": batch["epoch"] + 1}
     again = operation(later, seeds.fold(own, 1))
-    assert (again["image"].numpy() != done["image"].numpy()).any(), "it ignores its seeds"
+    assert (again["image"].numpy() != done["image"].numpy()).any(), (
+        "it ignores its seeds"
+    )
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

@@ -1,4 +1,6 @@
-"""Every callback is made from the context alone and does not change the trained weights."""
+"""Every callback is made from the context alone and does not change the trained
+weights.
+"""
 
 import dataclasses
 
@@ -80,7 +82,9 @@ def test_trains_the_same_weights_as_without_it(name, ready, plain):
 
 
 def test_other_workers_have_it_or_none(ready):
-    """A callback that only writes or prints is None on a worker that is not the chief."""
+    """A callback that only writes or prints is None on a worker that is
+    not the chief.
+    """
     *_, context = ready
     for name in CALLBACKS:
         found = made(name, dataclasses.replace(context, is_chief=False))

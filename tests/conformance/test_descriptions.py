@@ -1,4 +1,6 @@
-"""Every registered function: help texts and checks of options read all of this from its source."""
+"""Every registered function: help texts and checks of options read all of this from its
+source.
+"""
 
 import ast
 from typing import Any
@@ -27,13 +29,21 @@ PARAMETERS = {
 def test_described(kind):
     for name in registry.names(kind):
         sibling = registry.find(kind, name)
-        assert sibling.summary.endswith("."), "the docstring must begin with a one-line sentence"
+        assert sibling.summary.endswith("."), (
+            "the docstring must begin with a one-line sentence"
+        )
         names, expected = [a.arg for a in sibling.node.args.args], PARAMETERS[kind]
         assert (len(names) == 1) if expected is None else (names == expected), name
         assert not sibling.node.args.vararg and not sibling.node.args.kwarg
         for option, about in sibling.options.items():
-            assert about.hint is not Any, f"{name}: {option} has no type that can be checked"
-            assert about.meaning, f"{name}: {option} is not described in the section Args"
+            assert about.hint is not Any, (
+                f"{name}: {option} has no type that can be checked"
+            )
+            assert about.meaning, (
+                f"{name}: {option} is not described in the section Args"
+            )
             if about.default is not None:
                 default = ast.literal_eval(about.default)
-                assert type_hints.fits(about.hint, default), f"{name}: {option}={default!r}"
+                assert type_hints.fits(about.hint, default), (
+                    f"{name}: {option}={default!r}"
+                )

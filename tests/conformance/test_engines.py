@@ -50,7 +50,9 @@ def test_all_train_the_same_weights_and_call_callbacks_at_the_same_points():
     (model, history, points), *others = [trained(name, epochs=2) for name in ENGINES]
     assert int(model.optimizer.iterations) == 8
     assert set(history) == {"loss", "accuracy", "val_loss", "val_accuracy"}
-    assert all(len(values) == 2 and np.isfinite(values).all() for values in history.values())
+    assert all(
+        len(values) == 2 and np.isfinite(values).all() for values in history.values()
+    )
     ends = [("end", epoch, *sorted(history)) for epoch in (0, 1)]
     assert points[:2] == ["train", ("epoch", 0)] and points[-2:] == [ends[1], "end"]
     assert ends[0] in points

@@ -32,7 +32,10 @@ BATCHES = {
         # Of a model that is sure, and wrong.
         (LABELS, 1e4 * NUMBERS),
     ],
-    "regression": [(NUMBERS[:, :1], NUMBERS[:, 1:2]), (1e4 * NUMBERS[:, :1], NUMBERS[:, 1:2])],
+    "regression": [
+        (NUMBERS[:, :1], NUMBERS[:, 1:2]),
+        (1e4 * NUMBERS[:, :1], NUMBERS[:, 1:2]),
+    ],
 }
 
 

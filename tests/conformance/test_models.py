@@ -27,7 +27,9 @@ def task_of(shape, classes=3):
 def test_any_size_and_channel_count(name, shape):
     if name == "application":  # its networks see colours
         shape = (*shape[:2], min(shape[2], 3))
-    features = registry.call("models", name, options_of("models", name), keras.Input(shape))
+    features = registry.call(
+        "models", name, options_of("models", name), keras.Input(shape)
+    )
     assert len(features.shape) == 2 and features.shape[0] is None
     model = network(task_of(shape), settings_of(name), "float32")
     answers = model(np.zeros((2, *shape), np.float32), training=False)
@@ -53,5 +55,7 @@ def test_mixed_precision_ends_in_float32_and_has_a_float32_twin(name):
     exact = same(images, training=False).numpy()
     difference = np.abs(exact - mixed.numpy()).max()
     assert difference < 0.1 * max(1, np.abs(exact).max()), "the weights were not copied"
-    if len(model.weights) > 2:  # with two, its only layer is the head, which is float32 in both
+    if (
+        len(model.weights) > 2
+    ):  # with two, its only layer is the head, which is float32 in both
         assert difference > 0, "the mixed model computed in float32"

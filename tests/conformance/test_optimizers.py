@@ -1,4 +1,6 @@
-"""Every optimizer: follows the schedule, lowers a loss, and comes back from its config."""
+"""Every optimizer: follows the schedule, lowers a loss, and comes back
+from its config.
+"""
 
 import json
 
@@ -17,7 +19,9 @@ SHAPES = [(6, 8), (8, 8), (8,), (8, 3)]
 
 def stepped(optimizer, steps=5):
     """The variables after some steps of the gradient 2 (w - 1) of squared distances."""
-    variables = [keras.Variable(random(s, n), name=f"v{n}") for n, s in enumerate(SHAPES)]
+    variables = [
+        keras.Variable(random(s, n), name=f"v{n}") for n, s in enumerate(SHAPES)
+    ]
     optimizer.build(variables)
     for _ in range(steps):
         optimizer.apply([2 * (variable - 1.0) for variable in variables], variables)
@@ -37,7 +41,9 @@ def test_follows_the_schedule_and_lowers_the_loss(name):
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_has_no_rules_of_its_own_and_comes_back_from_its_config(name):
-    """Clipping, accumulation, loss scaling and moving averages are those of `training/optim`."""
+    """Clipping, accumulation, loss scaling and moving averages are those of
+    `training/optim`.
+    """
     one = load("optimizers", name)(registry.load("schedules", "cosine")(0.03, 10))
     assert isinstance(one, keras.optimizers.Optimizer) and not one.built
     assert one.clipnorm is None and one.global_clipnorm is None and not one.use_ema

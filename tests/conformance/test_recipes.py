@@ -20,5 +20,7 @@ def test_a_valid_config_that_survives_a_file(name, workplace):
     values = json.loads(json.dumps(config.as_json()))
     again = command_line.recipe("digits").changed(**values)
     assert again.digest() == config.digest() and again == config
-    changed = command_line.configure([name, "--train.epochs", "3", "--runtime.seed", "7"])
+    changed = command_line.configure(
+        [name, "--train.epochs", "3", "--runtime.seed", "7"]
+    )
     assert changed == config.changed(train={"epochs": 3}, runtime={"seed": 7})

@@ -40,7 +40,9 @@ def folder(root):
 
 def csv(root):
     folder(root)
-    rows = [f"class {label}/{number}.png,{label}" for number, label in enumerate(LABELS)]
+    rows = [
+        f"class {label}/{number}.png,{label}" for number, label in enumerate(LABELS)
+    ]
     (root / "labels.csv").write_text("\n".join(["path,label", *rows]))
     return {"path": root / "labels.csv"}
 
@@ -71,7 +73,8 @@ def tensorflow_datasets(root):
     return {"dataset": "shapes", "path": root}
 
 
-# A source that reads files needs some of them; any other one is called with `options_of`.
+# A source that reads files needs some of them; any other one is called with
+# `options_of`.
 DATA = {"arrays": arrays, "csv": csv, "folder": folder, "tfrecord": tfrecord}
 DATA["tfds"] = tensorflow_datasets
 
@@ -110,12 +113,16 @@ def test_info_describes_the_examples(name, opened):
         assert set(examples.element_spec) == set(source.info.fields)
         for field, spec in source.info.fields.items():
             given = examples.element_spec[field]
-            assert given.dtype == spec.dtype and given.shape.is_compatible_with(spec.shape)
+            assert given.dtype == spec.dtype and given.shape.is_compatible_with(
+                spec.shape
+            )
     assert source.info.fields["id"].dtype == tf.int64
     assert len(set(ids)) == len(ids), "ids are not unique"
     labels = {int(e["label"]) for e in read(source) if "label" in e}
     assert labels <= set(range(len(source.info.class_names or ())))
-    assert source.location(ids[0]) and source.location(ids[0]) != source.location(ids[-1])
+    assert source.location(ids[0]) and source.location(ids[0]) != source.location(
+        ids[-1]
+    )
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -129,8 +136,12 @@ def test_examples_columns_and_reader_agree(name, opened):
     short = {field for field, spec in source.info.fields.items() if is_short(spec)}
     assert set(columns) == short >= {"id"}
     for field, column in columns.items():
-        np.testing.assert_array_equal(column, np.stack([example[field] for example in examples]))
-    places = tf.data.Dataset.from_tensor_slices(np.array([5, 0, 17])).map(source.reader("train"))
+        np.testing.assert_array_equal(
+            column, np.stack([example[field] for example in examples])
+        )
+    places = tf.data.Dataset.from_tensor_slices(np.array([5, 0, 17])).map(
+        source.reader("train")
+    )
     for place, found in zip((5, 0, 17), places.as_numpy_iterator(), strict=True):
         same(examples[place], found)
 

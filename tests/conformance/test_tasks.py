@@ -1,4 +1,6 @@
-"""Every task: from examples of its kind to targets, losses, answers, metrics and signatures."""
+"""Every task: from examples of its kind to targets, losses, answers, metrics and
+signatures.
+"""
 
 import json
 
@@ -24,7 +26,9 @@ def problem():
         for dataset in SOURCES:
             source = registry.call("sources", "scikit_learn", {"dataset": dataset})
             try:
-                task = registry.call("tasks", name, options_of("tasks", name), source.info)
+                task = registry.call(
+                    "tasks", name, options_of("tasks", name), source.info
+                )
             except UsageError:
                 continue
             return source, task
@@ -54,7 +58,9 @@ def test_a_source_of_another_kind_is_refused_in_one_line(name):
             registry.call("tasks", name, options_of("tasks", name), info)
         except UsageError as error:
             refusals.append(str(error))
-    assert len(refusals) == len(SOURCES) - 1 and all("\n" not in text for text in refusals)
+    assert len(refusals) == len(SOURCES) - 1 and all(
+        "\n" not in text for text in refusals
+    )
 
 
 def test_from_a_batch_to_losses_metrics_and_answers(ready):

@@ -17,7 +17,13 @@ from pipeline.data.augmentation import placed as placed_of
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
-SOME = {"alternating_flip": {}, "affine": {}, "color_jitter": {}, "erase": {}, "mixup": {}}
+SOME = {
+    "alternating_flip": {},
+    "affine": {},
+    "color_jitter": {},
+    "erase": {},
+    "mixup": {},
+}
 
 
 def batches(**train):
@@ -51,8 +57,12 @@ def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
     parts = list(host.tickets(3, Share(0, count, count)))
     for name in ("image", "partner_label", "share"):
         values = [part[name].numpy() for part in parts]
-        joined = [np.concatenate(values[i : i + count]) for i in range(0, len(values), count)]
-        np.testing.assert_array_equal(joined, [batch[name].numpy() for batch in whole[3:]])
+        joined = [
+            np.concatenate(values[i : i + count]) for i in range(0, len(values), count)
+        ]
+        np.testing.assert_array_equal(
+            joined, [batch[name].numpy() for batch in whole[3:]]
+        )
 
 
 def test_an_operation_that_does_not_fit_is_one_line():
@@ -108,14 +118,18 @@ RETURN = r"must return 'image' as uint8 from 0 to 255 of shape \(8, 8, 8, 1\); g
         ("numpy_small", rf"{RETURN} uint8 of shape \(8, 7, 8, 1\)"),
         (
             "unit_levels",
-            "must keep the range of the images, uint8 from 0 to 255; the largest value of the "
-            "first batch is 255 before it and 1 after it",
+            (
+                "must keep the range of the images, uint8 from 0 to 255; the largest"
+                " value of the first batch is 255 before it and 1 after it"
+            ),
         ),
         ("bare", "must also return the field '(id|label)'"),
         ("picture", "must return the batch, a dictionary of tensors; got .*Tensor"),
     ],
 )
-def test_an_augmentation_that_damages_the_images_is_named(tmp_path, monkeypatch, name, message):
+def test_an_augmentation_that_damages_the_images_is_named(
+    tmp_path, monkeypatch, name, message
+):
     (tmp_path / "own_augmentations.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     path = f"own_augmentations.{name}"
@@ -137,13 +151,17 @@ def test_no_augmentation_is_taken_for_one_that_changes_the_range(name):
         Augmenter({name: {}}, 4).require_range({**batch, "image": images})
 
 
-@pytest.mark.parametrize(("factor", "is_rejected"), [(1 / 255, True), (255, True), (1.0001, False)])
+@pytest.mark.parametrize(
+    ("factor", "is_rejected"), [(1 / 255, True), (255, True), (1.0001, False)]
+)
 def test_floats_keep_their_scale(monkeypatch, factor, is_rejected):
     monkeypatch.setattr(
         flip, "flip", lambda batch, seeds: {**batch, "image": batch["image"] * factor}
     )
     batch, _ = batch_of(dtype=np.float32)
-    raises = pytest.raises(UsageError, match="flip must keep the range of the images, float32; ")
+    raises = pytest.raises(
+        UsageError, match="flip must keep the range of the images, float32; "
+    )
     with raises if is_rejected else contextlib.nullcontext():
         Augmenter({"flip": {}}, 4).require_range(batch)
 
@@ -161,6 +179,7 @@ def test_the_place_is_decided_with_a_reason():
     assert placed("host", "memory") == "host (requested)"
     assert placed("auto", "device") == "device (in the compiled step)"
     with pytest.raises(
-        UsageError, match="use only one of --data.cache device and --data.augment-on host"
+        UsageError,
+        match="use only one of --data.cache device and --data.augment-on host",
     ):
         settings_of(data={"augment_on": "host", "cache": "device"})

@@ -1,4 +1,6 @@
-"""Batches: data that cannot be used, the order of epochs, batches of one shape, nothing lost."""
+"""Batches: data that cannot be used, the order of epochs, batches of one shape, nothing
+lost.
+"""
 
 import threading
 
@@ -22,8 +24,12 @@ def test_an_empty_split_is_rejected():
 
 
 def test_excluded_examples_are_in_no_split_and_may_have_wrong_labels():
-    source = Counting(90, label=lambda i: tf.where(i == 3, tf.constant(99, tf.int64), i % 3))
-    with pytest.raises(UsageError, match="label of example 3 must be from 0 to 2; got 99"):
+    source = Counting(
+        90, label=lambda i: tf.where(i == 3, tf.constant(99, tf.int64), i % 3)
+    )
+    with pytest.raises(
+        UsageError, match="label of example 3 must be from 0 to 2; got 99"
+    ):
         load(source)
     splits, _ = load(source, dropped={3: "blank"})
     everything = np.concatenate([ids(split) for split in splits.values()])
@@ -31,7 +37,9 @@ def test_excluded_examples_are_in_no_split_and_may_have_wrong_labels():
 
 
 def epochs_of(split, batch_size, epochs, seed=0, first_step=0):
-    batches = batching.training(split, config.Train(batch_size=batch_size, epochs=epochs), seed)
+    batches = batching.training(
+        split, config.Train(batch_size=batch_size, epochs=epochs), seed
+    )
     return batches, materialized(batches, first_step)
 
 
@@ -45,13 +53,19 @@ def test_an_epoch_is_a_permutation_whose_remainder_is_dropped(split):
     batches, rows = epochs_of(split(103), 10, 3)
     assert (batches.steps_per_epoch, batches.last_step, batches.epochs) == (10, 30, 3)
     assert len(rows) == 30 == len(batches.dataset)
-    orders = [np.concatenate([r["id"] for r in rows[10 * e : 10 * e + 10]]) for e in range(3)]
+    orders = [
+        np.concatenate([r["id"] for r in rows[10 * e : 10 * e + 10]]) for e in range(3)
+    ]
     for epoch, order in enumerate(orders):
         assert len(set(order)) == 100 and set(order) <= set(range(1000, 1103))
-        assert all((r["epoch"] == epoch).all() for r in rows[10 * epoch : 10 * epoch + 10])
+        assert all(
+            (r["epoch"] == epoch).all() for r in rows[10 * epoch : 10 * epoch + 10]
+        )
     assert len({tuple(order) for order in orders}) == 3
     assert all((row["weight"] == 1).all() for row in rows)
-    assert all((row["image"][:, 0, 0, 0] == (row["id"] - 1000) % 251).all() for row in rows)
+    assert all(
+        (row["image"][:, 0, 0, 0] == (row["id"] - 1000) % 251).all() for row in rows
+    )
     _, rest = epochs_of(split(103), 10, 3, first_step=17)
     assert len(rest) == 13, "resumed"
     for one, other in zip(rows[17:], rest, strict=True):
@@ -69,7 +83,9 @@ def test_consecutive_epochs_are_independent(split):
     places = np.argsort(order, axis=1)
     for one, other in ((0, 1), (1, 2), (0, 3)):
         assert abs(np.corrcoef(places[one], places[other])[0, 1]) < 0.03
-        both = np.bincount(places[one] // size * 128 + places[other] // size, minlength=128**2)
+        both = np.bincount(
+            places[one] // size * 128 + places[other] // size, minlength=128**2
+        )
         assert (both * (both - 1)).sum() == pytest.approx((size - 1) ** 2, rel=0.03)
 
 
@@ -87,7 +103,9 @@ def test_examples_are_decoded_before_the_first_batch_is_asked_for():
     decoded = threading.Event()
 
     def label(position):
-        found = tf.numpy_function(lambda p: decoded.set() or p % 3, [position], tf.int64)
+        found = tf.numpy_function(
+            lambda p: decoded.set() or p % 3, [position], tf.int64
+        )
         return tf.ensure_shape(found, ())
 
     splits, _ = load(Counting(40, label=label), cache="none")
@@ -108,10 +126,18 @@ def test_evaluation_is_one_pass_in_order_padded_with_weight_0(split):
 
 
 def test_fields_of_a_source_do_not_replace_those_of_batches():
-    columns = {"id": np.arange(5), "weight": np.zeros((5, 4)), "place": np.full((5, 2), 7)}
+    columns = {
+        "id": np.arange(5),
+        "weight": np.zeros((5, 4)),
+        "place": np.full((5, 2), 7),
+    }
     some = Split(example_store.Memory(columns), np.arange(5))
-    (batch,) = materialized(batching.evaluation(some, config.Train(batch_size=2), replicas=2))
-    assert batch["weight"].tolist() == [1] * 5 + [0] and batch["epoch"].tolist() == [0] * 6
+    (batch,) = materialized(
+        batching.evaluation(some, config.Train(batch_size=2), replicas=2)
+    )
+    assert (
+        batch["weight"].tolist() == [1] * 5 + [0] and batch["epoch"].tolist() == [0] * 6
+    )
     assert (batch["place"] == 7).all()
 
 
@@ -119,7 +145,9 @@ def arrays_config(path, labels=None, **columns):
     """The recipe `digits` on these arrays."""
     images, good = images_and_labels(60, (8, 8, 1))
     np.savez(path, images=images, labels=good if labels is None else labels, **columns)
-    return command_line.recipe("digits").changed(source={"name": "arrays", "path": path})
+    return command_line.recipe("digits").changed(
+        source={"name": "arrays", "path": path}
+    )
 
 
 def test_classes_without_a_training_example_are_noted_and_two_are_needed(tmp_path):
@@ -132,10 +160,14 @@ def test_classes_without_a_training_example_are_noted_and_two_are_needed(tmp_pat
     labels = np.sort(np.arange(60) % 3)
     note = "train has no example of 'd', 'e' (these cannot be learned)"
     assert notes(labels) == [note] == notes(labels, data={"limit": 20})
-    one = "train has examples of only one class, 'b', but a classifier needs at least two"
+    one = (
+        "train has examples of only one class, 'b', but a classifier needs at least two"
+    )
     with pytest.raises(UsageError, match=one):
         notes(np.ones(60, int))
-    with pytest.raises(UsageError, match="one.npz: classification needs at least 2 classes; got 0"):
+    with pytest.raises(
+        UsageError, match="one.npz: classification needs at least 2 classes; got 0"
+    ):
         dataset.load(arrays_config(tmp_path / "one.npz", np.zeros(60, int)))
 
 
@@ -143,6 +175,8 @@ def test_a_run_is_not_resumed_with_other_class_names(tmp_path):
     path, run = tmp_path / "mine.npz", run_directory.RunDirectory(tmp_path / "run")
     run.path.mkdir()
     dataset.load(arrays_config(path).changed(run_directory=run.path)).write(run)
-    settings = arrays_config(path, class_names=["a", "b", "c"]).changed(run_directory=run.path)
+    settings = arrays_config(path, class_names=["a", "b", "c"]).changed(
+        run_directory=run.path
+    )
     with pytest.raises(UsageError, match=r"class names of the data have changed"):
         dataset.load(settings)

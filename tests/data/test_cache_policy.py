@@ -18,12 +18,19 @@ COUNT = 40
 
 
 class Pictures(Source):
-    """Images in memory; if `damaged` is given, as PNG files of which that one is truncated."""
+    """Images in memory; if `damaged` is given, as PNG files of which that one is
+    truncated.
+    """
 
     def __init__(self, damaged=None, made_of="these"):
         self.made_of = made_of
-        pixels = np.random.default_rng(0).integers(0, 256, (COUNT, SIDE, SIDE, 1), np.uint8)
-        self._images, image = tf.constant(pixels), tf.TensorSpec((SIDE, SIDE, 1), tf.uint8)
+        pixels = np.random.default_rng(0).integers(
+            0, 256, (COUNT, SIDE, SIDE, 1), np.uint8
+        )
+        self._images, image = (
+            tf.constant(pixels),
+            tf.TensorSpec((SIDE, SIDE, 1), tf.uint8),
+        )
         if damaged is not None:
             files = [tf.io.encode_png(picture).numpy() for picture in pixels]
             files[damaged] = files[damaged][:-30]
@@ -93,7 +100,9 @@ def test_the_disk_cache_follows_the_data(tmp_path):
     assert note() == "disk (requested; train built, because it did not exist)"
     assert note() == "disk (requested; train found and verified)"
     assert "because the data changed" in note(Pictures(made_of="others"))
-    assert "because the excluded examples changed" in note(Pictures(made_of="others"), [103])
+    assert "because the excluded examples changed" in note(
+        Pictures(made_of="others"), [103]
+    )
     assert "found" in note(Pictures(made_of="others"), [103])
     assert "did not exist" in note(limit=20)
     assert "found" in note(limit=20)
@@ -106,28 +115,36 @@ def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
         import own_task
 
         task = own_task.Own(TASK.metadata)
-        return str(loaded(Pictures(), task, cache="disk", validation=0.25, test=0)[1][0])
+        return str(
+            loaded(Pictures(), task, cache="disk", validation=0.25, test=0)[1][0]
+        )
 
     own_base = tmp_path / "own_base.py"
     own_base.write_text(
         "from pipeline.tasks.image_classification import ImageClassification\n"
         "class Base(ImageClassification):\n    pass\n"
     )
-    (tmp_path / "own_task.py").write_text("from own_base import Base\nclass Own(Base):\n    pass\n")
+    (tmp_path / "own_task.py").write_text(
+        "from own_base import Base\nclass Own(Base):\n    pass\n"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     for file in tmp_path.iterdir():
         os.utime(file, (0, 0))  # older than this process
     assert "did not exist" in note() and "found" in note()
     own_base.write_text(own_base.read_text() + "other = 1\n")
     assert "the decoding code changed" in note()
-    assert "the decoding code changed" in note(), "the loaded code may be older than the file"
+    assert "the decoding code changed" in note(), (
+        "the loaded code may be older than the file"
+    )
 
 
 def test_a_damaged_example_is_named_unless_it_is_excluded():
     for kind in ("memory", "none"):
         splits, _ = load(Pictures(damaged=17), dropped=[117], cache=kind)
         assert sum(len(split.column("image")) for split in splits.values()) == COUNT - 1
-    with pytest.raises(UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"):
+    with pytest.raises(
+        UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"
+    ):
         load(Pictures(17), cache="memory")
 
 
@@ -161,7 +178,9 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
     assert decided().value == "none"
     with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
         decided(cache="memory")
-    with pytest.raises(UsageError, match="--data.cache disk: this source cannot detect"):
+    with pytest.raises(
+        UsageError, match="--data.cache disk: this source cannot detect"
+    ):
         decided(Pictures(made_of=None), cache="disk")
 
 
@@ -204,7 +223,9 @@ def own(info, *, image_size=None):
 """
 
 
-@pytest.mark.parametrize("name", ["mine.py", "random.py"])  # one has the name of a module
+@pytest.mark.parametrize(
+    "name", ["mine.py", "random.py"]
+)  # one has the name of a module
 def test_a_task_in_a_file_is_cached_until_its_file_changes(tmp_path, monkeypatch, name):
     monkeypatch.setattr(cache, "_STARTED", float("inf"))
     path = tmp_path / name

@@ -1,4 +1,6 @@
-"""Warnings of libjpeg and libpng: none on the console, but one note with the names of images."""
+"""Warnings of libjpeg and libpng: none on the console, but one note with the names of
+images.
+"""
 
 import struct
 import zlib
@@ -14,7 +16,9 @@ from pipeline.report import results
 
 @pytest.fixture(scope="module")
 def scans(tmp_path_factory):
-    """Class folders a and b; a/3.jpg has a marker too many, b/5.png a wrong color profile."""
+    """Class folders a and b; a/3.jpg has a marker too many, b/5.png a wrong color
+    profile.
+    """
     root = tmp_path_factory.mktemp("scans")
     for number in range(24):
         name, kind = "ab"[number % 2], ("jpg", "png")[number % 4 == 1]
@@ -31,7 +35,9 @@ def scans(tmp_path_factory):
     content = png.read_bytes()
     profile = b"iCCP" + b"x" + bytes(2) + zlib.compress(b"no profile")
     chunk = struct.pack(">I", len(profile) - 4) + profile
-    png.write_bytes(content[:33] + chunk + struct.pack(">I", zlib.crc32(profile)) + content[33:])
+    png.write_bytes(
+        content[:33] + chunk + struct.pack(">I", zlib.crc32(profile)) + content[33:]
+    )
     return root
 
 
@@ -40,7 +46,9 @@ NOISE = ("Corrupt JPEG", "PNG warning", "Premature")
 
 def config(path, **data):
     words = ["--source.path", str(path), "--task.name", "image_classification"]
-    return command_line.configure(["digits", *words]).changed(data={"augment": {}, **data})
+    return command_line.configure(["digits", *words]).changed(
+        data={"augment": {}, **data}
+    )
 
 
 @pytest.mark.parametrize("cache", ["memory", "disk"])

@@ -29,7 +29,9 @@ def obtain(where, fail=None):
     def batches():
         everything = columns()
         for start in range(0, COUNT, 90):
-            yield {name: values[start : start + 90] for name, values in everything.items()}
+            yield {
+                name: values[start : start + 90] for name, values in everything.items()
+            }
         if fail:
             raise fail
 
@@ -37,16 +39,25 @@ def obtain(where, fail=None):
 
 
 def caches(directory):
-    return [p for p in directory.iterdir() if p.is_dir() and not p.name.endswith(".lock")]
+    return [
+        p for p in directory.iterdir() if p.is_dir() and not p.name.endswith(".lock")
+    ]
 
 
 def test_rows_are_read_back_in_any_order(tmp_path):
     store, note = obtain(place(tmp_path))
     assert note == "built, because it did not exist" and len(store.short["id"]) == COUNT
-    for rows in ([3], [5, 4, 3, 3, 299, 0], range(100, 164), [*range(40, 50), *range(45, 60)]):
+    for rows in (
+        [3],
+        [5, 4, 3, 3, 299, 0],
+        range(100, 164),
+        [*range(40, 50), *range(45, 60)],
+    ):
         rows = np.array(rows)
         taken, whole = store.take(rows), columns()
-        (gathered,) = tf.data.Dataset.from_tensors(rows).map(store.gather).as_numpy_iterator()
+        (gathered,) = (
+            tf.data.Dataset.from_tensors(rows).map(store.gather).as_numpy_iterator()
+        )
         for name, values in whole.items():
             np.testing.assert_array_equal(taken[name], values[rows])
             np.testing.assert_array_equal(gathered[name], values[rows])
@@ -55,7 +66,9 @@ def test_rows_are_read_back_in_any_order(tmp_path):
 DAMAGES = {
     "a bit of a picture": lambda folder: flip(folder / "image", 1_234_567),
     "truncated": lambda folder: (folder / "image").write_bytes(b"short"),
-    "half a manifest": lambda folder: (folder / "manifest.json").write_text('{"format": 1,'),
+    "half a manifest": (
+        lambda folder: (folder / "manifest.json").write_text('{"format": 1,')
+    ),
 }
 
 
@@ -66,7 +79,9 @@ def test_a_damaged_cache_is_rebuilt(tmp_path, damage):
     DAMAGES[damage](where[0])
     store, note = obtain(where)
     assert note.startswith("built, because")
-    np.testing.assert_array_equal(store.take(np.arange(COUNT))["image"], columns()["image"])
+    np.testing.assert_array_equal(
+        store.take(np.arange(COUNT))["image"], columns()["image"]
+    )
     assert obtain(where)[1] == "found and verified"
 
 
@@ -86,13 +101,19 @@ def test_two_runs_at_once_build_it_once(tmp_path):
         both.wait()
         return obtain(where)[1]
 
-    with ThreadPoolExecutor(2) as pool:  # a lock belongs to an open file, not to a process
-        notes = [future.result(timeout=60) for future in [pool.submit(run), pool.submit(run)]]
+    with ThreadPoolExecutor(
+        2
+    ) as pool:  # a lock belongs to an open file, not to a process
+        notes = [
+            future.result(timeout=60) for future in [pool.submit(run), pool.submit(run)]
+        ]
     assert sorted(notes) == ["built, because it did not exist", "found and verified"]
 
 
 def test_a_full_or_read_only_disk_is_one_line(tmp_path):
-    with pytest.raises(UsageError, match="cannot write .*: No space left on device; choose anoth"):
+    with pytest.raises(
+        UsageError, match="cannot write .*: No space left on device; choose anoth"
+    ):
         obtain(place(tmp_path), fail=OSError(errno.ENOSPC, "No space left on device"))
     assert not caches(tmp_path)
     (tmp_path / "file").touch()

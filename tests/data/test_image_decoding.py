@@ -1,4 +1,6 @@
-"""Encoded images: the pixels equal Pillow's, and bombs are rejected by their headers."""
+"""Encoded images: the pixels equal Pillow's, and bombs are rejected by
+their headers.
+"""
 
 import io
 import struct
@@ -12,7 +14,9 @@ from PIL import Image, ImageOps
 from pipeline.data import image_decoding, image_sizes
 
 GENERATOR = np.random.default_rng(5)
-SMOOTH = np.kron(GENERATOR.integers(0, 256, (6, 5, 3)), np.ones((4, 4, 1))).astype(np.uint8)
+SMOOTH = np.kron(GENERATOR.integers(0, 256, (6, 5, 3)), np.ones((4, 4, 1))).astype(
+    np.uint8
+)
 RGB = Image.fromarray(SMOOTH)
 ALPHA = Image.fromarray(GENERATOR.integers(0, 256, (24, 20), np.uint8))
 RGBA = Image.merge("RGBA", (*RGB.split(), ALPHA))
@@ -52,7 +56,11 @@ FILES = {
     "gray alpha png": encoded(RGBA.convert("LA"), "PNG"),
     "gif": encoded(RGB.quantize(64), "GIF"),
     "animated gif": encoded(
-        RGB.quantize(64), "GIF", save_all=True, append_images=[RGB.rotate(180)], comment=b"x" * 600
+        RGB.quantize(64),
+        "GIF",
+        save_all=True,
+        append_images=[RGB.rotate(180)],
+        comment=b"x" * 600,
     ),
     "bmp": encoded(RGB, "BMP"),
     "gray bmp": encoded(RGB.convert("L"), "BMP"),
@@ -97,7 +105,10 @@ def test_the_bits_are_those_of_the_deep_images():
     levels = np.arange(0, 900, 100, dtype=np.uint16).reshape(3, 3)
     deep = encoded(Image.fromarray(levels), "PNG")
     bits, (note,) = image_sizes.used_bits([FILES["png"], deep, deep[:60]])
-    assert bits == 10 and "values up to 800, 10 bits, of which the higher 8 are kept" in note
+    assert (
+        bits == 10
+        and "values up to 800, 10 bits, of which the higher 8 are kept" in note
+    )
     black = encoded(Image.fromarray(levels * 0), "PNG")
     assert image_sizes.used_bits([black])[0] == 16
 
@@ -110,7 +121,10 @@ def test_a_jpeg_is_rotated_upright(orientation, order):
     exif[0x010F] = "a maker's name that is too long for the entry"
     exif[0x0112] = orientation
     contents = encoded(RGB, "JPEG", exif=exif)
-    assert contents[contents.index(b"Exif\0\0") + 6 :][:2] == {"<": b"II", ">": b"MM"}[order]
+    assert (
+        contents[contents.index(b"Exif\0\0") + 6 :][:2]
+        == {"<": b"II", ">": b"MM"}[order]
+    )
     image = colors(contents).numpy()
     np.testing.assert_array_equal(image, pillow(contents))
     assert image.shape == ((20, 24, 3) if 5 <= orientation <= 8 else (24, 20, 3))
@@ -126,7 +140,12 @@ def test_orientation_is_found_after_other_segments():
 
 
 def chunk(name, data):
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    return (
+        struct.pack(">I", len(data))
+        + name
+        + data
+        + struct.pack(">I", zlib.crc32(name + data))
+    )
 
 
 def bombs():
@@ -137,7 +156,10 @@ def bombs():
         gif = bytearray(FILES["gif"])
         gif[frame + 5 : frame + 9] = struct.pack("<HH", *sides)
         yield name, bytes(gif)
-    for name, sides in {"bmp": (2**31 - 1, 2**31 - 1), "downward bmp": (20_000, -20_000)}.items():
+    for name, sides in {
+        "bmp": (2**31 - 1, 2**31 - 1),
+        "downward bmp": (20_000, -20_000),
+    }.items():
         yield name, FILES["bmp"][:18] + struct.pack("<ii", *sides) + FILES["bmp"][26:]
     jpeg = FILES["jpeg"]
     at = jpeg.index(b"\xff\xc0") + 5
@@ -155,7 +177,9 @@ def label(value):
 
 @pytest.mark.parametrize(("kind", "contents"), list(bombs()), ids=label)
 def test_a_bomb_is_rejected_before_it_is_decoded(kind, contents):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="more than the limit of 89478485"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="more than the limit of 89478485"
+    ):
         colors(contents)
 
 
@@ -164,9 +188,15 @@ def expensive():
     jpeg = FILES["jpeg"]
     frame, scan, end = (jpeg.index(b) for b in (b"\xff\xc0", b"\xff\xda", b"\xff\xd9"))
     head = jpeg[: frame + 5] + struct.pack(">HH", 9400, 9400) + jpeg[frame + 9 : scan]
-    yield "scans", head + jpeg[scan:end] * 100 + jpeg[end:], "too many scans for its pixels"
+    yield (
+        "scans",
+        head + jpeg[scan:end] * 100 + jpeg[end:],
+        "too many scans for its pixels",
+    )
     png = FILES["png"]
-    texts = b"".join(chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_000))) for _ in range(17))
+    texts = b"".join(
+        chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_000))) for _ in range(17)
+    )
     yield "texts", png[:33] + texts + png[33:], "more than 16 texts"
 
 
@@ -200,5 +230,7 @@ def test_damage_is_an_invalid_argument_or_decodes(kind):
 @pytest.mark.parametrize("image", [RGB, RGBA], ids=["opaque", "alpha"])
 def test_an_animated_webp_is_rejected_and_does_not_crash(image):
     frames = {"save_all": True, "append_images": [image.rotate(180)], "lossless": True}
-    with pytest.raises(tf.errors.InvalidArgumentError, match="animated WebP cannot be read"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="animated WebP cannot be read"
+    ):
         colors(encoded(image, "WEBP", **frames))

@@ -10,7 +10,9 @@ from pipeline.data.image_sizes import needed
 
 
 def picture(detail, size, seed):
-    """A scene of rectangles, seen by a camera of `detail` pixels; enlarged, as a JPEG."""
+    """A scene of rectangles, seen by a camera of `detail` pixels;
+    enlarged, as a JPEG.
+    """
     generator = np.random.default_rng(seed)
     scene = np.zeros((512, 512, 3), np.uint8)
     for _ in range(30):
@@ -39,6 +41,8 @@ def test_pixels_and_small_images_are_measured_and_nothing_is_nothing():
 def test_16_bits_are_not_clipped():
     for bits in (10, 16):
         file = io.BytesIO()
-        deep = np.asarray(Image.open(io.BytesIO(picture(128, 128, 1))).convert("L"), np.uint16)
+        deep = np.asarray(
+            Image.open(io.BytesIO(picture(128, 128, 1))).convert("L"), np.uint16
+        )
         Image.fromarray(deep * 2 ** (bits - 8)).save(file, "PNG")
         assert needed([file.getvalue()]) > 48

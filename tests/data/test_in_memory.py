@@ -32,11 +32,17 @@ DATASETS = {
     "single, gray without one": (slices(pixels(6, 5), HOT), (6, 5, 1)),
     "single, as high as classes": (slices(pixels(8, 8, 4), HOT), (8, 8, 4)),
     "single, label (1,)": (slices(pixels(6, 5, 4), LABELS[:, None]), (6, 5, 4)),
-    "single, weights": (slices(pixels(8, 8, 5), HOT, np.ones(48, "float32")), (8, 8, 5)),
+    "single, weights": (
+        slices(pixels(8, 8, 5), HOT, np.ones(48, "float32")),
+        (8, 8, 5),
+    ),
     "single, scalars": (slices(pixels(6, 5, 7), LABELS), (6, 5, 7)),
     "single, names": (slices(pixels(6, 5), LABELS.astype(str)), (6, 5, 1)),
     "gray batches": (slices(pixels(6, 5), LABELS).batch(7), (6, 5, 1)),
-    "gray batches of fixed size": (slices(pixels(6, 5), LABELS).batch(8, True), (6, 5, 1)),
+    "gray batches of fixed size": (
+        slices(pixels(6, 5), LABELS).batch(8, True),
+        (6, 5, 1),
+    ),
     "gray batches of one": (slices(pixels(6, 5), LABELS).batch(1), (6, 5, 1)),
     "one-hot batches": (slices(pixels(6, 5, 4), HOT).batch(8), (6, 5, 4)),
 }
@@ -46,20 +52,31 @@ DATASETS = {
 def test_batches_and_single_examples_are_told_apart(kind):
     data, shape = DATASETS[kind]
     source = from_object(data)
-    assert source.info.splits == {"train": 48} and source.info.fields["image"].shape == shape
+    assert (
+        source.info.splits == {"train": 48}
+        and source.info.fields["image"].shape == shape
+    )
     np.testing.assert_array_equal(source.columns("train")["label"], LABELS)
 
 
 def test_a_dataset_of_unknown_sizes_is_told_by_its_elements():
     images = pixels(6, 5, 4)
-    signature = (tf.TensorSpec([None, None, None], tf.uint8), tf.TensorSpec([None], tf.float32))
+    signature = (
+        tf.TensorSpec([None, None, None], tf.uint8),
+        tf.TensorSpec([None], tf.float32),
+    )
     single = tf.data.Dataset.from_generator(
         lambda: zip(images, HOT, strict=True), output_signature=signature
     )
     assert from_object(single).info.fields["image"].shape == (6, 5, 4)
-    signature = (tf.TensorSpec([None, None, None], tf.uint8), tf.TensorSpec([None], tf.int64))
+    signature = (
+        tf.TensorSpec([None, None, None], tf.uint8),
+        tf.TensorSpec([None], tf.int64),
+    )
     batches = tf.data.Dataset.from_generator(
-        lambda: ((images[at : at + 7, ..., 0], LABELS[at : at + 7]) for at in range(0, 48, 7)),
+        lambda: (
+            (images[at : at + 7, ..., 0], LABELS[at : at + 7]) for at in range(0, 48, 7)
+        ),
         output_signature=signature,
     )
     assert from_object(batches).info.fields["image"].shape == (6, 5, 1)
@@ -100,7 +117,9 @@ def test_datasets_of_keras_keep_their_class_names(pets):
     for same in (data, data.cache().prefetch(2), data.shuffle(3).take(99)):
         source = from_object(same)
         assert source.info.class_names == ("10", "2", "ant") and not source.info.notes
-    hot = from_object(of_folder(pets, label_mode="categorical", class_names=["ant", "2", "10"]))
+    hot = from_object(
+        of_folder(pets, label_mode="categorical", class_names=["ant", "2", "10"])
+    )
     assert hot.info.class_names == ("ant", "2", "10")
     binary = from_object(of_folder(pets, label_mode="binary", class_names=["ant", "2"]))
     assert binary.info.class_names == ("ant", "2")
@@ -120,7 +139,9 @@ def test_iterators_of_keras_keep_their_class_indices(pets):
         data = generator.flow_from_directory(str(pets), class_mode=mode, **options)
         source = from_object(data)
         assert source.info.class_names == ("10", "2", "ant")
-        np.testing.assert_array_equal(source.columns("train")["label"], np.repeat([0, 1, 2], 5))
+        np.testing.assert_array_equal(
+            source.columns("train")["label"], np.repeat([0, 1, 2], 5)
+        )
 
 
 def test_splits_that_number_their_classes_differently_are_matched_by_name(pets):
@@ -128,20 +149,30 @@ def test_splits_that_number_their_classes_differently_are_matched_by_name(pets):
         of_folder(pets, shuffle=False),
         validation_data=of_folder(pets, shuffle=False, class_names=["ant", "10", "2"]),
     )
-    np.testing.assert_array_equal(source.columns("train")["label"], np.repeat([0, 1, 2], 5))
-    np.testing.assert_array_equal(source.columns("validation")["label"], np.repeat([2, 0, 1], 5))
+    np.testing.assert_array_equal(
+        source.columns("train")["label"], np.repeat([0, 1, 2], 5)
+    )
+    np.testing.assert_array_equal(
+        source.columns("validation")["label"], np.repeat([2, 0, 1], 5)
+    )
     few = of_folder(pets, class_names=["ant", "10"], label_mode="int")
-    with pytest.raises(UsageError, match="validation has a class '2', unknown in train"):
+    with pytest.raises(
+        UsageError, match="validation has a class '2', unknown in train"
+    ):
         from_object(few, validation_data=of_folder(pets))
 
 
 def test_class_names_that_are_given_order_or_rename_those_of_the_data(pets):
     data = of_folder(pets, shuffle=False)
     ordered = from_object(data, class_names=["2", "10", "ant", "bee"])
-    np.testing.assert_array_equal(ordered.columns("train")["label"], np.repeat([1, 0, 2], 5))
+    np.testing.assert_array_equal(
+        ordered.columns("train")["label"], np.repeat([1, 0, 2], 5)
+    )
     renamed = from_object(data, class_names={"dix": 0, "deux": 1, "fourmi": 2})
     assert renamed.info.class_names == ("dix", "deux", "fourmi")
-    np.testing.assert_array_equal(renamed.columns("train")["label"], np.repeat([0, 1, 2], 5))
+    np.testing.assert_array_equal(
+        renamed.columns("train")["label"], np.repeat([0, 1, 2], 5)
+    )
     with pytest.raises(UsageError, match="class_names has 2 names; the data have 3"):
         from_object(data, class_names=["dix", "deux"])
 
@@ -155,12 +186,16 @@ def test_a_one_hot_table_of_labels_names_the_classes():
 @pytest.fixture
 def table(pets):
     files = sorted(str(path) for path in pets.rglob("*.png"))
-    return pandas.DataFrame({"path": files, "label": [file.split("/")[-2] for file in files]})
+    return pandas.DataFrame(
+        {"path": files, "label": [file.split("/")[-2] for file in files]}
+    )
 
 
 def test_a_table_is_read_with_backslashes_and_mixed_columns(table, pets, monkeypatch):
     monkeypatch.chdir(pets)
-    table["path"] = [file.removeprefix(f"{pets}/").replace("/", "\\") for file in table["path"]]
+    table["path"] = [
+        file.removeprefix(f"{pets}/").replace("/", "\\") for file in table["path"]
+    ]
     source = from_object(table)
     assert source.info.splits == {"train": 15}
     assert len([*source.examples("train").as_numpy_iterator()]) == 15
@@ -169,15 +204,25 @@ def test_a_table_is_read_with_backslashes_and_mixed_columns(table, pets, monkeyp
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("path", None, r"1 row without path, such as row 4; .*dropna\(subset=\['path'\]\)"),
+        (
+            "path",
+            None,
+            r"1 row without path, such as row 4; .*dropna\(subset=\['path'\]\)",
+        ),
         ("path", float("nan"), "1 row without path, such as row 4"),
         ("label", None, "1 row without label, such as row 4"),
         ("label", "", "1 row without label, such as row 4"),
-        ("path", "x/1.png", "1 of 15 files do not exist, such as that of row 4: x/1.png"),
+        (
+            "path",
+            "x/1.png",
+            "1 of 15 files do not exist, such as that of row 4: x/1.png",
+        ),
         ("path", "C:\\x\\1.png", r"such as that of row 4: C:\\x\\1.png"),
     ],
 )
-def test_a_missing_value_of_a_table_is_named_with_its_row(table, column, value, message):
+def test_a_missing_value_of_a_table_is_named_with_its_row(
+    table, column, value, message
+):
     table.loc[4, column] = value
     with pytest.raises(UsageError, match=message):
         from_object(table)
@@ -192,9 +237,13 @@ def test_channels_that_come_first_are_noted():
 
 
 def test_images_are_not_for_regression_and_vectors_not_for_classes():
-    with pytest.raises(UsageError, match=r"task='regression', and vectors of shape \(n, features"):
+    with pytest.raises(
+        UsageError, match=r"task='regression', and vectors of shape \(n, features"
+    ):
         from_object((pixels(6, 5, 3), LABELS + 0.5))
-    with pytest.raises(UsageError, match=r"y \(numbers to predict, as x has vectors of features\)"):
+    with pytest.raises(
+        UsageError, match=r"y \(numbers to predict, as x has vectors of features\)"
+    ):
         from_object((np.ones((48, 3)), LABELS.astype(str)))
 
 
@@ -225,7 +274,9 @@ def test_the_names_of_a_class_label_are_those_of_its_column():
     assert source.info.class_names == ("zebra", "ant", "mouse")
     np.testing.assert_array_equal(source.columns("train")["label"], labels)
     np.testing.assert_array_equal(source.columns("validation")["label"], [1, 0])
-    with pytest.raises(UsageError, match="example 1 has the label -1, which is none of its 3"):
+    with pytest.raises(
+        UsageError, match="example 1 has the label -1, which is none of its 3"
+    ):
         from_object(HuggingFace(pictures[:3], [0, -1, 2], names))
 
 
@@ -234,7 +285,9 @@ def test_the_names_of_a_class_label_are_those_of_its_column():
     [
         (slices(pixels(6, 5)).map(lambda x: x).batch(8), "has no labels; give"),
         (
-            tf.data.Dataset.from_tensor_slices({"Picture": pixels(6, 5), "label": LABELS}),
+            tf.data.Dataset.from_tensor_slices(
+                {"Picture": pixels(6, 5), "label": LABELS}
+            ),
             "has the fields Picture, label; give",
         ),
         ((pixels(6, 5), LABELS + 1), "begin with 1; subtract 1"),
@@ -253,4 +306,6 @@ def test_sample_weights_may_be_those_of_one_split():
         source = from_object(data, validation_data=held_out)
         for split, part in (("train", data), ("validation", held_out)):
             expected = weight if part is weighted else np.ones(48)
-            np.testing.assert_array_equal(source.columns(split)["sample_weight"], expected)
+            np.testing.assert_array_equal(
+                source.columns(split)["sample_weight"], expected
+            )

@@ -1,4 +1,6 @@
-"""Labels in every form of users become the same numbers; class names, the same names."""
+"""Labels in every form of users become the same numbers; class names, the
+same names.
+"""
 
 import decimal
 
@@ -18,7 +20,9 @@ SAME_NUMBERS = {
     "uint8 (n, 1, 1)": NUMBERS[:, None, None].astype(np.uint8),
     "big-endian": NUMBERS.astype(">i4"),
     "bfloat16 tensor": tf.constant(NUMBERS, tf.bfloat16),
-    "objects": np.array([2, np.int8(0), 1.0, decimal.Decimal(0), np.float32(2)], object),
+    "objects": np.array(
+        [2, np.int8(0), 1.0, decimal.Decimal(0), np.float32(2)], object
+    ),
     "nullable pandas": pandas.array(NUMBERS, "Int64"),
     "list": NUMBERS.tolist(),
     "one-hot float": np.eye(3)[NUMBERS],
@@ -69,15 +73,24 @@ def test_text_of_whole_floats_is_that_of_whole_numbers():
         (pandas.array([1, None], "Int64"), "example 1 has no label"),
         (["a", "b", "nan"], "example 2 has no label"),
         (["a", ""], "example 1 has no label"),
-        (np.array(["a", 3], object), "all strings or all numbers; example 0 has 'a', example 1"),
+        (
+            np.array(["a", 3], object),
+            "all strings or all numbers; example 0 has 'a', example 1",
+        ),
         (
             [0.0, 1.0, 0.25],
             "example 2 has 0.25. Numbers to predict need task='regression'",
         ),
-        (np.full((4, 2), 0.5), r"of shape \(4, 2\) .* example 0 has soft labels.*argmax"),
+        (
+            np.full((4, 2), 0.5),
+            r"of shape \(4, 2\) .* example 0 has soft labels.*argmax",
+        ),
         (np.array([[1, 0, 0], [1, 0, 1]]), "example 1 has 2 classes instead of one"),
         (np.array([[1, 0], [0, 0]]), "example 1 has 0 classes instead of one"),
-        (np.array([[3, 4], [1, 2]]), "example 0 has other numbers than zeros and a one"),
+        (
+            np.array([[3, 4], [1, 2]]),
+            "example 0 has other numbers than zeros and a one",
+        ),
         (np.array([{}, {}]), "example 0 has dict"),
         (np.zeros((2, 3, 4)), r"got float64 of shape \(2, 3, 4\)"),
         (np.array([1j, 2]), "got complex128"),
@@ -109,11 +122,25 @@ def test_whole_numbers_and_booleans_are_names():
     assert labels.class_names_of(range(3), "class_names") == ("0", "1", "2")
     assert labels.class_names_of(np.array([3.0, 1.0]), "class_names") == ("3", "1")
     assert labels.class_names_of({7: 0, 5: 1}, "class_names") == ("7", "5")
-    assert labels.class_names_of(np.array([False, True]), "class_names") == ("False", "True")
+    assert labels.class_names_of(np.array([False, True]), "class_names") == (
+        "False",
+        "True",
+    )
 
 
 @pytest.mark.parametrize(
-    "value", ["cat", 3, None, [], [["a", "b"]], [0.5, 1], {"a": 0, "b": 2}, {"a": "b"}, ["a", "a"]]
+    "value",
+    [
+        "cat",
+        3,
+        None,
+        [],
+        [["a", "b"]],
+        [0.5, 1],
+        {"a": 0, "b": 2},
+        {"a": "b"},
+        ["a", "a"],
+    ],
 )
 def test_other_class_names_are_refused(value):
     with pytest.raises(UsageError, match="^class_names"):
@@ -128,7 +155,10 @@ def test_numbers_are_in_the_order_of_their_values():
 
 
 def test_a_split_of_numbers_beside_one_of_strings_is_matched_by_name():
-    tables = {"train": {"label": np.array(["1", "2", "10"])}, "test": {"label": np.array([10, 1])}}
+    tables = {
+        "train": {"label": np.array(["1", "2", "10"])},
+        "test": {"label": np.array([10, 1])},
+    }
     assert labels.numbered(tables, None, "class_names") == ("1", "2", "10")
     assert tables["test"]["label"].tolist() == [2, 0]
 
@@ -138,7 +168,11 @@ def test_class_weights_are_found_by_name_or_number():
     assert find({"1": 2.0, "cat": 3.0}, ["cat", "dog"]) == {"dog": 2.0, "cat": 3.0}
     assert find({"1": 2.0}, ["1", "2"]) == {"1": 2.0}
     for weights, names, message in (
-        ({"0": 2.0}, ["1", "2"], "unknown class '0'"),  # not the first one: names are numbers
+        (
+            {"0": 2.0},
+            ["1", "2"],
+            "unknown class '0'",
+        ),  # not the first one: names are numbers
         ({"2": 2.0}, ["cat", "dog"], "unknown class '2'"),
         ({"0": 2.0, "cat": 1.0}, ["cat", "dog"], "'cat' twice"),
     ):

@@ -30,16 +30,22 @@ def test_the_seed_depends_on_run_epoch_and_id_and_on_nothing_else():
     alone = seeds.example_seeds(5, tf.constant([3], tf.int64), ids[40:41])
     assert together[40] == alone[0]
     epochs = tf.constant([*range(8)] * 8, tf.int64)
-    several = [seeds.example_seeds(run, epochs, tf.sort(epochs)).numpy() for run in range(8)]
+    several = [
+        seeds.example_seeds(run, epochs, tf.sort(epochs)).numpy() for run in range(8)
+    ]
     assert len(np.unique(several)) == 8**3, "permuted small numbers must not collide"
 
 
 def test_numbers_are_evenly_spread():
-    own = seeds.example_seeds(0, tf.zeros([100_000], tf.int64), tf.range(100_000, dtype=tf.int64))
+    own = seeds.example_seeds(
+        0, tf.zeros([100_000], tf.int64), tf.range(100_000, dtype=tf.int64)
+    )
     numbers = seeds.uniform(own).numpy()
     assert numbers.dtype == np.float32 and numbers.min() >= 0 and numbers.max() < 1
     counts = np.histogram(numbers, 50, (0, 1))[0]
-    assert ((counts - 2000) ** 2 / 2000).sum() < 90  # chi-square, 49 degrees, p = 0.0003
+    assert (
+        (counts - 2000) ** 2 / 2000
+    ).sum() < 90  # chi-square, 49 degrees, p = 0.0003
     other = seeds.uniform(own, draw=1).numpy()
     assert abs(np.corrcoef(numbers, other)[0, 1]) < 0.02
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.02

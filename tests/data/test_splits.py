@@ -1,4 +1,6 @@
-"""Splits and samples: stable when examples are added, and what a resumed run requires of them."""
+"""Splits and samples: stable when examples are added, and what a resumed run requires
+of them.
+"""
 
 import json
 
@@ -42,7 +44,10 @@ def test_an_example_never_changes_its_split():
 def test_the_split_depends_on_its_seed_and_not_on_other_shares():
     first, second = sets(Counting(900)), sets(Counting(900), split_seed=1)
     assert first["test"] != second["test"]
-    other, without = sets(Counting(900), validation=0.3), sets(Counting(900), validation=0)
+    other, without = (
+        sets(Counting(900), validation=0.3),
+        sets(Counting(900), validation=0),
+    )
     assert first["test"] == other["test"] == without["test"]
     assert first["validation"] < other["validation"] and "validation" not in without
 
@@ -58,7 +63,10 @@ def test_splits_of_the_source_are_kept():
 def test_a_sample_has_a_rare_class_in_train_and_no_empty_split():
     source = Counting(6000, label=lambda i: tf.where(i < 5800, i // 5790, 2))
     splits, _ = load(source, limit=100)  # 5,790, 10 and 200 examples
-    counts = {name: np.bincount(split.column("label")).tolist() for name, split in splits.items()}
+    counts = {
+        name: np.bincount(split.column("label")).tolist()
+        for name, split in splits.items()
+    }
     (common, rare, middle), *_ = counts.values()
     assert rare >= 1 and abs(middle - 2.3) < 2 and abs(common - 67) < 4
     assert abs(sum(counts["validation"]) - 10) < 3 and abs(sum(counts["test"]) - 20) < 3
@@ -68,20 +76,32 @@ def test_a_sample_has_a_rare_class_in_train_and_no_empty_split():
 def test_a_sample_keeps_its_examples_when_others_are_added():
     small, large = (sets(Counting(count), limit=300) for count in (3000, 3300))
     for name in small:
-        assert {i for i in large[name] if i < 3000} <= small[name], "an old example was added"
+        assert {i for i in large[name] if i < 3000} <= small[name], (
+            "an old example was added"
+        )
         assert len(small[name] & large[name]) > 0.8 * len(small[name])
 
 
 def test_near_duplicates_of_held_out_examples_are_excluded_and_nothing_moves():
     source = Counting(3000)
-    groups = {i: i // 7 for i in range(0, 3000, 2)}  # four of seven, or three: only the even ones
+    groups = {
+        i: i // 7 for i in range(0, 3000, 2)
+    }  # four of seven, or three: only the even ones
     splits, decisions = load(source, groups=groups)
     before, _ = load(source)
     (excluded,) = [d.value for d in decisions if d.name == "excluded"]
     counts = []
     for name, rank in {"train": 0, "validation": 1, "test": 2}.items():
-        held_out = {groups.get(i) for other in list(before)[rank + 1 :] for i in ids(before[other])}
-        left = [i for i in ids(before[name]) if groups.get(i) is None or groups[i] not in held_out]
+        held_out = {
+            groups.get(i)
+            for other in list(before)[rank + 1 :]
+            for i in ids(before[other])
+        }
+        left = [
+            i
+            for i in ids(before[name])
+            if groups.get(i) is None or groups[i] not in held_out
+        ]
         np.testing.assert_array_equal(ids(splits[name]), left)
         counts.append(len(before[name]) - len(left))
     assert counts[2] == 0 < counts[1] < counts[0]
@@ -96,22 +116,31 @@ def test_splits_must_not_share_a_group_or_an_id():
     train = split(1, 2, 3, groups=[7, 8, 8])
     message = "1 groups are in both train and test, such as that of 2; move each group"
     with pytest.raises(UsageError, match=message):
-        splits.require_disjoint({"train": train, "test": split(4, 5, groups=[9, 8])}, str)
+        splits.require_disjoint(
+            {"train": train, "test": split(4, 5, groups=[9, 8])}, str
+        )
     with pytest.raises(UsageError, match="train and test share 2 ids, such as 2"):
-        splits.require_disjoint({"train": train, "test": split(2, 3, 5, groups=[1, 2, 3])}, str)
+        splits.require_disjoint(
+            {"train": train, "test": split(2, 3, 5, groups=[1, 2, 3])}, str
+        )
 
 
 def test_a_resumed_run_must_find_its_examples(tmp_path):
     path, now = tmp_path / "splits.npz", {n: load(Counting(n))[0] for n in (50, 60, 62)}
 
     def require(count):
-        paths = {id: f"dogs/{id}.png" for id in range(count)}  # a source knows no others
+        paths = {
+            id: f"dogs/{id}.png" for id in range(count)
+        }  # a source knows no others
         splits.require_same_examples(path, now[count], paths.__getitem__)
 
     require(60)  # a new run
     splits.write_examples(path, now[60])
     require(60)
-    message = r"0 missing, 2 added \(such as dogs/6.*; restore the data, or use a new --run-dir"
+    message = (
+        r"0 missing, 2 added \(such as dogs/6.*; restore the data, or use a new"
+        r" --run-dir"
+    )
     with pytest.raises(UsageError, match=message):
         require(62)
     with pytest.raises(UsageError, match=r"\d missing, 0 added; restore the data"):
@@ -143,10 +172,14 @@ def test_a_run_is_resumed_if_only_the_times_of_files_have_changed(tmp_path):
     resumed.write(run)
     assert json.loads(run.source.read_text())["fingerprint"] == now
     Image.fromarray(images[5][..., 0]).save(root / "a/00.png")
-    with pytest.raises(UsageError, match="has changed since the run in .*/run began: the content"):
+    with pytest.raises(
+        UsageError, match="has changed since the run in .*/run began: the content"
+    ):
         dataset.load(settings)
     uncached = settings.changed(data={"cache": "none"})
-    with pytest.raises(UsageError, match="other times or sizes, and without a cache, content is"):
+    with pytest.raises(
+        UsageError, match="other times or sizes, and without a cache, content is"
+    ):
         dataset.load(uncached)
     forced = dataset.load(settings.changed(force=True))
     assert "changed" in {decision.name for decision in forced.decisions}

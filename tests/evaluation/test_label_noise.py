@@ -1,4 +1,6 @@
-"""Label noise: wrong labels among real digits are ranked first by out-of-fold models."""
+"""Label noise: wrong labels among real digits are ranked first by
+out-of-fold models.
+"""
 
 import importlib.util
 import json
@@ -21,7 +23,9 @@ QUICK = """{
 
 
 def flipped(count, seed=0):
-    """(images, labels, true labels) of scikit-learn's digits; `count` labels are wrong."""
+    """(images, labels, true labels) of scikit-learn's digits; `count`
+    labels are wrong.
+    """
     from sklearn.datasets import load_digits
 
     digits, generator = load_digits(), np.random.default_rng(seed)
@@ -67,11 +71,15 @@ def test_folds_are_even_and_keep_groups_together_whatever_the_order():
         counts = np.bincount(fold[labels == label], minlength=4)
         assert counts.max() - counts.min() <= 1
     order = generator.permutation(1000)
-    np.testing.assert_array_equal(label_noise.assigned(labels[order], units[order], 4), fold[order])
+    np.testing.assert_array_equal(
+        label_noise.assigned(labels[order], units[order], 4), fold[order]
+    )
     units[generator.choice(1000, 500)] //= 100
     fold = label_noise.assigned(labels, units, 4)
     assert all(len(set(fold[units == unit])) == 1 for unit in units)
-    np.testing.assert_array_equal(label_noise.assigned(labels[order], units[order], 4), fold[order])
+    np.testing.assert_array_equal(
+        label_noise.assigned(labels[order], units[order], 4), fold[order]
+    )
 
 
 @pytest.mark.long
@@ -102,9 +110,14 @@ def test_the_command_judges_all_labels_and_continues_after_an_interruption(
     assert "with --clean.directory cleaned/digits-1 continues" in said
     assert not Path("cleaned/digits-1/manifest.jsonl").exists()
     monkeypatch.setattr(fit, "fit", real)
-    assert clean.main([*words, "--clean.directory", "cleaned/digits-1"]) == 1, "there is leakage"
+    assert clean.main([*words, "--clean.directory", "cleaned/digits-1"]) == 1, (
+        "there is leakage"
+    )
     said = capsys.readouterr().out
-    assert "1-of-2 was complete; nothing was trained" in said and "fold       2 of 2" in said
+    assert (
+        "1-of-2 was complete; nothing was trained" in said
+        and "fold       2 of 2" in said
+    )
 
     entries = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
     leaked = [entry for entry in entries if entry["reason"] == "leakage"]
@@ -121,7 +134,9 @@ def test_the_command_judges_all_labels_and_continues_after_an_interruption(
     assert wrong[positions].sum() > 0.8 * wrong.sum()
     assert f"for {truth[positions[0]]}" in entries[0]["detail"]
     ids = [
-        np.concatenate([*np.load(f"cleaned/digits-1/folds/{n}-of-2/splits.npz").values()])
+        np.concatenate(
+            [*np.load(f"cleaned/digits-1/folds/{n}-of-2/splits.npz").values()]
+        )
         for n in (1, 2)
     ]
     copies = {int(e[of]) for e in leaked for of in ("id", "of")}
@@ -136,9 +151,15 @@ def test_bad_requests_are_reported_in_one_line(workplace, monkeypatch):
     Path("regression/config.json").write_text(json.dumps(values))
     for words, message in [
         (["--folds", "1"], "--folds must be a whole number from 2 to 1000; got 1"),
-        (["--folds", "300"], "--folds 300: each fold needs an example of '8', which has only 174"),
+        (
+            ["--folds", "300"],
+            "--folds 300: each fold needs an example of '8', which has only 174",
+        ),
         (["--label-noise", "mine"], "mine is not a run: it has no config.json; choose"),
-        (["--label-noise", "regression"], "requires classes, but the task of regression is reg"),
+        (
+            ["--label-noise", "regression"],
+            "requires classes, but the task of regression is reg",
+        ),
     ]:
         given = words if "--label-noise" in words else ["--label-noise", run, *words]
         with pytest.raises(UsageError, match=message):

@@ -23,8 +23,9 @@ def test_parity_of_both_engines_with_stock_keras(tmp_path):
 
 
 def test_other_networks_tasks_and_caches(tmp_path):
-    """Dropout and BatchNormalization, with examples that no cache keeps; regression. A recipe's own
-    training options, which stock Keras does not have, do not count."""
+    """Dropout and BatchNormalization, with examples that no cache keeps; regression. A
+    recipe's own training options, which stock Keras does not have, do not count.
+    """
     result = run_python(REPOSITORY / "tests/support/parity_cases.py", cwd=tmp_path)
     assert result.stdout.startswith("{"), result.stdout + result.stderr[-3000:]
     measured = json.loads(result.stdout)

@@ -1,4 +1,6 @@
-"""The files beside the versions, and the examples in SERVING.md, which run unchanged."""
+"""The files beside the versions, and the examples in SERVING.md, which run
+unchanged.
+"""
 
 import re
 
@@ -99,7 +101,11 @@ def test_the_examples_run_unchanged(ports, digits_run, picture, signature, way, 
     [
         ("sentence", {"dtype": "string", "shape": [None]}, '"instances": ["text"]'),
         ("sound_bytes", {"dtype": "string", "shape": [None]}, None),
-        ("grid", {"dtype": "float32", "shape": [None, 2, 2]}, '"instances": [[[0.0] * 2] * 2]'),
+        (
+            "grid",
+            {"dtype": "float32", "shape": [None, 2, 2]},
+            '"instances": [[[0.0] * 2] * 2]',
+        ),
     ],
 )
 def test_only_what_works_is_advised(tmp_path, name, field, request_):

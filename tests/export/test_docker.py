@@ -34,10 +34,15 @@ def container(whole):
     name = started.stdout.strip()
     try:
         log = subprocess.Popen(
-            ["docker", "logs", "-f", name], stdout=-1, stderr=subprocess.STDOUT, text=True
+            ["docker", "logs", "-f", name],
+            stdout=-1,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         with log:  # it reports when the server listens
-            assert any("Exporting HTTP/REST API" in line for line in log.stdout), "it ended"
+            assert any("Exporting HTTP/REST API" in line for line in log.stdout), (
+                "it ended"
+            )
             log.kill()
         ports = [docker("port", name, port).stdout for port in ("8501", "8500")]
         yield [int(re.search(r":(\d+)", text)[1]) for text in ports]
@@ -58,6 +63,8 @@ def test_the_released_server_answers_as_the_export_does(container, whole, kind):
             got = client.predict(name, **golden[name]["inputs"])
             want = signatures.answer(golden[name]["outputs"])
             assert got["label"].tolist() == want["label"].tolist()
-            np.testing.assert_allclose(got["probabilities"], want["probabilities"], atol=1e-5)
+            np.testing.assert_allclose(
+                got["probabilities"], want["probabilities"], atol=1e-5
+            )
         with pytest.raises(ServingError, match="INVALID_ARGUMENT"):
             client.predict(images=golden["serving_default"]["inputs"]["images"][:, :4])

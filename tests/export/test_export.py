@@ -1,4 +1,6 @@
-"""The export of a run: its answers, its files, and what remains of an export that fails."""
+"""The export of a run: its answers, its files, and what remains of an export that
+fails.
+"""
 
 import hashlib
 import json
@@ -50,7 +52,9 @@ def test_the_served_answers_are_those_of_the_trained_model(digits_run):
     np.testing.assert_allclose(encoded["probabilities"], probabilities[:5], atol=1e-6)
     # The calibrated loss is that of the served probabilities.
     truth = split.column("label")
-    loss = -np.log(probabilities.astype(np.float64)[np.arange(len(truth)), truth]).mean()
+    loss = -np.log(
+        probabilities.astype(np.float64)[np.arange(len(truth)), truth]
+    ).mean()
     assert digits_run.test["calibrated"]["loss"] == pytest.approx(loss, rel=1e-4)
     assert digits_run.test["loss"] != pytest.approx(loss, rel=1e-2)
 
@@ -63,7 +67,9 @@ def test_an_answer_that_is_not_finite_is_refused(tmp_path, x, name):
     savedmodel._save(tmp_path / "1", None, task)
     session = Session(tmp_path / "1")
     request = np.array([1.0, x], np.float32)
-    with pytest.raises(ServerError, match=f"y must be finite : Tensor had .*{name}") as caught:
+    with pytest.raises(
+        ServerError, match=f"y must be finite : Tensor had .*{name}"
+    ) as caught:
         session.run("serving_default", {"x": request})
     assert caught.value.code == INVALID_ARGUMENT
     assert session.run("serving_default", {"x": request[:1]})["y"].tolist() == [0.0]
@@ -87,13 +93,18 @@ def test_signatures_are_the_documented_api(digits_run):
     assert set(signatures) == set(api)
     for name, (argument, *type_and_shape, expected) in api.items():
         (spec,) = signatures[name].structured_input_signature[1].values()
-        assert spec.name == argument and [spec.dtype, spec.shape.as_list()] == type_and_shape
+        assert (
+            spec.name == argument
+            and [spec.dtype, spec.shape.as_list()] == type_and_shape
+        )
         found = signatures[name].structured_outputs
         assert {n: (v.dtype, v.shape.as_list()) for n, v in found.items()} == expected
 
 
 def types_of_convolutions(version):
-    model = saved_model_pb2.SavedModel.FromString((version / "saved_model.pb").read_bytes())
+    model = saved_model_pb2.SavedModel.FromString(
+        (version / "saved_model.pb").read_bytes()
+    )
     functions = model.meta_graphs[0].graph_def.library.function
     return {n.attr["T"].type for f in functions for n in f.node_def if n.op == "Conv2D"}
 
@@ -102,16 +113,30 @@ def types_of_convolutions(version):
 def test_an_export_in_16_bits_is_close_and_answers_in_float32(
     digits_run, tmp_path, precision, most
 ):
-    config = digits_run.config.changed(export={"directory": tmp_path, "precision": precision})
+    config = digits_run.config.changed(
+        export={"directory": tmp_path, "precision": precision}
+    )
     split = digits_run.splits["test"]
     about = write(
-        tmp_path, digits_run.network, digits_run.task, config, split, metrics={}, trained={}
+        tmp_path,
+        digits_run.network,
+        digits_run.task,
+        config,
+        split,
+        metrics={},
+        trained={},
     )
     assert about["precision"] == precision and about["trained_precision"] == "float32"
     assert 0 < about["difference"]["probabilities"] < most and about["compared"] == 64
     assert types_of_convolutions(tmp_path) == {tf.as_dtype(precision).as_datatype_enum}
-    outputs = tf.saved_model.load(tmp_path).signatures["serving_default"].structured_outputs
-    assert {value.dtype for value in outputs.values()} == {tf.float32, tf.int32, tf.string}
+    outputs = (
+        tf.saved_model.load(tmp_path).signatures["serving_default"].structured_outputs
+    )
+    assert {value.dtype for value in outputs.values()} == {
+        tf.float32,
+        tf.int32,
+        tf.string,
+    }
 
 
 def test_an_export_that_stops_leaves_nothing(digits_run, tmp_path, monkeypatch):
@@ -120,17 +145,25 @@ def test_an_export_that_stops_leaves_nothing(digits_run, tmp_path, monkeypatch):
     monkeypatch.setattr(tf.saved_model, "save", save)
     processes = []
     start = savedmodel.start
-    monkeypatch.setattr(savedmodel, "start", lambda d: processes.append(start(d)) or processes[0])
+    monkeypatch.setattr(
+        savedmodel, "start", lambda d: processes.append(start(d)) or processes[0]
+    )
     config = digits_run.config.changed(export={"directory": tmp_path})
     arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
     (check,) = export(*arguments, metrics={}, trained={}).checks
     assert check.detail.endswith("digits cannot be written: No space left on device")
     assert list((tmp_path / "digits").iterdir()) == []
-    assert processes[0].returncode == -signal.SIGKILL, "the process of the checks has ended"
+    assert processes[0].returncode == -signal.SIGKILL, (
+        "the process of the checks has ended"
+    )
 
 
-def test_a_copy_of_the_network_that_is_not_the_trained_one_is_not_published(digits_run, tmp_path):
-    """The slope is neither a weight nor an option of the model, so the copy does not have it."""
+def test_a_copy_of_the_network_that_is_not_the_trained_one_is_not_published(
+    digits_run, tmp_path
+):
+    """The slope is neither a weight nor an option of the model, so the copy does not
+    have it.
+    """
     network = digits_run.network
     layer = next(x for x in network.layers if isinstance(x, keras.layers.ReLU))
     config = digits_run.config.changed(export={"directory": tmp_path})
@@ -143,7 +176,10 @@ def test_a_copy_of_the_network_that_is_not_the_trained_one_is_not_published(digi
 
 def test_the_manifest_describes_the_version_and_every_file(digits_run):
     about = version_manifest.about(digits_run.export)
-    paths = {p.relative_to(digits_run.export).as_posix(): p for p in digits_run.export.rglob("*")}
+    paths = {
+        p.relative_to(digits_run.export).as_posix(): p
+        for p in digits_run.export.rglob("*")
+    }
     names = {name for name, path in paths.items() if path.is_file()}
     assert set(about["files"]) == names - {"assets.extra/manifest.json"}
     for name, entry in about["files"].items():
@@ -162,9 +198,14 @@ def test_the_manifest_describes_the_version_and_every_file(digits_run):
         "examples": {name: len(split) for name, split in digits_run.splits.items()},
         "left_out": 0,
     }
-    assert about["difference"]["probabilities"] <= 1e-6 and about["difference"]["label"] == 0
+    assert (
+        about["difference"]["probabilities"] <= 1e-6
+        and about["difference"]["label"] == 0
+    )
     weights = digits_run.export / "variables/variables.data-00000-of-00001"
-    assert weights.stat().st_size < 1.05 * 4 * digits_run.network.count_params(), "stored once"
+    assert weights.stat().st_size < 1.05 * 4 * digits_run.network.count_params(), (
+        "stored once"
+    )
 
 
 @pytest.mark.long
@@ -173,10 +214,17 @@ def test_two_processes_export_the_same_bytes(tmp_path):
     words = ["--model.name", "sequential", "--data.limit", "300", "--train.epochs", "1"]
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
-        process = run_module("pipeline.fit", "digits", *words, cwd=tmp_path / name, fresh=True)
+        process = run_module(
+            "pipeline.fit", "digits", *words, cwd=tmp_path / name, fresh=True
+        )
         assert process.returncode == 0, process.stderr
-    one, other = (tmp_path / name / "saved_models/digits/1" for name in ("one", "other"))
-    names = ["saved_model.pb", *(f"variables/{p.name}" for p in (one / "variables").iterdir())]
+    one, other = (
+        tmp_path / name / "saved_models/digits/1" for name in ("one", "other")
+    )
+    names = [
+        "saved_model.pb",
+        *(f"variables/{p.name}" for p in (one / "variables").iterdir()),
+    ]
     assert len(names) == 3
     for name in names:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
@@ -208,10 +256,16 @@ def test_a_run_in_mixed_precision_is_exported_in_float32(workplace, capsys):
     }
     first = fit("digits", **changes)
     shown = capsys.readouterr().out
-    assert "float32 in the export, mixed_bfloat16 in training; compared on 64 examples" in shown
+    assert (
+        "float32 in the export, mixed_bfloat16 in training; compared on 64 examples"
+        in shown
+    )
     about = version_manifest.about(first.export)
     assert types_of_convolutions(first.export) == {tf.float32.as_datatype_enum}
-    assert about["trained_precision"] == "mixed_bfloat16" and about["precision"] == "float32"
+    assert (
+        about["trained_precision"] == "mixed_bfloat16"
+        and about["precision"] == "float32"
+    )
     assert 0 < about["difference"]["probabilities"] < 0.05, "from the trained model"
     # The manifest has the metrics of the export, the run those of the trained model.
     assert about["metrics"]["loss"] != first.test["loss"]

@@ -1,4 +1,6 @@
-"""`python -m pipeline.export`: a run's model again, without training; which version is served."""
+"""`python -m pipeline.export`: a run's model again, without training; which version is
+served.
+"""
 
 import errno
 import functools
@@ -66,7 +68,10 @@ def test_a_finished_run_is_exported_again_without_training(place, capsys):
     before = contents("mine")
     assert __main__.main(["mine"]) == 0
     said = capsys.readouterr().out
-    assert "export     saved_models/digits/2, verified: the SavedModel gives the same" in said
+    assert (
+        "export     saved_models/digits/2, verified: the SavedModel gives the same"
+        in said
+    )
     assert "digits in mine, trained for" in said and "epoch" not in said
     for name, values in answers("saved_models/digits/1").items():
         np.testing.assert_array_equal(answers("saved_models/digits/2")[name], values)
@@ -74,7 +79,9 @@ def test_a_finished_run_is_exported_again_without_training(place, capsys):
     (changed,) = (name for name in after if after[name] != before.get(name))
     assert changed == "mine/result.json" and after.keys() == before.keys()
     old, new = (json.loads(each["mine/result.json"]) for each in (before, after))
-    assert new.pop("export") == "saved_models/digits/2" and old.pop("export").endswith("/1")
+    assert new.pop("export") == "saved_models/digits/2" and old.pop("export").endswith(
+        "/1"
+    )
     assert new.pop("verification")["passed"] and old.pop("verification")
     assert new == old, "what the run measured is kept"
 
@@ -93,12 +100,22 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     assert "state.index is damaged; resuming from an older checkpoint" in said
     assert "steps (incomplete)" in said and "export     saved_models/digits/2" in said
     assert contents("mine") == before, "nothing of it is written: it is not over"
-    probabilities = [answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)]
+    probabilities = [
+        answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)
+    ]
     assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"
 
 
 FILLED = [
-    *("digits", "--run-directory", "run", "--model.name", "tiny", "--data.limit", "300"),
+    *(
+        "digits",
+        "--run-directory",
+        "run",
+        "--model.name",
+        "tiny",
+        "--data.limit",
+        "300",
+    ),
     *("--train.epochs", "2", "--train.checkpoint-steps", "1", "--log.no-tensorboard"),
 ]
 
@@ -137,7 +154,9 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(
     assert __main__.main(["run"]) == 0
     assert "trained for 12 of 12 steps" in capsys.readouterr().out
     after = json.loads(Path("run/result.json").read_text())
-    assert after["export"] == "saved_models/digits/1" and after["test"] == result["test"]
+    assert (
+        after["export"] == "saved_models/digits/1" and after["test"] == result["test"]
+    )
 
 
 def test_the_gate_holds_a_worse_version_back(place, capsys):
@@ -149,12 +168,17 @@ def test_the_gate_holds_a_worse_version_back(place, capsys):
     words = ["--export.tolerance", "0.1", "--export.batch-sizes", "2"]
     assert __main__.main(["mine", *words]) == 1
     said = capsys.readouterr().out
-    assert "FAILED     quality: " in said and "version 1, which is served, has 1.5000" in said
+    assert (
+        "FAILED     quality: " in said
+        and "version 1, which is served, has 1.5000" in said
+    )
     assert "saved_models/digits/.refused is intact, but worse than" in said
     assert "-m pipeline.export mine --export.tolerance None publishes it anyway" in said
     assert files.versions(Path("saved_models/digits")).keys() == {1}
     assert contents("mine") == before
-    assert Path("saved_models/digits/batching.config").read_text() == beside, "of what is served"
+    assert Path("saved_models/digits/batching.config").read_text() == beside, (
+        "of what is served"
+    )
 
 
 @pytest.fixture
@@ -189,16 +213,49 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "python -m pipeline.export needs a run, or NAME --pin VERSION; runs/ has no runs;"),
-        (["run/1"], "run/1 is not a run: there is no such directory; runs/ has no runs"),
-        (["digits", "--pin", "4"], "--pin 4: saved_models/digits has only the versions 1"),
-        (["digit", "--pin", "1"], "saved_models has no exported model 'digit'; did you mean 'digi"),
-        (["digits", "--pin", "1", "--unpin"], "pass either --pin VERSION, such as --pin 3, or"),
-        (["mine", "--train.epochs", "3", "--force"], "--train.epochs does not apply to an export"),
-        (["mine", "--source.name", "folder"], "--source.name does not apply to an export"),
-        (["mine", "--export.no-enabled"], "--export.enabled does not apply to an export"),
+        (
+            [],
+            (
+                "python -m pipeline.export needs a run, or NAME --pin VERSION; runs/"
+                " has no runs;"
+            ),
+        ),
+        (
+            ["run/1"],
+            "run/1 is not a run: there is no such directory; runs/ has no runs",
+        ),
+        (
+            ["digits", "--pin", "4"],
+            "--pin 4: saved_models/digits has only the versions 1",
+        ),
+        (
+            ["digit", "--pin", "1"],
+            "saved_models has no exported model 'digit'; did you mean 'digi",
+        ),
+        (
+            ["digits", "--pin", "1", "--unpin"],
+            "pass either --pin VERSION, such as --pin 3, or",
+        ),
+        (
+            ["mine", "--train.epochs", "3", "--force"],
+            "--train.epochs does not apply to an export",
+        ),
+        (
+            ["mine", "--source.name", "folder"],
+            "--source.name does not apply to an export",
+        ),
+        (
+            ["mine", "--export.no-enabled"],
+            "--export.enabled does not apply to an export",
+        ),
         (["mine", "--runtime.replicas", "2"], "mine was started with other options"),
-        (["mine"], "mine has no checkpoint yet; train it: python -m pipeline.fit --resume mine"),
+        (
+            ["mine"],
+            (
+                "mine has no checkpoint yet; train it: python -m pipeline.fit --resume"
+                " mine"
+            ),
+        ),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
     ],
 )

@@ -30,7 +30,9 @@ def test_each_format_answers_as_the_saved_model(digits_run, tmp_path, name):
     golden = proof.read_golden(tmp_path / proof.GOLDEN)
     golden["serving_default"]["outputs"]["probabilities"] += 2e-5
     proof.write_golden(tmp_path / proof.GOLDEN, golden)
-    with pytest.raises(Failure, match="probabilities: differs by 2e-05 in a batch of 1"):
+    with pytest.raises(
+        Failure, match="probabilities: differs by 2e-05 in a batch of 1"
+    ):
         formats.check(tmp_path, file)
 
 
@@ -39,9 +41,13 @@ def test_gelu_is_converted_to_onnx_and_an_unknown_operation_is_named(tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     specs = [tf.TensorSpec((None,), tf.float32, name="x")]
     x = np.linspace(-6, 6, 100, dtype=np.float32)
-    gelu = tf.function(lambda x: {"y": keras.activations.gelu(x)}, input_signature=specs)
+    gelu = tf.function(
+        lambda x: {"y": keras.activations.gelu(x)}, input_signature=specs
+    )
     session = runtime.InferenceSession(formats._onnx_model(gelu, specs))
-    np.testing.assert_allclose(*session.run(["y"], {"x": x}), keras.activations.gelu(x), atol=1e-6)
+    np.testing.assert_allclose(
+        *session.run(["y"], {"x": x}), keras.activations.gelu(x), atol=1e-6
+    )
     odd = tf.function(lambda x: {"y": tf.math.betainc(x, x, x)}, input_signature=specs)
     with pytest.raises(Exception, match="No Op registered for Betainc"):
         formats._onnx_model(odd, specs)
@@ -53,12 +59,18 @@ def test_own_layers_need_their_definition(tmp_path):
             return x
 
     keras.Sequential([keras.Input((3,)), Mine()]).save(tmp_path / "model.keras")
-    with pytest.raises(ImportError, match="it needs the definition of layers that are not Keras's"):
+    with pytest.raises(
+        ImportError, match="it needs the definition of layers that are not Keras's"
+    ):
         formats._keras(tmp_path / "model.keras")
 
 
 def test_the_files_are_checked_in_a_process_of_their_own(digits_run, tmp_path):
-    change = {"directory": tmp_path, "formats": ("keras", "litert"), "precision": "float16"}
+    change = {
+        "directory": tmp_path,
+        "formats": ("keras", "litert"),
+        "precision": "float16",
+    }
     config = digits_run.config.changed(export=change)
     arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
     outcome = export(*arguments, metrics={}, trained={})
@@ -78,8 +90,12 @@ def test_the_files_are_checked_in_a_process_of_their_own(digits_run, tmp_path):
 def test_a_missing_package_is_named_before_training(monkeypatch):
     config = command_line.configure(["digits", "--export.formats", "keras", "onnx"])
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if "onnx" in n else real(n))
-    with pytest.raises(UsageError, match="onnx needs tf2onnx and onnxruntime: pip install tf2onn"):
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda n: None if "onnx" in n else real(n)
+    )
+    with pytest.raises(
+        UsageError, match="onnx needs tf2onnx and onnxruntime: pip install tf2onn"
+    ):
         preflight.check(config)
     preflight.check(config.changed(export={"formats": ("keras", "litert")}))
 
@@ -130,9 +146,15 @@ def plain(inputs):
     return keras.layers.Flatten()(inputs)
 
 
-@pytest.mark.parametrize(("model", "name"), [(with_unsaved, "keras"), (with_odd, "litert")])
-def test_a_format_that_cannot_be_made_is_refused_before_training(digits_run, model, name):
-    config = digits_run.config.changed(model={"name": model}, export={"formats": (name,)})
+@pytest.mark.parametrize(
+    ("model", "name"), [(with_unsaved, "keras"), (with_odd, "litert")]
+)
+def test_a_format_that_cannot_be_made_is_refused_before_training(
+    digits_run, model, name
+):
+    config = digits_run.config.changed(
+        model={"name": model}, export={"formats": (name,)}
+    )
     examples = digits_run.splits["train"]
     with pytest.raises(UsageError, match=f"--export.formats {name}: .*; remove {name}"):
         formats.try_out(config, digits_run.task, examples)
@@ -154,7 +176,9 @@ def test_a_format_that_cannot_be_written_is_left_out(digits_run, tmp_path, monke
 
 def test_a_format_whose_answers_differ_is_left_out(digits_run, tmp_path, monkeypatch):
     monkeypatch.setattr(formats, "_litert_model", lambda traced: b"damaged")
-    config = digits_run.config.changed(export={"directory": tmp_path, "formats": ("litert",)})
+    config = digits_run.config.changed(
+        export={"directory": tmp_path, "formats": ("litert",)}
+    )
     arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
     outcome = export(*arguments, metrics={}, trained={})
     assert outcome.passed and list(outcome.left_out) == ["model.tflite"]

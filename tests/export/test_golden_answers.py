@@ -20,9 +20,13 @@ def golden(values):
 @pytest.mark.parametrize("size", [1e-3, 1.0, 300.0])
 def test_floats_may_differ_relative_to_the_largest_answer(size):
     stored = np.float32(size) * np.linspace(-1, 0.3, 8, dtype=np.float32)
-    request_checks.check_answers(server(stored + np.float32(5e-6 * size)), "s", golden(stored))
+    request_checks.check_answers(
+        server(stored + np.float32(5e-6 * size)), "s", golden(stored)
+    )
     with pytest.raises(Failure, match=r"y: differs by .* in a batch of 1"):
-        request_checks.check_answers(server(stored + np.float32(2e-5 * size)), "s", golden(stored))
+        request_checks.check_answers(
+            server(stored + np.float32(2e-5 * size)), "s", golden(stored)
+        )
     half = server(stored + np.float32(5e-4 * size))
     request_checks.check_answers(half, "s", golden(stored), precision="float16")
 
@@ -36,7 +40,9 @@ ONES = np.ones((4, 2), np.float32)
     ids=["name", "type", "nan"],
 )
 def test_other_outputs_differ(answer):
-    model = exports.Server(lambda x: {name: values[x] for name, values in answer.items()})
+    model = exports.Server(
+        lambda x: {name: values[x] for name, values in answer.items()}
+    )
     with pytest.raises(Failure):
         request_checks.check_answers(model, "s", golden(ONES))
 
@@ -51,7 +57,9 @@ def test_only_labels_of_nearly_equal_scores_may_swap():
         moved[row, [first, second]] = names[row, [second, first]]
         return exports.Server(lambda x: {"p": scores[x], "top": moved[x]})
 
-    assert "scores are nearly equal" in request_checks.check_answers(swapped(0, 1, 2), "s", stored)
+    assert "scores are nearly equal" in request_checks.check_answers(
+        swapped(0, 1, 2), "s", stored
+    )
     for wrong in (swapped(0, 0, 1), swapped(1, 1, 2), swapped(1, 0, 1)):
         with pytest.raises(Failure, match="top: b'.' instead of b'.'"):
             request_checks.check_answers(wrong, "s", stored)

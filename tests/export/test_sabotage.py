@@ -26,7 +26,9 @@ def test_one_wrong_bit_anywhere_skips_the_other_checks(version, name):
     assert list(exports.failures(version)) == ["digests"]
 
 
-@pytest.mark.parametrize("gone", ["saved_model.pb", "variables", str(proof.GOLDEN), str(MANIFEST)])
+@pytest.mark.parametrize(
+    "gone", ["saved_model.pb", "variables", str(proof.GOLDEN), str(MANIFEST)]
+)
 def test_an_export_that_lacks_files_is_damaged(version, gone):
     path = version / gone
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -39,7 +41,9 @@ def test_every_other_status_than_invalid_argument_fails():
         raise ServerError(13, "internal")
 
     files = strings(exports.requests(3)["image_bytes"]["image_bytes"])
-    ((name, check),) = request_checks.refusal_checks(exports.Server(broken), "s", {"x": files})
+    ((name, check),) = request_checks.refusal_checks(
+        exports.Server(broken), "s", {"x": files}
+    )
     assert name == "refuses s"
     with pytest.raises(Failure, match="status 13 instead of INVALID_ARGUMENT"):
         check()
@@ -52,19 +56,25 @@ IMAGES = {"images": np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.u
 
 
 def export_of(directory, function, guard=True):
-    """Exports a function of images with honest golden answers, warm-up requests and manifest."""
+    """Exports a function of images with honest golden answers, warm-up requests and
+    manifest.
+    """
     module = tf.Module()
     module.weight = tf.Variable(tf.ones([3, 3, 1, 4]))
 
     def served(images):
-        return function(module.weight, tf.ensure_shape(images, SPEC[0].shape) if guard else images)
+        return function(
+            module.weight, tf.ensure_shape(images, SPEC[0].shape) if guard else images
+        )
 
     name = "serving_default"
     signature = tf.function(served).get_concrete_function(*SPEC)
     tf.saved_model.save(module, str(directory), signatures={name: signature})
     outputs = signature(images=tf.constant(IMAGES["images"]))
     outputs = {key: np.asarray(value) for key, value in outputs.items()}
-    proof.write_golden(directory / proof.GOLDEN, {name: {"inputs": IMAGES, "outputs": outputs}})
+    proof.write_golden(
+        directory / proof.GOLDEN, {name: {"inputs": IMAGES, "outputs": outputs}}
+    )
     warmup.write(directory / warmup.FILE, "small", {name: IMAGES}, exports.SIZES)
     exports.write_manifest(directory)
 

@@ -30,7 +30,8 @@ def examples(signature):
     return {
         side: {
             name: np.zeros(
-                [abs(axis.size) for axis in tensor.tensor_shape.dim], DTYPES[tensor.dtype]
+                [abs(axis.size) for axis in tensor.tensor_shape.dim],
+                DTYPES[tensor.dtype],
             )
             for name, tensor in getattr(signature, side).items()
         }
@@ -38,7 +39,11 @@ def examples(signature):
     }
 
 
-IMAGES, CLASSES, CALL = {"images": (4, [-1, 8, 8, 3])}, {"class": (3, [-1])}, {"inputs": (7, [-1])}
+IMAGES, CLASSES, CALL = (
+    {"images": (4, [-1, 8, 8, 3])},
+    {"class": (3, [-1])},
+    {"inputs": (7, [-1])},
+)
 GOOD = signature(IMAGES, CLASSES)
 
 
@@ -60,7 +65,11 @@ Y = {"y": (1, [-1])}
     [
         ("other", signature({"x": (1, [-1])}, {"y": (19, [-1])}), "REST cannot carry"),
         ("other", signature({"x": (1, [8, 3])}, Y), "is not the batch: float32 [8, 3]"),
-        ("classify", signature(CALL, {"classes": (7, [-1, 3])}), "classify must have the types"),
+        (
+            "classify",
+            signature(CALL, {"classes": (7, [-1, 3])}),
+            "classify must have the types",
+        ),
     ],
 )
 def test_bad_signatures_fail(name, wrong, message):
@@ -83,7 +92,12 @@ SIDES = examples(GOOD)
             SIDES,
             "is int32 [?, 8, 8, 3], stored is uint8 [1, 8, 8, 3]",
         ),
-        (IMAGES, {"other": (3, [-1])}, SIDES, "outputs are ['other'], stored are ['class']"),
+        (
+            IMAGES,
+            {"other": (3, [-1])},
+            SIDES,
+            "outputs are ['other'], stored are ['class']",
+        ),
         (IMAGES, CLASSES, None, "the stored answers are of ['other']"),
     ],
 )
@@ -129,7 +143,9 @@ def test_operations_that_no_server_runs(wrong, message):
 
 def test_the_list_is_that_of_the_released_server():
     released = graph_checks.released()
-    assert len(released) > 1400 and {"Conv2D", "If", "ParseExampleV2", "NoOp"} <= released
+    assert (
+        len(released) > 1400 and {"Conv2D", "If", "ParseExampleV2", "NoOp"} <= released
+    )
     assert "DecodeJxl" not in released, "which is new in 2.21"
 
 
@@ -139,7 +155,9 @@ def traced(function):
     def served(x):
         return tf.function(function, autograph=False)(x)
 
-    concrete = tf.function(served, [tf.TensorSpec([None], tf.float32)]).get_concrete_function()
+    concrete = tf.function(
+        served, [tf.TensorSpec([None], tf.float32)]
+    ).get_concrete_function()
     return concrete.graph.as_graph_def()
 
 
@@ -149,7 +167,9 @@ def aborts(x):
 
 
 def saves(x):
-    tf.raw_ops.SaveV2(prefix="stolen", tensor_names=["x"], shape_and_slices=[""], tensors=[x])
+    tf.raw_ops.SaveV2(
+        prefix="stolen", tensor_names=["x"], shape_and_slices=[""], tensors=[x]
+    )
     return x + 1
 
 
@@ -169,7 +189,9 @@ def test_an_axis_of_any_length_may_be_longer():
     assert request_checks._free_axes(session, "serving_default", "x") == [0, 1]
 
 
-@pytest.mark.parametrize("content", [b"RIFF\x24\x00\x00\x00WAVE", bytes(range(128, 160))])
+@pytest.mark.parametrize(
+    "content", [b"RIFF\x24\x00\x00\x00WAVE", bytes(range(128, 160))]
+)
 def test_garbage_in_place_of_a_file_must_be_refused(content):
     wrong = request_checks.malformed(strings([content, content]))
     assert wrong["empty string"].tolist() == [content, b""]
@@ -179,7 +201,9 @@ def test_garbage_in_place_of_a_file_must_be_refused(content):
         return {"y": np.full(np.size(x), np.nan)}
 
     server = exports.Server(answers_nan)
-    ((_, check),) = request_checks.refusal_checks(server, "s", {"x": strings([content])})
+    ((_, check),) = request_checks.refusal_checks(
+        server, "s", {"x": strings([content])}
+    )
     with pytest.raises(Failure, match="the model answered"):
         check()
 

@@ -30,7 +30,9 @@ def rounded(image):
 
 
 def accurate(contents):
-    """JPEG or PNG to pixels: fewer operations than ours, which take seconds to be optimised."""
+    """JPEG or PNG to pixels: fewer operations than ours, which take seconds to be
+    optimised.
+    """
     return tf.io.decode_jpeg(contents, channels=3, dct_method="INTEGER_ACCURATE")
 
 
@@ -40,9 +42,13 @@ def reordered(logits):
 
 
 PIXELS = {
-    "not scaled": {"prepare": lambda images: (scaled(images) - exports.MEAN) / exports.DEVIATION},
+    "not scaled": {
+        "prepare": lambda images: (scaled(images) - exports.MEAN) / exports.DEVIATION
+    },
     "divided by 256": {
-        "prepare": lambda images: (scaled(images) / 256 - exports.MEAN) / exports.DEVIATION
+        "prepare": lambda images: (
+            (scaled(images) / 256 - exports.MEAN) / exports.DEVIATION
+        )
     },
     "blue first": {"prepare": after(lambda images: images[..., ::-1])},
     "mirrored": {"prepare": after(lambda images: images[:, :, ::-1])},
@@ -55,14 +61,22 @@ PIXELS = {
 }
 FILES = {
     "the nearest pixel": {
-        "resize": lambda image: tf.image.resize(tf.cast(image, tf.float32), SIZE, "nearest")
+        "resize": lambda image: tf.image.resize(
+            tf.cast(image, tf.float32), SIZE, "nearest"
+        )
     },
     "no antialiasing": {"resize": lambda image: rounded(tf.image.resize(image, SIZE))},
     "bicubic": {
-        "resize": lambda image: rounded(tf.image.resize(image, SIZE, "bicubic", antialias=True))
+        "resize": lambda image: rounded(
+            tf.image.resize(image, SIZE, "bicubic", antialias=True)
+        )
     },
-    "another cosine transform": {"decode": lambda contents: tf.io.decode_jpeg(contents, 3)},
-    "grey": {"decode": lambda contents: tf.repeat(tf.io.decode_jpeg(contents, 1), 3, axis=-1)},
+    "another cosine transform": {
+        "decode": lambda contents: tf.io.decode_jpeg(contents, 3)
+    },
+    "grey": {
+        "decode": lambda contents: tf.repeat(tf.io.decode_jpeg(contents, 1), 3, axis=-1)
+    },
 }
 
 
@@ -74,7 +88,10 @@ def named(skew):
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory):
     """Signature -> why its answers were rejected, in a version with all skews."""
-    served = {"serving_default": ("pixels", HONEST), "image_bytes": ("image_bytes", HONEST)}
+    served = {
+        "serving_default": ("pixels", HONEST),
+        "image_bytes": ("image_bytes", HONEST),
+    }
     for kind, skews in (("pixels", PIXELS), ("image_bytes", FILES)):
         for skew, parts in skews.items():
             served[named(skew)] = (kind, dataclasses.replace(HONEST, **parts))
@@ -91,5 +108,7 @@ def refused(tmp_path_factory):
 
 def test_every_skew_is_rejected(refused):
     assert len(refused) == len(PIXELS) + len(FILES) >= 15
-    assert set(refused) == {named(skew) for skew in (*PIXELS, *FILES)}, "the correct ones pass"
+    assert set(refused) == {named(skew) for skew in (*PIXELS, *FILES)}, (
+        "the correct ones pass"
+    )
     assert all("differs by" in m or "instead of" in m for m in refused.values())

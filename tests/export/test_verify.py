@@ -30,8 +30,15 @@ def test_an_intact_version_passes(whole, capsys):
     assert checks["finished"] == "without importing Python TensorFlow"
     for signature in ("serving_default", "image_bytes", "classify"):
         assert checks[f"answers {signature}"].startswith("batches of 1, 3, 64; ")
-    for signature, kinds in {"serving_default": 10, "image_bytes": 7, "classify": 10}.items():
-        assert checks[f"refuses {signature}"] == f"INVALID_ARGUMENT for {kinds} kinds of requests"
+    for signature, kinds in {
+        "serving_default": 10,
+        "image_bytes": 7,
+        "classify": 10,
+    }.items():
+        assert (
+            checks[f"refuses {signature}"]
+            == f"INVALID_ARGUMENT for {kinds} kinds of requests"
+        )
     for signature in ("image_bytes", "classify"):
         answered = int(checks[f"survives {signature}"].split()[0])
         assert 0 < answered < 100, "all mutated strings are broken, or none is"
@@ -63,20 +70,35 @@ def test_the_process_imports_numpy_protobuf_and_crc32c_only(whole):
     others = [n for n in found if n.partition(".")[0] not in sys.stdlib_module_names]
     messages = re.compile(r"tensorflow(_serving|\.core|\.tsl|\.compiler)(\..*)?")
     others = [n for n in others if not messages.fullmatch(n)]
-    assert {n.partition(".")[0] for n in others} == {"numpy", "google", "google_crc32c", "pipeline"}
+    assert {n.partition(".")[0] for n in others} == {
+        "numpy",
+        "google",
+        "google_crc32c",
+        "pipeline",
+    }
     modules = {n for n in others if n.count(".") == 2 and n.startswith("pipeline.")}
     packages = {"export", "serving", "utils", "runtime"}
-    assert {n.split(".")[1] for n in modules} == packages, "no training, data, or config"
+    assert {n.split(".")[1] for n in modules} == packages, (
+        "no training, data, or config"
+    )
 
 
-@pytest.mark.parametrize("changed", ["saved_model.pb", "variables/variables.index", None])
-def test_the_slow_checks_run_while_other_files_are_still_written(swift, tmp_path, changed):
+@pytest.mark.parametrize(
+    "changed", ["saved_model.pb", "variables/variables.index", None]
+)
+def test_the_slow_checks_run_while_other_files_are_still_written(
+    swift, tmp_path, changed
+):
     """What they have loaded must be what the manifest describes."""
     version, later = tmp_path / "1", [proof.GOLDEN, version_manifest.MANIFEST]
-    shutil.copytree(swift, version, ignore=shutil.ignore_patterns(*(Path(f).name for f in later)))
+    shutil.copytree(
+        swift, version, ignore=shutil.ignore_patterns(*(Path(f).name for f in later))
+    )
     process = start(version)
     begin(process)
-    guard = threading.Timer(60, process.kill)  # otherwise, a broken `begin` would block forever
+    guard = threading.Timer(
+        60, process.kill
+    )  # otherwise, a broken `begin` would block forever
     guard.start()
     early = [json.loads(process.stdout.readline())["check"] for _ in range(6)]
     assert early[::2] == early[1::2] == ["operations", "loads", "warm-up"]
@@ -88,7 +110,9 @@ def test_the_slow_checks_run_while_other_files_are_still_written(swift, tmp_path
         exports.write_manifest(version)
     outcome = verify(version, process=process)
     failed = {check.name: check.detail for check in outcome.checks if not check.passed}
-    wanted = {"digests": "the SavedModel was changed after it was loaded"} if changed else {}
+    wanted = (
+        {"digests": "the SavedModel was changed after it was loaded"} if changed else {}
+    )
     assert failed == wanted
 
 
@@ -96,7 +120,10 @@ def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):
     assert main([str(swift)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^passed  refuses serving_default +INVALID", shown, re.MULTILINE)
-    passed = "passed all 10 checks: the SavedModel gives the same answers as the trained model\n"
+    passed = (
+        "passed all 10 checks: the SavedModel gives the same answers as the trained"
+        " model\n"
+    )
     assert shown.endswith(passed)
     (version / "variables/variables.index").write_bytes(b"")
     assert main([str(version)]) == 1
@@ -106,7 +133,9 @@ def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):
 
 
 def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
-    """It is found where the command is given, and does not see the packages of this one."""
+    """It is found where the command is given, and does not see the packages of this
+    one.
+    """
 
     def program(name, text):
         Path(name).write_text(f"#!/bin/sh\n{text}\n")
@@ -118,7 +147,9 @@ def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
     assert main([str(swift), "--python", "./python"]) == 0
     assert seen.read_text() == "[]\n"
     program("broken", "echo no such library >&2; exit 3")
-    with pytest.raises(UsageError, match="broken does not run the checks: .*no such library"):
+    with pytest.raises(
+        UsageError, match="broken does not run the checks: .*no such library"
+    ):
         main([str(swift), "--python", "./broken"])
 
 
@@ -138,14 +169,21 @@ def test_wrong_words_are_refused(swift, words, message):
 
 def test_the_served_version_of_a_model_is_verified(version):
     shutil.copytree(version, version.with_name("12"))
-    shutil.copytree(version, version.with_name("9223372036854775807"))  # which no server reads
+    shutil.copytree(
+        version, version.with_name("9223372036854775807")
+    )  # which no server reads
     assert chosen(version.parent).name == "12"
     repository.pin(version.parent, 3)
-    assert chosen(version.parent) == version and chosen(version.with_name("12")).name == "12"
+    assert (
+        chosen(version.parent) == version
+        and chosen(version.with_name("12")).name == "12"
+    )
     repository.pin(version.parent, 4)
     with pytest.raises(UsageError, match=rf"\.export {version.parent} --unpin"):
         chosen(version.parent)
     (version / proof.GOLDEN).unlink()
     (version / version_manifest.MANIFEST).unlink()
-    with pytest.raises(UsageError, match=r"is not an export of pipeline: it has no assets.extra/g"):
+    with pytest.raises(
+        UsageError, match=r"is not an export of pipeline: it has no assets.extra/g"
+    ):
         verify(version)

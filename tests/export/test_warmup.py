@@ -1,4 +1,6 @@
-"""The warm-up file, written and checked, against TensorFlow's own readers and writers."""
+"""The warm-up file, written and checked, against TensorFlow's own readers
+and writers.
+"""
 
 import io
 
@@ -68,7 +70,11 @@ NUMBER = {"x": tf.make_tensor_proto([1])}
         ([images(), exports.record("other", NUMBER)], "record 1 (other, 1 examples): "),
         ([images(more=NUMBER["x"])], "record 0 (serving_default, 2 examples): "),
         (
-            [exports.record("serving_default", {"images": tf.make_tensor_proto([[1.0]])})],
+            [
+                exports.record(
+                    "serving_default", {"images": tf.make_tensor_proto([[1.0]])}
+                )
+            ],
             "record 0 (serving_default, 1 examples): Expects",
         ),
         ([], "no record for serving_default"),

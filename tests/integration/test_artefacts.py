@@ -1,4 +1,6 @@
-"""The files of a run contain nothing about the person, the machine or the environment."""
+"""The files of a run contain nothing about the person, the machine or the
+environment.
+"""
 
 import os
 import socket
@@ -43,7 +45,11 @@ def ran(tmp_path_factory):
         changes = {
             "source": {"name": "arrays", "path": folder / "mine.npz"},
             "model": {"name": "tiny"},
-            "data": {"cache": "disk", "cache_directory": folder / "cache", "image_size": (5, 7)},
+            "data": {
+                "cache": "disk",
+                "cache_directory": folder / "cache",
+                "image_size": (5, 7),
+            },
             "clean": {"enabled": True},
             "run_directory": folder / "run",
             "export": {"directory": folder / "models"},
@@ -65,21 +71,37 @@ def everything(*folders):
 
 def test_no_file_or_name_contains_what_was_planted(ran):
     folder, run = ran
-    assert str(run.export) == str(folder / "models/digits/1"), "in memory a path is absolute"
+    assert str(run.export) == str(folder / "models/digits/1"), (
+        "in memory a path is absolute"
+    )
     seen = list(everything(folder / "run", folder / "models", folder / "cache"))
     kinds = {os.path.splitext(name)[1] for name, _ in seen}
-    assert kinds >= {".json", ".jsonl", ".html", ".png", ".npz", ".npy", ".scalars", ".index"}
+    assert kinds >= {
+        ".json",
+        ".jsonl",
+        ".html",
+        ".png",
+        ".npz",
+        ".npy",
+        ".scalars",
+        ".index",
+    }
     host = socket.gethostname()
     for name, content in seen:
         assert "planted" not in name and b"planted" not in content, name
         assert str(folder.parent).encode() not in content, name
         # Compressed pixels contain any short name by chance.
-        assert len(host) <= 5 or (host not in name and host.encode() not in content), name
+        assert len(host) <= 5 or (host not in name and host.encode() not in content), (
+            name
+        )
 
 
 def test_resized_images_and_odd_class_names_are_exported(ran):
     _, run = ran
-    assert run.task.metadata["image_shape"] == [5, 7, 1] and run.result["verification"]["passed"]
+    assert (
+        run.task.metadata["image_shape"] == [5, 7, 1]
+        and run.result["verification"]["passed"]
+    )
     assert set(run.test["per_class"]) == set(NAMES)
     answer = run.predict(images=np.zeros((1, 5, 7, 1), np.uint8))
     assert answer["label"][0] in NAMES
@@ -89,7 +111,9 @@ def test_paths_in_the_home_directory_are_found_again(ran, monkeypatch):
     folder, before = ran
     text = (folder / "run/config.json").read_text()
     assert '"path": "~/mine.npz"' in text and '"directory": "~/models"' in text
-    again = command_line.read(folder / "run/config.json").changed(run_directory=folder / "run")
+    again = command_line.read(folder / "run/config.json").changed(
+        run_directory=folder / "run"
+    )
     preflight.check(again)
     result = run_result.finished(
         again, run_directory.RunDirectory(folder / "run"), before.result["steps"]
@@ -97,13 +121,22 @@ def test_paths_in_the_home_directory_are_found_again(ran, monkeypatch):
     assert result["export"] == str(folder / "models/digits/1")
     assert dataset.load(again).splits.keys() == {"train", "validation", "test"}
     monkeypatch.setenv("HOME", str(folder.parent))
-    with pytest.raises(UsageError, match="--source.path"):  # another home is another place
+    with pytest.raises(
+        UsageError, match="--source.path"
+    ):  # another home is another place
         preflight.check(again.changed(source={"path": folder.parent / "mine.npz"}))
 
 
 def test_the_home_directory_is_abbreviated_in_every_text(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
-    values = {"a": ["/home/me/x", "in '/home/me', too", "/home/me"], "b": 3, "c": "/home/me-too/x"}
+    values = {
+        "a": ["/home/me/x", "in '/home/me', too", "/home/me"],
+        "b": 3,
+        "c": "/home/me-too/x",
+    }
     short = {"a": ["~/x", "in '~', too", "~/"], "b": 3, "c": "/home/me-too/x"}
-    assert files.collapse_home(values) == short and files.expand_home("~/x") == "/home/me/x"
+    assert (
+        files.collapse_home(values) == short
+        and files.expand_home("~/x") == "/home/me/x"
+    )
     assert files.expand_home(["~", "~you/x", "a~/x"]) == ["~", "~you/x", "a~/x"]

@@ -37,7 +37,10 @@ def bomb():
 
 
 BAD = {
-    "an HTML page.jpg": (b"<html><body>404</body></html>", "the file is not a JPEG, PNG, GIF, BMP"),
+    "an HTML page.jpg": (
+        b"<html><body>404</body></html>",
+        "the file is not a JPEG, PNG, GIF, BMP",
+    ),
     "empty.png": (b"", "the file is not a JPEG"),
     "cut é.jpg": (encoded("JPEG")[:300], "Invalid JPEG data"),
     "cut.png": (encoded()[:900], "Invalid PNG data"),
@@ -72,8 +75,12 @@ def records(path, contents):
     with tf.io.TFRecordWriter(str(path)) as writer:
         for number, content in enumerate(contents):
             features = {
-                "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[content])),
-                "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[number % 2])),
+                "image": tf.train.Feature(
+                    bytes_list=tf.train.BytesList(value=[content])
+                ),
+                "label": tf.train.Feature(
+                    int64_list=tf.train.Int64List(value=[number % 2])
+                ),
             }
             example = tf.train.Example(features=tf.train.Features(feature=features))
             writer.write(example.SerializeToString())
@@ -81,7 +88,9 @@ def records(path, contents):
 
 
 def task_of(source, size=(8, 8)):
-    metadata = registry.load("tasks", "image_classification")(source.info, image_size=size).metadata
+    metadata = registry.load("tasks", "image_classification")(
+        source.info, image_size=size
+    ).metadata
     return registry.load("tasks", "image_classification")(metadata)
 
 
@@ -105,7 +114,9 @@ def test_every_bad_file_or_record_is_named_in_one_line(root, tmp_path):
     path = records(tmp_path / "a.tfrecord", contents)
     found = list(refusals(registry.load("sources", "tfrecord")(path=path)))
     messages = [message for _, message in BAD.values()]
-    places = [f"record {number} of a.tfrecord" for number in range(len(GOOD), len(contents))]
+    places = [
+        f"record {number} of a.tfrecord" for number in range(len(GOOD), len(contents))
+    ]
     for name, (content, _) in BAD.items():
         (root / "bee" / name).write_bytes(content)
     found += refusals(registry.load("sources", "folder")(path=root))
@@ -118,8 +129,18 @@ def test_every_bad_file_or_record_is_named_in_one_line(root, tmp_path):
 
 def test_the_command_names_the_file_and_nothing_else(root, tmp_path):
     (root / "ant/page.jpg").write_bytes(b"<html>")
-    words = ("--source.name", "folder", "--source.path", root, "--data.image-size", 8, 8)
-    done = run_module("pipeline.fit", "digits", *words, "--data.cache", "memory", cwd=tmp_path)
+    words = (
+        "--source.name",
+        "folder",
+        "--source.path",
+        root,
+        "--data.image-size",
+        8,
+        8,
+    )
+    done = run_module(
+        "pipeline.fit", "digits", *words, "--data.cache", "memory", cwd=tmp_path
+    )
     assert done.returncode == 2 and not (tmp_path / "runs").exists()
     last = done.stderr.splitlines()[-1]
     assert last.startswith("error: ant/page.jpg cannot be decoded: the file")
@@ -130,13 +151,25 @@ def test_the_command_names_the_file_and_nothing_else(root, tmp_path):
     ("message", "expected"),
     [
         ("{{function_node __wrapped__X}} it broke [Op:X] name: ", "it broke"),
-        ("assertion failed: [damaged record in] [/a b/c] [number] [4]\n\t [[{{node A}}]]", None),
         (
-            "Graph execution error:\n\nDetected at node X defined at (most recent call last):\n"
-            '  File "x.py", line 4, in f\n\nInvalid PNG data, size 6\n\t [[{{node X}}]] [Op:__f_1]',
+            (
+                "assertion failed: [damaged record in] [/a b/c] [number] [4]\n\t"
+                " [[{{node A}}]]"
+            ),
+            None,
+        ),
+        (
+            (
+                "Graph execution error:\n\nDetected at node X defined at (most recent"
+                ' call last):\n  File "x.py", line 4, in f\n\nInvalid PNG data, size'
+                " 6\n\t [[{{node X}}]] [Op:__f_1]"
+            ),
             "Invalid PNG data, size 6",
         ),
-        ("Key: label.  Can't parse serialized Example.\n\t [[{{node B}}]]", "Key: label.  Can't"),
+        (
+            "Key: label.  Can't parse serialized Example.\n\t [[{{node B}}]]",
+            "Key: label.  Can't",
+        ),
     ],
 )
 def test_the_reason_of_an_error_is_one_plain_line(message, expected):
@@ -147,8 +180,12 @@ def test_the_reason_of_an_error_is_one_plain_line(message, expected):
 
 def test_a_run_directory_among_the_data_is_refused(root, monkeypatch):
     monkeypatch.chdir(root)
-    settings = command_line.recipe("digits").changed(source={"name": "folder", "path": "."})
-    with pytest.raises(UsageError, match="--run-directory: runs is inside the data directory ."):
+    settings = command_line.recipe("digits").changed(
+        source={"name": "folder", "path": "."}
+    )
+    with pytest.raises(
+        UsageError, match="--run-directory: runs is inside the data directory ."
+    ):
         preflight.check(settings)
 
 
@@ -157,17 +194,27 @@ def test_a_manifest_of_other_data_is_refused(root, tmp_path):
     path = tmp_path / "manifest.jsonl"
     path.write_text('{"id": 7, "reason": "blank", "action": "drop"}')
     settings = command_line.recipe("digits").changed(clean={"manifest": path})
-    with pytest.raises(UsageError, match="none of the 1 examples in .* is in this source"):
+    with pytest.raises(
+        UsageError, match="none of the 1 examples in .* is in this source"
+    ):
         apply.clean(source, settings)
     first = int(source.columns("train")["id"][0])
     entries = [
         {"id": 7, "reason": "blank", "action": "drop"},
         {"id": first, "file": "elsewhere/cat.png", "reason": "blank", "action": "drop"},
-        {"id": first, "file": source.location(first), "reason": "tiny", "action": "drop"},
+        {
+            "id": first,
+            "file": source.location(first),
+            "reason": "tiny",
+            "action": "drop",
+        },
     ]
     manifest.write(path, entries)
     found = apply.clean(source, settings)
-    assert found.dropped == {first: "tiny"} and found.decisions[0].value == "1 tiny excluded"
+    assert (
+        found.dropped == {first: "tiny"}
+        and found.decisions[0].value == "1 tiny excluded"
+    )
 
 
 def test_a_label_out_of_range_is_named_and_can_be_excluded(tmp_path):
@@ -178,7 +225,8 @@ def test_a_label_out_of_range_is_named_and_can_be_excluded(tmp_path):
     source = registry.load("sources", "arrays")(path=path)
     task = task_of(source)
     with pytest.raises(
-        UsageError, match="the label of example 11 of mine.npz must be from 0 to 2; got -1"
+        UsageError,
+        match="the label of example 11 of mine.npz must be from 0 to 2; got -1",
     ):
         loaded(source, task)
     settings = command_line.recipe("digits").changed(clean={"enabled": True})

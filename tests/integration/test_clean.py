@@ -42,13 +42,15 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     assert lines[3] == "duplicate           1  drop    b/again.png = b/01.png"
     assert lines[4] == "manifest   cleaned/digits-1/manifest.jsonl"
     assert lines[5] == "gallery    cleaned/digits-1/gallery.html"
-    assert lines[6] == (
-        f"next       python -m pipeline.fit digits --source.name folder --source.path {folder} "
-        "--clean.manifest cleaned/digits-1/manifest.jsonl"
+    assert (
+        lines[6] == "next       python -m pipeline.fit digits --source.name folder"
+        f" --source.path {folder} --clean.manifest cleaned/digits-1/manifest.jsonl"
     )
     written = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
     applied = config(folder, manifest=Path("cleaned/digits-1/manifest.jsonl"))
-    assert set(apply.clean(source_of(folder), applied).dropped) == {e["id"] for e in written}
+    assert set(apply.clean(source_of(folder), applied).dropped) == {
+        e["id"] for e in written
+    }
     assert len(written) == 3
     for entry in written:
         (folder / entry["file"]).unlink()
@@ -67,7 +69,9 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
         "log": {"tensorboard": False},
         "run_directory": "run",
     }
-    with pytest.raises(UsageError, match=r'b/.* cannot be decoded: .*clean=\{"enabled": '):
+    with pytest.raises(
+        UsageError, match=r'b/.* cannot be decoded: .*clean=\{"enabled": '
+    ):
         fit("digits", **changes)
     first = fit("digits", clean={"enabled": True}, **changes)
     entries = manifest.read(Path("run/manifest.jsonl"))
@@ -87,14 +91,20 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
 def notes(settings):
     """The notes on copies when the data are loaded, and the splits."""
     found = dataset.load(settings)
-    lines = [str(decision) for decision in found.decisions if "exact copies" in decision.value]
+    lines = [
+        str(decision)
+        for decision in found.decisions
+        if "exact copies" in decision.value
+    ]
     return lines, found.splits
 
 
 def test_copies_across_splits_are_noted_under_every_cache(folder, workplace):
     for number in range(20):
         shutil.copy(folder / f"a/{2 * number:02}.png", folder / f"a/copy {number}.png")
-    uncached = config(folder).changed(data={"cache": "none", "cache_directory": workplace / "c"})
+    uncached = config(folder).changed(
+        data={"cache": "none", "cache_directory": workplace / "c"}
+    )
     assert notes(uncached)[0] == [], "nothing is decoded before training"
     (note,), splits = notes(uncached.changed(data={"cache": "memory"}))
     before, expected = set(), []
@@ -108,7 +118,9 @@ def test_copies_across_splits_are_noted_under_every_cache(folder, workplace):
         f"exact copies of images in another split: {', '.join(expected)} (--clean"
     )
     cached = uncached.changed(data={"cache": "disk"})
-    assert notes(cached)[0] == notes(cached)[0] == [note], "the second time from the cache"
+    assert notes(cached)[0] == notes(cached)[0] == [note], (
+        "the second time from the cache"
+    )
     for handled in ({"enabled": True, "near": False}, {"allow_leakage": True}):
         assert notes(cached.changed(clean=handled))[0] == []
 
@@ -117,25 +129,43 @@ def test_leakage_stops_a_run_until_the_user_decides(tmp_path, workplace, capsys)
     root = unclean.split_pictures(tmp_path / "data")
     save(root / "train/a/tested.png", noise(18))
     source, written = source_of(root), Path("cleaned/digits-1/manifest.jsonl")
-    message = r'leakage: train/a/tested.png in train is also in test: .*clean=\{"drop_leakage": '
+    message = (
+        r"leakage: train/a/tested.png in train is also in test:"
+        r' .*clean=\{"drop_leakage": '
+    )
     with pytest.raises(UsageError, match=message):
         fit(config(root, enabled=True, near=False))
     assert not Path("runs").exists() and not Path("saved_models").exists()
     code, lines = run(root, capsys)
-    assert code == 1 and lines[-1].startswith("STOPS      leakage: train/a/tested.png in train is")
+    assert code == 1 and lines[-1].startswith(
+        "STOPS      leakage: train/a/tested.png in train is"
+    )
     (entry,) = manifest.read(written)
     assert entry["action"] == "stop" and entry["of_split"] == "test"
     with pytest.raises(UsageError, match="leakage"):
         apply.clean(source, config(root, manifest=written))
-    dropped = apply.clean(source, config(root, manifest=written, drop_leakage=True)).dropped
+    dropped = apply.clean(
+        source, config(root, manifest=written, drop_leakage=True)
+    ).dropped
     assert dropped == {entry["id"]: "leakage"}
-    assert apply.clean(source, config(root, manifest=written, allow_leakage=True)).dropped == {}
+    assert (
+        apply.clean(source, config(root, manifest=written, allow_leakage=True)).dropped
+        == {}
+    )
 
 
 def test_the_directory_must_be_new_and_outside_of_the_data(folder, tmp_path):
     manifest.write(tmp_path / "manifest.jsonl", [])
-    words = ["--source.name", "folder", "--source.path", str(folder), "--clean.directory"]
-    with pytest.raises(UsageError, match="contains a manifest, which may have been edited; choose"):
+    words = [
+        "--source.name",
+        "folder",
+        "--source.path",
+        str(folder),
+        "--clean.directory",
+    ]
+    with pytest.raises(
+        UsageError, match="contains a manifest, which may have been edited; choose"
+    ):
         clean.main([*words, str(tmp_path)])
     with pytest.raises(UsageError, match="the data"):
         clean.main([*words, str(folder / "new")])

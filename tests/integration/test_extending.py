@@ -1,4 +1,6 @@
-"""A new source, model, metric, ... is one function, in the package or in the user's own code."""
+"""A new source, model, metric, ... is one function, in the package or in the user's own
+code.
+"""
 
 import dataclasses
 import importlib
@@ -75,7 +77,10 @@ def test_one_of_each_trains_evaluates_and_exports(mine):
         },
     )
     run = fit(config)
-    assert run.test["accuracy"] > 0.6 and run.test["rank_error"] == 1 - run.test["accuracy"]
+    assert (
+        run.test["accuracy"] > 0.6
+        and run.test["rank_error"] == 1 - run.test["accuracy"]
+    )
     accuracies = run.history["accuracy"]
     assert accuracies == run.history["top_1"] and len(accuracies) < 9
     assert max(accuracies[:-1], default=0) < 0.6 <= accuracies[-1]
@@ -97,13 +102,17 @@ def test_the_loss_and_the_metric_of_the_page_are_right(mine):
     np.testing.assert_allclose(loss(tf.one_hot(y, 3), logits), expected, rtol=1e-5)
     metric = registry.load("metrics", "mine.top_k")(metadata, k=2)
     two = np.eye(3, dtype=np.float32)[[0, 1]]
-    metric.update_state(two, np.float32([[1, 2, 3], [1, 2, 3]]), sample_weight=[1.0, 1.0])
+    metric.update_state(
+        two, np.float32([[1, 2, 3], [1, 2, 3]]), sample_weight=[1.0, 1.0]
+    )
     assert metric.result() == 0.5
 
 
 def test_the_page_lists_what_a_callback_is_given():
     table = PAGE.partition("| attribute | what it is |")[2].partition("\n\n")[0]
-    named = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]*)", table, re.MULTILINE))))
+    named = set(
+        re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]*)", table, re.MULTILINE)))
+    )
     assert named == {field.name for field in dataclasses.fields(CallbackContext)}
 
 

@@ -1,4 +1,6 @@
-"""Training as a user meets it: the command, a dry run, repeated commands, errors, a notebook."""
+"""Training as a user meets it: the command, a dry run, repeated commands, errors, a
+notebook.
+"""
 
 import json
 import math
@@ -40,7 +42,9 @@ def test_the_main_job_ends_with_a_good_verified_model(main_job):
     assert (process.returncode, process.stderr) == (0, "")
     result = json.loads((folder / "runs/digits-1/result.json").read_text())
     assert result["test"]["accuracy"] >= 0.97
-    assert result["export"] == "saved_models/digits/1" and result["verification"]["passed"]
+    assert (
+        result["export"] == "saved_models/digits/1" and result["verification"]["passed"]
+    )
     assert (folder / "saved_models/digits/1/saved_model.pb").is_file()
     assert result["recipe"] == "digits" and len(result["config_digest"]) == 64
     assert result["steps"] == 40 * 39 and result["epochs"] == 40
@@ -48,7 +52,9 @@ def test_the_main_job_ends_with_a_good_verified_model(main_job):
     assert set(result["versions"]) >= {"python", "tensorflow", "keras", "numpy"}
     assert "train" not in result, "evaluated only if there is no other split"
     for split in ("validation", "test"):
-        assert {"loss", "accuracy", "per_class", "confusion_matrix"} <= set(result[split])
+        assert {"loss", "accuracy", "per_class", "confusion_matrix"} <= set(
+            result[split]
+        )
 
 
 def test_the_console_names_every_output(main_job):
@@ -56,14 +62,19 @@ def test_the_console_names_every_output(main_job):
     lines = process.stdout.splitlines()
     assert lines[0] == "starting   digits: convnet on digits, 40 epochs"
     names = dict.fromkeys(line.partition(" ")[0] for line in lines)
-    assert [name for name in names if name in STAGES] == STAGES, "no silence of many seconds"
+    assert [name for name in names if name in STAGES] == STAGES, (
+        "no silence of many seconds"
+    )
     assert "run        digits in runs/digits-1" in lines
     assert any(
-        line.startswith("data       train 1,258, validation 178") and "image 8x8x1 uint8" in line
+        line.startswith("data       train 1,258, validation 178")
+        and "image 8x8x1 uint8" in line
         for line in lines
     )
     assert sum(line.startswith("epoch ") for line in lines) == 40
-    assert any(line.startswith("test       loss") and "accuracy 0.9" in line for line in lines)
+    assert any(
+        line.startswith("test       loss") and "accuracy 0.9" in line for line in lines
+    )
     verified = "verified: the SavedModel gives the same answers as the trained model"
     assert f"export     saved_models/digits/1, {verified}" in lines
     assert lines[-1].startswith("next  ")
@@ -93,8 +104,14 @@ def test_the_run_directory_contains_what_is_promised(main_job):
     assert len(json.loads((run / "metadata.json").read_text())["class_names"]) == 10
     for decision in json.loads((run / "decisions.json").read_text()):
         assert decision["name"] and decision["value"] and decision["reason"]
-    assert {p.name for p in (run / "tensorboard").iterdir()} == {"train", "validation", "test"}
-    assert 1 <= len(list((run / "checkpoints").iterdir())) <= 3, "only the two newest and the best"
+    assert {p.name for p in (run / "tensorboard").iterdir()} == {
+        "train",
+        "validation",
+        "test",
+    }
+    assert 1 <= len(list((run / "checkpoints").iterdir())) <= 3, (
+        "only the two newest and the best"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +121,10 @@ def quick(tmp_path_factory):
 
 
 def test_a_saved_config_starts_an_identical_run(quick, workplace):
-    one, other = quick, fit(configure(["--config", str(quick.directory / "config.json")]))
+    one, other = (
+        quick,
+        fit(configure(["--config", str(quick.directory / "config.json")])),
+    )
     assert str(other.directory) == "runs/digits-1"
     assert one.result["config_digest"] == other.result["config_digest"]
     assert one.history["loss"] == other.history["loss"] and one.test == other.test
@@ -118,7 +138,9 @@ def test_a_dry_run_tries_everything_and_keeps_nothing(workplace, npz, capsys):
     before = sorted(workplace.rglob("*"))
     source = {"name": "arrays", "path": path}
     model = {"name": "tiny"}
-    run = fit("digits", dry_run=True, model=model, train={"batch_size": 8}, source=source)
+    run = fit(
+        "digits", dry_run=True, model=model, train={"batch_size": 8}, source=source
+    )
     assert run.result["verification"]["passed"] and run.result["steps"] == 2
     assert set(run.splits["train"].column("label")) == set(range(3))
     assert sorted(workplace.rglob("*")) == before
@@ -131,7 +153,10 @@ def test_a_dry_run_tries_everything_and_keeps_nothing(workplace, npz, capsys):
 def test_a_complete_run_is_not_trained_or_exported_again(digits_run, capsys):
     again = fit(digits_run.config.changed(run_directory=digits_run.directory))
     shown = capsys.readouterr().out
-    assert "was complete; nothing was trained" in shown and "cannot be written" not in shown
+    assert (
+        "was complete; nothing was trained" in shown
+        and "cannot be written" not in shown
+    )
     assert again.test == digits_run.test and again.history == digits_run.history
     assert again.export == digits_run.export
     assert files.versions(again.export.parent).keys() == {1}
@@ -143,7 +168,11 @@ def test_a_complete_run_is_not_trained_or_exported_again(digits_run, capsys):
 
 def test_a_run_is_continued_with_more_epochs_if_forced(quick, workplace, capsys):
     shutil.copytree(quick.directory, "mine")
-    longer = {**QUICK, "train": {**QUICK["train"], "epochs": 2}, "run_directory": "mine"}
+    longer = {
+        **QUICK,
+        "train": {**QUICK["train"], "epochs": 2},
+        "run_directory": "mine",
+    }
     assert fit("digits", **longer, force=True).result["epochs"] == 2
     assert "--train.epochs 1, now 2 (--force)" in capsys.readouterr().out
     assert len(Path("mine/log.jsonl").read_text().splitlines()) == 2
@@ -175,11 +204,15 @@ def test_a_run_refuses_what_its_export_would(digits_run):
 
 
 def test_a_run_that_diverges_saves_nothing_and_ends_with_one_line(workplace):
-    words = "--train.optimizer sgd --train.learning-rate 1e30 --data.limit 200 --train.epochs 2"
+    words = (
+        "--train.optimizer sgd --train.learning-rate 1e30 --data.limit 200"
+        " --train.epochs 2"
+    )
     process = run_module("pipeline.fit", *words.split(), cwd=workplace)
     assert process.returncode == 4
     assert process.stderr.startswith(
-        "error: training diverged: the loss or the gradient was not finite in 3 of 4 steps of"
+        "error: training diverged: the loss or the gradient was not finite in 3 of 4"
+        " steps of"
     )
     assert process.stderr.count("\n") == 1
     assert not Path("saved_models").exists()
@@ -189,9 +222,13 @@ def test_a_run_that_diverges_saves_nothing_and_ends_with_one_line(workplace):
 def test_results_are_strict_json(workplace):
     """Python would write NaN, which other readers refuse."""
     path = workplace / "x.json"
-    files.write_json(path, {"a": [math.nan, 1.5], "b": {"c": -math.inf}, "d": [[1], [2]]})
+    files.write_json(
+        path, {"a": [math.nan, 1.5], "b": {"c": -math.inf}, "d": [[1], [2]]}
+    )
     text = path.read_text()
-    values = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    values = json.loads(
+        text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
+    )
     assert values == {"a": [None, 1.5], "b": {"c": None}, "d": [[1], [2]]}
     assert "[ null, 1.5 ]" in text
 
@@ -202,14 +239,17 @@ def test_a_failed_check_ends_with_code_1(workplace, monkeypatch, capsys):
 
     monkeypatch.setattr(proof, "write_golden", _write_wrong_golden(proof.write_golden))
     words = (
-        "--model.name tiny --data.limit 200 --train.epochs 1 --log.no-progress --log.no-tensorboard"
+        "--model.name tiny --data.limit 200 --train.epochs 1 --log.no-progress"
+        " --log.no-tensorboard"
     )
     assert main(words.split()) == 1
     shown = capsys.readouterr().out
     assert "FAILED     answers serving_default: probabilities: differs by" in shown
     assert "NOT published" in shown
     assert not files.versions(Path("saved_models/digits"))
-    assert all(path.name.startswith(".") for path in Path("saved_models/digits").iterdir())
+    assert all(
+        path.name.startswith(".") for path in Path("saved_models/digits").iterdir()
+    )
     assert json.loads(Path("runs/digits-1/result.json").read_text())["export"] is None
 
 
@@ -238,7 +278,11 @@ def test_ctrl_c_names_the_command_that_resumes(workplace):
         open(there) as output,
         open(here, "w") as stdout,
         fork_server.Process(
-            *("-m", "pipeline.fit", *words), cwd=workplace, env=env, stdout=stdout, stderr=errors
+            *("-m", "pipeline.fit", *words),
+            cwd=workplace,
+            env=env,
+            stdout=stdout,
+            stderr=errors,
         ) as process,
     ):
         stdout.close()
@@ -249,10 +293,18 @@ def test_ctrl_c_names_the_command_that_resumes(workplace):
         rest = output.read()
         assert process.wait(120) == 130, rest + Path("errors").read_text()
     assert Path("errors").read_text() == "interrupted\n"
-    assert re.search(r"after step \d+; to continue: python -m pipeline.fit --resume runs/dig", rest)
-    for again in ([*words, "--run-directory", "runs/digits-1"], ["--resume", "runs/digits-1"]):
+    assert re.search(
+        r"after step \d+; to continue: python -m pipeline.fit --resume runs/dig", rest
+    )
+    for again in (
+        [*words, "--run-directory", "runs/digits-1"],
+        ["--resume", "runs/digits-1"],
+    ):
         preflight.check(configure(again))
-    assert max(int(p.name[5:]) for p in Path("runs/digits-1/checkpoints").glob("step-*")) >= 18
+    assert (
+        max(int(p.name[5:]) for p in Path("runs/digits-1/checkpoints").glob("step-*"))
+        >= 18
+    )
 
 
 @pytest.mark.parametrize(
@@ -285,4 +337,6 @@ def test_the_cells_of_the_notebook_run(workplace):
     done = run_python("-c", code, cwd=workplace, env={"MPLBACKEND": "agg"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "test accuracy 0." in done.stdout and "FAILED" not in done.stdout
-    assert "without importing Python TensorFlow" in done.stdout, "it ends with the verification"
+    assert "without importing Python TensorFlow" in done.stdout, (
+        "it ends with the verification"
+    )

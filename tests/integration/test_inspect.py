@@ -1,4 +1,6 @@
-"""Inspecting data: the statistics are right, the page shows the data, the bottleneck is named."""
+"""Inspecting data: the statistics are right, the page shows the data, the bottleneck is
+named.
+"""
 
 import base64
 import io
@@ -33,7 +35,9 @@ def quick(monkeypatch):
 def pictures(html):
     """(array, title) of the pictures in some HTML."""
     found = re.findall(r'src="data:image/\w+;base64,([^"]+)" title="([^"]*)"', html)
-    return [(np.array(Image.open(io.BytesIO(base64.b64decode(d)))), t) for d, t in found]
+    return [
+        (np.array(Image.open(io.BytesIO(base64.b64decode(d)))), t) for d, t in found
+    ]
 
 
 def test_without_a_common_size_it_shows_what_is_known(workplace, capsys):
@@ -44,15 +48,23 @@ def test_without_a_common_size_it_shows_what_is_known(workplace, capsys):
         image = generator.integers(0, 256, (10 + number, 20, 3), np.uint8)
         Image.fromarray(image).save(path)
     (workplace / "data/a/gone.png").write_bytes(b"")
-    with pytest.raises(UsageError, match="different sizes; .*--data.image-size HEIGHT WIDTH"):
+    with pytest.raises(
+        UsageError, match="different sizes; .*--data.image-size HEIGHT WIDTH"
+    ):
         inspect.inspect("digits", source={"name": "folder", "path": "data"})
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert said["files"].startswith("a sample of train: 12 PNG RGB, 1 unreadable; heights 10")
+    assert said["files"].startswith(
+        "a sample of train: 12 PNG RGB, 1 unreadable; heights 10"
+    )
     assert not (workplace / "inspected").exists()
 
 
-def test_the_report_on_a_classification_is_right(workplace, quick, npz, monkeypatch, capsys):
-    monkeypatch.setattr(environment, "fast_precision", lambda: ("mixed_bfloat16", "planted"))
+def test_the_report_on_a_classification_is_right(
+    workplace, quick, npz, monkeypatch, capsys
+):
+    monkeypatch.setattr(
+        environment, "fast_precision", lambda: ("mixed_bfloat16", "planted")
+    )
     images, labels = images_and_labels(count=600)
     labels[:200] = 0
     images[300:350] = images[:50]
@@ -61,7 +73,11 @@ def test_the_report_on_a_classification_is_right(workplace, quick, npz, monkeypa
     shown = inspect.inspect(
         "digits_tiny",
         source={"name": "arrays", "path": path},
-        data={"augment": {"flip": {}, "crop": {"padding": 2}}, "validation": 0.1, "test": 0.2},
+        data={
+            "augment": {"flip": {}, "crop": {"padding": 2}},
+            "validation": 0.1,
+            "test": 0.2,
+        },
         runtime={"replicas": 1},
         train={"batch_size": 16},
     )
@@ -71,19 +87,36 @@ def test_the_report_on_a_classification_is_right(workplace, quick, npz, monkeypa
     rows = {name: [int(n) for n in said[name].split()] for name in names}
     assert np.sum(list(rows.values()), axis=0).tolist() == list(sizes.values())
     assert [sum(row) for row in rows.values()] == np.bincount(labels).tolist()
-    found = r"3, with (\d+) to (\d+) examples in train; .* '<a>' is right for \S+ of test"
+    found = (
+        r"3, with (\d+) to (\d+) examples in train; .* '<a>' is right for \S+ of test"
+    )
     train = [row[0] for row in rows.values()]
-    assert re.match(found, said["classes"]).groups() == (str(min(train)), str(max(train)))
-    assert re.match(r"exact copies of images in another split: \d+ in validation, ", said["note"])
-    assert said["cache"].startswith("memory (") and said["augment"].startswith("device (")
+    assert re.match(found, said["classes"]).groups() == (
+        str(min(train)),
+        str(max(train)),
+    )
+    assert re.match(
+        r"exact copies of images in another split: \d+ in validation, ", said["note"]
+    )
+    assert said["cache"].startswith("memory (") and said["augment"].startswith(
+        "device ("
+    )
     assert all(re.match(r"[\d,]+ examples/s", said[name]) for name in ("feed", "step"))
     assert re.match(r"the (step|feed): .* speed it up", said["bottleneck"])
     assert "too short for a trial" in said["precision"]
     html = shown.read_text()
-    assert shown.parent.name == "digits_tiny-1" and "&lt;a&gt;" in html and "<a>" not in html
-    assert not re.search(r'(src|href)="(?!data:|#)', html), "the page needs another file"
+    assert (
+        shown.parent.name == "digits_tiny-1"
+        and "&lt;a&gt;" in html
+        and "<a>" not in html
+    )
+    assert not re.search(r'(src|href)="(?!data:|#)', html), (
+        "the page needs another file"
+    )
     for image, title in pictures(html)[:6]:  # of class a, at its place in the file
-        label, example = re.fullmatch(r"(.*): example (\d+) of examples\.npz", title).groups()
+        label, example = re.fullmatch(
+            r"(.*): example (\d+) of examples\.npz", title
+        ).groups()
         assert label == "&lt;a&gt;" and labels[int(example)] == 0
         np.testing.assert_array_equal(image, images[int(example), :, :, 0])
 
@@ -102,8 +135,13 @@ def test_each_augmentation_is_shown_before_and_after():
     names = [section.heading.split()[1].strip(",") for section in shown]
     assert names == ["of", *registry.names("augment")]
     some = train.take(image_sizes.spread(40, 6))
-    for operations, section in (mine, shown[0]), ({"flip": {}}, shown[names.index("flip")]):
-        arrays = np.array([image for image, _ in pictures(html_pages.page("title", [section]))])
+    for operations, section in (
+        (mine, shown[0]),
+        ({"flip": {}}, shown[names.index("flip")]),
+    ):
+        arrays = np.array(
+            [image for image, _ in pictures(html_pages.page("title", [section]))]
+        )
         before, *after = arrays.reshape(3, 6, 8, 8)
         np.testing.assert_array_equal(before, some["image"][..., 0])
         for epoch, images in enumerate(after):
@@ -119,8 +157,14 @@ def test_of_many_classes_the_first_are_listed():
     splits = {"train": Split(Memory({"id": labels, "label": labels}), np.arange(400))}
     found = dataset_report.classes(splits, [f"c{i}" for i in range(300)])
     first, *rows = (text for _, text in found)
-    assert first.startswith("300, with 1 to 2 examples in train; always predicting 'c0' is right")
-    assert len(rows) == 22 and rows[1].split() == ["c0", "2"] and rows[-1] == "... 280 more"
+    assert first.startswith(
+        "300, with 1 to 2 examples in train; always predicting 'c0' is right"
+    )
+    assert (
+        len(rows) == 22
+        and rows[1].split() == ["c0", "2"]
+        and rows[-1] == "... 280 more"
+    )
 
 
 def test_pages_show_any_levels():

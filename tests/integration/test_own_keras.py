@@ -67,7 +67,9 @@ def first(tmp_path_factory):
 
 
 def test_the_pages_run_as_they_are_written(workplace):
-    """The example of the README, to a verified export; the blocks of docs/own_keras.md in order."""
+    """The example of the README, to a verified export; the blocks of docs/own_keras.md
+    in order.
+    """
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(import keras.*?)```", readme, flags=re.DOTALL)
     lines = [line for line in example.splitlines() if line and "import" not in line]
@@ -99,17 +101,24 @@ HEADS = {
     "lambda": (lambda: network(body=[keras.layers.Lambda(abs)]), "softmax is applied"),
     "features": (lambda: network("relu", 32), "an output layer is added"),
     "subclassed": (lambda: Subclassed(), "it ends in logits"),
-    "subclassed softmax": (lambda: Subclassed("softmax"), "whose logarithms are the logits"),
+    "subclassed softmax": (
+        lambda: Subclassed("softmax"),
+        "whose logarithms are the logits",
+    ),
 }
 
 
 @pytest.mark.parametrize("head", HEADS)
-def test_every_head_is_trained_on_logits_and_gets_its_weights_back(workplace, head, capfd):
+def test_every_head_is_trained_on_logits_and_gets_its_weights_back(
+    workplace, head, capfd
+):
     build, note = HEADS[head]
     model = build()
     run = go(model=model, epochs=6, learning_rate=0.01, train={"batch_size": 16})
     assert run.test["accuracy"] > 0.75
-    assert re.search(rf"^model .*{re.escape(note)}", capfd.readouterr().out, re.MULTILINE)
+    assert re.search(
+        rf"^model .*{re.escape(note)}", capfd.readouterr().out, re.MULTILINE
+    )
     images = X[:40, ..., None].astype("float32")
     answers = run.model(images).numpy()
     assert run.model.evaluate(images, Y[:40], verbose=0)[1] > 0.75
@@ -117,14 +126,20 @@ def test_every_head_is_trained_on_logits_and_gets_its_weights_back(workplace, he
         np.testing.assert_allclose(model(images), answers, atol=1e-5)
     if head not in ("logits", "subclassed"):
         np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
-    task = run.task.serve(run.network)["serving_default"][0](tf.constant(X[:40, ..., None]))
+    task = run.task.serve(run.network)["serving_default"][0](
+        tf.constant(X[:40, ..., None])
+    )
     np.testing.assert_array_equal(answers.argmax(axis=1), task["class"])
 
 
 @pytest.mark.parametrize("has_input", [True, False])
 def test_an_adapted_normalization_is_kept(workplace, has_input):
     images = X[..., None].astype("float32")
-    layers = [keras.layers.Normalization(), keras.layers.Flatten(), keras.layers.Dense(10)]
+    layers = [
+        keras.layers.Normalization(),
+        keras.layers.Flatten(),
+        keras.layers.Dense(10),
+    ]
     layers[0].adapt(images)
     model = keras.Sequential([*[keras.Input((8, 8, 1))] * has_input, *layers])
     run = go(model=model, epochs=1)
@@ -151,8 +166,9 @@ def test_a_fused_network_with_a_lambda_is_not_rebuilt(workplace):
 
 
 def test_model_keras_needs_keras_alone(first, workplace):
-    """Where `pipeline` cannot be imported. It has the inputs that were handed in, and the class
-    names."""
+    """Where `pipeline` cannot be imported. It has the inputs that were handed in, and
+    the class names.
+    """
     code = f"""
         import json, sys, zipfile, keras, numpy as np
         for name in [name for name in sys.modules if name.partition(".")[0] == "pipeline"]:
@@ -181,7 +197,12 @@ def test_two_classes_with_one_sigmoid(workplace):
         epochs=10,
         learning_rate=0.01,
         loss=keras.losses.BinaryCrossentropy(),
-        metrics=["accuracy", "binary_accuracy", "auc", keras.metrics.Precision(name="auc")],
+        metrics=[
+            "accuracy",
+            "binary_accuracy",
+            "auc",
+            keras.metrics.Precision(name="auc"),
+        ],
     )
     assert run.test["binary_accuracy"] == pytest.approx(run.test["accuracy"])
     assert run.test["accuracy"] > 0.75 and run.test["auc"] > 0.8
@@ -211,7 +232,10 @@ DATA = {
     "one-hot": ((X, np.eye(10)[Y]), "uint8"),
     "strings": ((X, np.array(NAMES)[Y]), "uint8"),
     "batched dataset": (DATASET, "uint8"),
-    "dictionaries": (DATASET.unbatch().map(lambda x, y: {"image": x, "label": y}), "uint8"),
+    "dictionaries": (
+        DATASET.unbatch().map(lambda x, y: {"image": x, "label": y}),
+        "uint8",
+    ),
     "PyDataset": (Batches(), "uint8"),
 }
 
@@ -222,13 +246,17 @@ def test_data_keep_their_type(workplace, kind):
     data, dtype = DATA[kind]
     body = [keras.layers.Rescaling(255.0 if dtype == "float32" else 1.0)]
     if dtype == "uint8":
-        loaded = dataset.load(python_call.config(None, {"data": data, "model": network()}))
+        loaded = dataset.load(
+            python_call.config(None, {"data": data, "model": network()})
+        )
         splits, task, model = loaded.splits, loaded.task, network(None)
     else:
         run = go(model=network(body=body), data=data, epochs=1)
         splits, task, model = run.splits, run.task, run.network
     assert splits["train"].column("image").dtype == dtype
-    np.testing.assert_array_equal(splits["train"].column("label"), Y[splits["train"].column("id")])
+    np.testing.assert_array_equal(
+        splits["train"].column("label"), Y[splits["train"].column("id")]
+    )
     function, specs = task.serve(model)["serving_default"]
     assert specs[0].dtype == dtype
     assert ("image_bytes" in task.serve(model)) == (dtype == "uint8")
@@ -236,7 +264,9 @@ def test_data_keep_their_type(workplace, kind):
         assert task.metadata["class_names"][3] == "digit 3"
     if dtype == "float32":
         assert task.metadata["image_range"] == [0.0, 1.0]
-        with pytest.raises(tf.errors.InvalidArgumentError, match="from 0 to 1, as in training"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="from 0 to 1, as in training"
+        ):
             function(tf.constant(FLOATS[:2, ..., None] * 255))
 
 
@@ -290,7 +320,10 @@ class Recorder(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("engine", ["model_fit", "gradient_tape"])
 def test_callbacks_are_called_as_keras_calls_them(workplace, engine, capfd):
-    seen, scheduler = Recorder(), keras.callbacks.LearningRateScheduler(lambda e, r: 0.01 / (e + 1))
+    seen, scheduler = (
+        Recorder(),
+        keras.callbacks.LearningRateScheduler(lambda e, r: 0.01 / (e + 1)),
+    )
     run = go(
         model=network(),
         epochs=9,
@@ -377,14 +410,21 @@ def test_another_model_or_other_data_do_not_resume(first, workplace):
         same = {"model": network(body=convolution()), "class_names": NAMES}
         go(**same, data=(other, Y), run_directory="run")
     result = run_python("-m", "pipeline.fit", "--resume", "run", cwd=workplace)
-    assert result.returncode == 2 and "was an object of the Python process" in result.stderr
+    assert (
+        result.returncode == 2
+        and "was an object of the Python process" in result.stderr
+    )
     assert result.stderr.count("\n") == 1
 
 
 def test_keras_optimizers_losses_and_metrics_by_name_and_as_objects(workplace):
     """The same mathematics either way."""
     start, found = network(None).get_weights(), []
-    names = {"optimizer": "lamb", "loss": "categorical_crossentropy", "learning_rate": 0.01}
+    names = {
+        "optimizer": "lamb",
+        "loss": "categorical_crossentropy",
+        "learning_rate": 0.01,
+    }
     objects = {
         "optimizer": keras.optimizers.Lamb(0.01, global_clipnorm=10.0),
         "loss": keras.losses.CategoricalCrossentropy(from_logits=True),
@@ -419,8 +459,13 @@ def test_weights_of_an_earlier_run_under_another_head(first, workplace, capfd):
         train={"layer_rates": {"convolution": 0.0}},
     )
     np.testing.assert_array_equal(two.get_weights()[0], kernel)
-    assert f"2 of 4 weights from {weights}; the output layer is new" in capfd.readouterr().out
-    with pytest.raises(UsageError, match="no layer before the output layer has weights"):
+    assert (
+        f"2 of 4 weights from {weights}; the output layer is new"
+        in capfd.readouterr().out
+    )
+    with pytest.raises(
+        UsageError, match="no layer before the output layer has weights"
+    ):
         go(model={"name": network(units=2), "weights": weights}, data=(X, Y % 2))
 
 
@@ -435,7 +480,10 @@ def mean_error(y_true, y_pred):
 
 
 BAD = {
-    "width": ({"model": lambda: network(units=12)}, "12 values .* but the data have 10 classes"),
+    "width": (
+        {"model": lambda: network(units=12)},
+        "12 values .* but the data have 10 classes",
+    ),
     "shape": ({"data": lambda: (X[:, :6], Y)}, r"takes inputs of shape \(8, 8, 1\)"),
     "train_step": ({"model": lambda: Overridden()}, "overrides train_step"),
     "no model": ({"model": lambda: 3}, "must be a keras.Model.*got int"),
@@ -454,17 +502,30 @@ BAD = {
         {"optimizer": lambda: keras.optimizers.Adam(), "learning_rate": lambda: 0.1},
         "remove learning_rate",
     ),
-    "callback": ({"callbacks": lambda: [3]}, "must be a name or a Keras callback; got int"),
+    "callback": (
+        {"callbacks": lambda: [3]},
+        "must be a name or a Keras callback; got int",
+    ),
     "best weights": (
-        {"callbacks": lambda: [keras.callbacks.EarlyStopping(restore_best_weights=True)]},
+        {
+            "callbacks": lambda: [
+                keras.callbacks.EarlyStopping(restore_best_weights=True)
+            ]
+        },
         'use train={"patience": 1}',
     ),
     "backup": (
         {"callbacks": lambda: [keras.callbacks.BackupAndRestore("x")]},
         "resumed from its checkpoints",
     ),
-    "flat images": ({"data": lambda: (X.reshape(-1, 64), Y)}, r"images have shape \(n, height"),
-    "no arguments": ({"model": lambda: lambda: network()}, "must be a function .*; it has 0 arg"),
+    "flat images": (
+        {"data": lambda: (X.reshape(-1, 64), Y)},
+        r"images have shape \(n, height",
+    ),
+    "no arguments": (
+        {"model": lambda: lambda: network()},
+        "must be a function .*; it has 0 arg",
+    ),
     "no config": (
         {"model": lambda: keras.Sequential([Wrapped(keras.layers.Dense(10))])},
         "rebuilt from its config: Object Wrapped was created by passing",
@@ -474,17 +535,40 @@ BAD = {
         "mean_error must return one value per example.*one value for the whole batch",
     ),
     "loss scale": (
-        {"optimizer": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam())},
+        {
+            "optimizer": lambda: keras.optimizers.LossScaleOptimizer(
+                keras.optimizers.Adam()
+            )
+        },
         "pass the inner optimizer",
     ),
-    "misspelled": ({"epoch": lambda: 3}, "unknown argument 'epoch'; did you mean 'epochs'"),
-    "short": ({"time_limit": lambda: "2m"}, r"did you mean 'runtime=\{\"time_limit\": \.\.\.\}'\?"),
-    "unknown": ({"xyzzy": lambda: 3}, "; choose from .*, clean, data, dry_run, .*optimizer, run_"),
-    "twice": ({"train": lambda: {"epochs": 3}}, "use only one of epochs=... and train="),
-    "a section": ({"train": lambda: {"batch_size": 0}}, r'train=\{"batch_size": \.\.\.\} must be'),
+    "misspelled": (
+        {"epoch": lambda: 3},
+        "unknown argument 'epoch'; did you mean 'epochs'",
+    ),
+    "short": (
+        {"time_limit": lambda: "2m"},
+        r"did you mean 'runtime=\{\"time_limit\": \.\.\.\}'\?",
+    ),
+    "unknown": (
+        {"xyzzy": lambda: 3},
+        "; choose from .*, clean, data, dry_run, .*optimizer, run_",
+    ),
+    "twice": (
+        {"train": lambda: {"epochs": 3}},
+        "use only one of epochs=... and train=",
+    ),
+    "a section": (
+        {"train": lambda: {"batch_size": 0}},
+        r'train=\{"batch_size": \.\.\.\} must be',
+    ),
     "metric": ({"metrics": lambda: ["f1_scor"]}, "did you mean 'f1_score'"),
     "nothing to train": (
-        {"model": lambda: keras.Sequential([keras.layers.Flatten(), keras.layers.Softmax()])},
+        {
+            "model": lambda: keras.Sequential(
+                [keras.layers.Flatten(), keras.layers.Softmax()]
+            )
+        },
         "64 values|no trainable weights",
     ),
 }
@@ -553,7 +637,14 @@ class Stop(keras.callbacks.Callback):
             raise RuntimeError("stopped by the user's callback")
 '''
 OPTIONS = [
-    *("--source.name", "mine.py:stripes", "--model.name", "mine.py:small", "--model.width", "16"),
+    *(
+        "--source.name",
+        "mine.py:stripes",
+        "--model.name",
+        "mine.py:small",
+        "--model.width",
+        "16",
+    ),
     *("--train.loss", "mine.py:error", "--train.metrics", "mine.py:sure"),
     *("--train.optimizer", "lion", "--train.epochs", "4", "--runtime.devices", "cpu"),
     *("--train.checkpoint-steps", "1"),
@@ -569,8 +660,12 @@ OPTIONS = [
         pytest.param("gradient_tape", 1, marks=pytest.mark.long),
     ],
 )
-def test_a_file_of_ones_own_trains_stops_resumes_exports_and_verifies(workplace, engine, replicas):
-    """Nothing else is touched; the resumed run ends with the weights of one that never stopped."""
+def test_a_file_of_ones_own_trains_stops_resumes_exports_and_verifies(
+    workplace, engine, replicas
+):
+    """Nothing else is touched; the resumed run ends with the weights of one that never
+    stopped.
+    """
     (workplace / "mine.py").write_text(FILE)
     options = [*OPTIONS, "--train.engine", engine, "--runtime.replicas", str(replicas)]
 
@@ -578,8 +673,12 @@ def test_a_file_of_ones_own_trains_stops_resumes_exports_and_verifies(workplace,
         words = ["fit", "digits", "--run-directory", place, *options, *more]
         return run_python("-m", "pipeline", *words, cwd=workplace)
 
-    stopped = run("parts", "--train.callbacks", "mine.py:Stop", "after=1", "--export.no-enabled")
-    assert stopped.returncode == 1 and "stopped by the user's callback" in stopped.stderr
+    stopped = run(
+        "parts", "--train.callbacks", "mine.py:Stop", "after=1", "--export.no-enabled"
+    )
+    assert (
+        stopped.returncode == 1 and "stopped by the user's callback" in stopped.stderr
+    )
     resumed = run("parts", "--force", "--train.callbacks", "--export.no-enabled")
     assert resumed.returncode == 0, resumed.stderr[-1000:]
     whole = run("whole", "--export.no-enabled")
@@ -588,4 +687,6 @@ def test_a_file_of_ones_own_trains_stops_resumes_exports_and_verifies(workplace,
     one, other = (json.loads(path.read_text()) for path in paths)
     assert one["test"] == other["test"] and 0 < one["test"]["sure"] <= 1
     exported = run_python("-m", "pipeline.export", "parts", cwd=workplace)
-    assert exported.returncode == 0 and "verified: " in exported.stdout, exported.stderr[-1000:]
+    assert exported.returncode == 0 and "verified: " in exported.stdout, (
+        exported.stderr[-1000:]
+    )

@@ -13,13 +13,17 @@ from pipeline.fit import fit
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """JPEGs of several sizes and modes of bright and dark pictures; two are filed twice."""
+    """JPEGs of several sizes and modes of bright and dark pictures; two are filed
+    twice.
+    """
     root = tmp_path_factory.mktemp("photos")
     generator = np.random.default_rng(0)
     for number in range(80):
         name, level = (("daisy", 150), ("Rose", 0))[number % 2]
         side = (32, 40, 48)[number % 3]
-        image = Image.fromarray(generator.integers(level, level + 100, (side, 40, 3), np.uint8))
+        image = Image.fromarray(
+            generator.integers(level, level + 100, (side, 40, 3), np.uint8)
+        )
         path = root / f"flowers/{name}/{number}.{'png' if number % 5 == 0 else 'jpg'}"
         path.parent.mkdir(parents=True, exist_ok=True)
         image.convert("L" if number % 7 == 0 else "RGB").save(path)
@@ -31,7 +35,9 @@ def photos(tmp_path_factory):
     return root
 
 
-SMALL = "--epochs 2 --export.no-enabled --image-size 16 --model.name tiny --batch-size 16"
+SMALL = (
+    "--epochs 2 --export.no-enabled --image-size 16 --model.name tiny --batch-size 16"
+)
 
 
 def test_a_folder_in_one_line_is_trained_and_resumed(photos, workplace):

@@ -1,4 +1,5 @@
-"""Real data sets, prepared by TensorFlow Datasets in $TFDS_DATA_DIR; minutes, so behind a marker.
+"""Real data sets, prepared by TensorFlow Datasets in $TFDS_DATA_DIR; minutes, so behind
+a marker.
 
 TFDS_DATA_DIR=... python -m pytest -m real
 """
@@ -14,7 +15,9 @@ from pipeline.fit import fit
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.skipif("TFDS_DATA_DIR" not in os.environ, reason="TFDS_DATA_DIR is not set"),
+    pytest.mark.skipif(
+        "TFDS_DATA_DIR" not in os.environ, reason="TFDS_DATA_DIR is not set"
+    ),
 ]
 
 CROP_FLIP_COSINE = {

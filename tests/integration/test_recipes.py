@@ -8,10 +8,13 @@ from conftest import run_module
 from pipeline.config import registry
 from pipeline.fit import fit
 
-DIGITS = {"source": {"name": "scikit_learn", "dataset": "digits"}, "data": {"validation": 0.1}}
+DIGITS = {
+    "source": {"name": "scikit_learn", "dataset": "digits"},
+    "data": {"validation": 0.1},
+}
 FEW_PIXELS = {"validation": 0.1, "augment": {"crop": {"padding": 1}}}
-# Epochs, changes, and the least accuracy; guessing has 0.1. The recipes for CIFAR-10 and
-# Fashion-MNIST take few steps here, and large networks are smaller.
+# Epochs, changes, and the least accuracy; guessing has 0.1. The recipes for CIFAR-10
+# and Fashion-MNIST take few steps here, and large networks are smaller.
 CASES = {
     "cifar10_airbench": (
         6,
@@ -33,12 +36,18 @@ CASES = {
         0.9,
     ),
     "cifar10_sequential": (8, {}, 0.9),
-    "fashion_mnist_lenet": (12, {"train": {"optimizer": "nadam", "learning_rate": 0.001}}, 0.8),
+    "fashion_mnist_lenet": (
+        12,
+        {"train": {"optimizer": "nadam", "learning_rate": 0.001}},
+        0.8,
+    ),
 }
 
 
 def test_every_recipe_has_a_case():
-    """`test_fit.py` trains `digits`, `test_regression.py` `regression_linear`, `test_photos.py`."""
+    """`test_fit.py` trains `digits`, `test_regression.py` `regression_linear`,
+    `test_photos.py`.
+    """
     others = {"digits", "digits_tiny", "regression_linear", "photos"}
     assert {*CASES, *others} == set(registry.names("recipes"))
 
@@ -53,9 +62,16 @@ def test_a_recipe_learns(workplace, recipe):
 
 
 def test_the_tiny_network_learns_on_two_replicas_with_scalars(workplace):
-    words = "digits_tiny --train.epochs 20 --train.engine gradient_tape --run-directory run"
-    process = run_module("pipeline.fit", *words.split(), "--export.no-enabled", cwd=workplace)
+    words = (
+        "digits_tiny --train.epochs 20 --train.engine gradient_tape --run-directory run"
+    )
+    process = run_module(
+        "pipeline.fit", *words.split(), "--export.no-enabled", cwd=workplace
+    )
     assert process.returncode == 0 and "2 logical devices, mirrored" in process.stdout
-    assert json.loads((workplace / "run" / "result.json").read_text())["test"]["accuracy"] >= 0.75
+    assert (
+        json.loads((workplace / "run" / "result.json").read_text())["test"]["accuracy"]
+        >= 0.75
+    )
     for part in ("train", "validation"):
         assert list((workplace / "run" / "tensorboard" / part).glob("events*"))

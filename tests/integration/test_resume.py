@@ -1,4 +1,6 @@
-"""Resuming a run with other options: each one is ignored, accepted with --force, or refused."""
+"""Resuming a run with other options: each one is ignored, accepted with --force, or
+refused.
+"""
 
 import copy
 import dataclasses
@@ -15,9 +17,9 @@ from pipeline.serving import version_manifest
 from pipeline.training import preflight
 from pipeline.utils.errors import UsageError
 
-# Options that define a run and never change in it. A new option goes here, or into a table of
-# `resume_policy.py` with the reason. Options of registered functions (`source.options`) never
-# change either, except for those in the tables.
+# Options that define a run and never change in it. A new option goes here, or into a
+# table of `resume_policy.py` with the reason. Options of registered functions
+# (`source.options`) never change either, except for those in the tables.
 NEVER = {
     "": {"recipe"},
     "source": {"name", "options"},
@@ -59,12 +61,18 @@ def test_every_option_is_classified_once(config):
             for t in (resume_policy.HARMLESS, resume_policy.FORCEABLE, NEVER)
         ]
         assert set.union(*tables) == names, f"{section}: {set.union(*tables) ^ names}"
-        assert sum(map(len, tables)) == len(names), f"{section}: an option is in two tables"
+        assert sum(map(len, tables)) == len(names), (
+            f"{section}: an option is in two tables"
+        )
     known = {*fields_of(config), *REGISTRIES}
     assert known >= {*resume_policy.HARMLESS, *resume_policy.FORCEABLE, *NEVER}
 
 
-REGISTRIES = {"source.options": "sources", "task.options": "tasks", "model.options": "models"}
+REGISTRIES = {
+    "source.options": "sources",
+    "task.options": "tasks",
+    "model.options": "models",
+}
 
 
 def part_of(values, place):
@@ -84,11 +92,19 @@ def changed_json(values, place, name):
 
 def options(config):
     """(place, name) of every option, those of each registered function among them."""
-    found = [(section, name) for section, names in fields_of(config).items() for name in names]
+    found = [
+        (section, name)
+        for section, names in fields_of(config).items()
+        for name in names
+    ]
     for place, registered in REGISTRIES.items():
         found.remove((place.removesuffix(".options"), "options"))
-        functions = [registry.find(registered, name) for name in registry.names(registered)]
-        found += sorted({(place, option) for function in functions for option in function.options})
+        functions = [
+            registry.find(registered, name) for name in registry.names(registered)
+        ]
+        found += sorted(
+            {(place, option) for function in functions for option in function.options}
+        )
     return found
 
 
@@ -101,10 +117,14 @@ def test_every_option_that_changes_the_result_is_refused_or_forced(config, monke
         harmless = name in resume_policy.HARMLESS.get(place, ())
         assert len(found) == (0 if harmless else 1), (place, name)
         if found:
-            assert found[0].can_be_forced == (name in resume_policy.FORCEABLE.get(place, ()))
+            assert found[0].can_be_forced == (
+                name in resume_policy.FORCEABLE.get(place, ())
+            )
             section = place.removesuffix(".options")
             flag = f"--{section}.{name}" if section else f"--{name}"
-            assert found[0].flag == flag.replace("_", "-") and found[0].then == "another"
+            assert (
+                found[0].flag == flag.replace("_", "-") and found[0].then == "another"
+            )
         with monkeypatch.context() as patch:
             patch.setattr(Config, "as_json", lambda _, then=then: then)
             assert (config.digest() == digest) == harmless, (place, name)
@@ -142,9 +162,10 @@ def test_all_differences_are_shown_old_and_new(config):
         data={"augment": {"flip": {}, "crop": {"padding": 2}}},
         log={"progress": False},
     )
-    assert first == (
-        "mine was started with other options; choose another --run-directory, or resume with its "
-        "original options"
+    assert (
+        first
+        == "mine was started with other options; choose another --run-directory, or"
+        " resume with its original options"
     )
     assert [" ".join(row.split()) for row in rows] == [
         "option original now",
@@ -186,10 +207,16 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     version = Path("saved_models/digits/1")
     (version / "assets.extra").mkdir(parents=True)
     (version / "saved_model.pb").touch()
-    manifest = {"options": run_result.options(given.export), "config_digest": given.digest()}
+    manifest = {
+        "options": run_result.options(given.export),
+        "config_digest": given.digest(),
+    }
     version_manifest.write(version, manifest)
     result = {"export": str(version), "config_digest": given.digest(), "steps": 7}
-    result |= {"examples_per_second": None, "verification": {"passed": True, "checks": []}}
+    result |= {
+        "examples_per_second": None,
+        "verification": {"passed": True, "checks": []},
+    }
     result |= {"test": {"examples": 3, "loss": 0.5}, "calibration": {}}
     run = run_directory.RunDirectory(Path("mine"))
     run.result.write_text(json.dumps(result))
@@ -207,7 +234,9 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     assert finished(export={"name": "other"}) is None
     half = given.changed(export={"precision": "float16", "batch_sizes": (4, 1, 4)})
     assert finished(half) is None, "it must be exported with these options"
-    version_manifest.write(version, {**manifest, "options": run_result.options(half.export)})
+    version_manifest.write(
+        version, {**manifest, "options": run_result.options(half.export)}
+    )
     assert finished(half) == finished(half, export={"batch_sizes": (1, 4)}) == result
     assert finished(half, export={"calibrate": False}) is finished() is None
     version_manifest.write(version, {**manifest, "config_digest": "of another run"})

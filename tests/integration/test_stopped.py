@@ -1,4 +1,6 @@
-"""A run that is stopped at any time and repeated ends as if it had never been stopped."""
+"""A run that is stopped at any time and repeated ends as if it had never
+been stopped.
+"""
 
 import os
 import signal
@@ -20,9 +22,10 @@ def whole(tmp_path_factory):
     return everything(fit("digits", run_directory=folder, **changes()), folder)
 
 
-# A call takes 2 of the 8 steps of an epoch. `Stops.reason` is asked after each of the 4 calls of
-# training, after the call of validation, and at the start of an epoch, also of a resumed one. So 3
-# stops a new run within its first epoch, 4 at its last step, 5 in its validation, 6 after it.
+# A call takes 2 of the 8 steps of an epoch. `Stops.reason` is asked after each of the 4
+# calls of training, after the call of validation, and at the start of an epoch, also of
+# a resumed one. So 3 stops a new run within its first epoch, 4 at its last step, 5 in
+# its validation, 6 after it.
 @pytest.mark.parametrize(
     ("engine", "then", "stops"),
     [
@@ -58,7 +61,9 @@ def python_handles_ctrl_c():
 
 
 @pytest.mark.usefixtures("python_handles_ctrl_c")
-def test_after_ctrl_c_fit_resumes_in_the_same_process(tmp_path, whole, monkeypatch, capsys):
+def test_after_ctrl_c_fit_resumes_in_the_same_process(
+    tmp_path, whole, monkeypatch, capsys
+):
     """As an interrupted notebook cell that is run again."""
     asked, original = [], Stops.reason
 
@@ -72,13 +77,19 @@ def test_after_ctrl_c_fit_resumes_in_the_same_process(tmp_path, whole, monkeypat
     with pytest.raises(KeyboardInterrupt):
         fit("digits", run_directory=tmp_path, **changes())
     said = capsys.readouterr().out
-    assert f"; to continue: python -m pipeline.fit --resume {tmp_path} (in Python, " in said
+    assert (
+        f"; to continue: python -m pipeline.fit --resume {tmp_path} (in Python, "
+        in said
+    )
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pictures, "png", lambda _: signal.raise_signal(signal.SIGINT))
         fit("digits", run_directory=tmp_path, **changes())
     assert "resumed    " in capsys.readouterr().out
     run = fit("digits", run_directory=tmp_path, **changes())
-    assert "result.json, predictions.csv, curves.png, mistakes.png" in capsys.readouterr().out
+    assert (
+        "result.json, predictions.csv, curves.png, mistakes.png"
+        in capsys.readouterr().out
+    )
     require_equal(everything(run, tmp_path), whole)
     assert len(list(tmp_path.glob("*.png"))) == 3
     (tmp_path / "curves.png").unlink()

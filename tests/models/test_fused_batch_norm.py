@@ -1,4 +1,6 @@
-"""Fused batch normalization against Keras's layer, its reference; and models that contain it."""
+"""Fused batch normalization against Keras's layer, its reference; and models that
+contain it.
+"""
 
 import zipfile
 
@@ -30,7 +32,9 @@ def pair(policy="float32", shape=(4, 5, 6), **options):
     generator = np.random.default_rng(3)
     for layer in layers:
         layer.build((None, *shape))
-    values = [generator.uniform(0.5, 2, v.shape).astype("float32") for v in layers[0].weights]
+    values = [
+        generator.uniform(0.5, 2, v.shape).astype("float32") for v in layers[0].weights
+    ]
     for layer in layers:
         layer.set_weights(values)
     return layers
@@ -44,8 +48,13 @@ def results(layer, images, training):
         outputs = layer(images, training=training)
         loss = tf.reduce_sum(tf.cast(outputs, tf.float32) * direction)
     assert outputs.dtype == layer.compute_dtype
-    gradients = tape.gradient(loss, [images, *(v.value for v in layer.trainable_weights)])
-    return [np.asarray(tf.cast(t, tf.float32)) for t in (outputs, *gradients, *layer.weights)]
+    gradients = tape.gradient(
+        loss, [images, *(v.value for v in layer.trainable_weights)]
+    )
+    return [
+        np.asarray(tf.cast(t, tf.float32))
+        for t in (outputs, *gradients, *layer.weights)
+    ]
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -53,10 +62,13 @@ def results(layer, images, training):
 def test_results_and_gradients_are_those_of_keras(policy, training):
     images = np.random.default_rng(4).normal(2, 3, (7, 4, 5, 6)).astype("float32")
     stock, fused = (
-        results(layer, tf.cast(images, layer.compute_dtype), training) for layer in pair(policy)
+        results(layer, tf.cast(images, layer.compute_dtype), training)
+        for layer in pair(policy)
     )
     bound = {"float32": 2e-6, "mixed_bfloat16": 2**-7, "mixed_float16": 2**-10}[policy]
-    for one, other in zip(stock[:2], fused[:2], strict=True):  # in the precision of the images
+    for one, other in zip(
+        stock[:2], fused[:2], strict=True
+    ):  # in the precision of the images
         np.testing.assert_allclose(one, other, atol=bound * np.abs(one).max())
     for one, other in zip(stock[2:], fused[2:], strict=True):  # in float32
         bound = 2e-6 if policy == "float32" else 2e-3
@@ -81,7 +93,9 @@ def test_results_and_gradients_are_those_of_keras(policy, training):
 def test_every_other_case_is_also_that_of_keras(case):
     images = np.random.default_rng(4).normal(2, 3, (7, *case.get("shape", (4, 5, 6))))
     layers = pair(**case)
-    stock, fused = (results(layer, tf.cast(images, layer.dtype), True) for layer in layers)
+    stock, fused = (
+        results(layer, tf.cast(images, layer.dtype), True) for layer in layers
+    )
     for one, other in zip(stock, fused, strict=True):
         np.testing.assert_allclose(one, other, atol=2e-6 * np.abs(one).max())
 
@@ -89,7 +103,9 @@ def test_every_other_case_is_also_that_of_keras(case):
 def test_one_image_of_one_pixel():
     """Its variance is 0; the operation divides by the number of pixels less one."""
     images = tf.constant(np.full((1, 1, 1, 3), 7.0, np.float32))
-    for one, other in zip(*(results(x, images, True) for x in pair(shape=(1, 1, 3))), strict=True):
+    for one, other in zip(
+        *(results(x, images, True) for x in pair(shape=(1, 1, 3))), strict=True
+    ):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
@@ -134,7 +150,9 @@ def test_keras_applications_are_fused_on_request():
 
     def kinds(model):
         layers = model._flatten_layers(include_self=False)
-        found = [type(x) for x in layers if isinstance(x, keras.layers.BatchNormalization)]
+        found = [
+            type(x) for x in layers if isinstance(x, keras.layers.BatchNormalization)
+        ]
         assert found
         return set(found)
 
@@ -147,11 +165,19 @@ def test_keras_applications_are_fused_on_request():
     images = np.random.default_rng(1).random((8, 64, 64, 3)).astype("float32")
     for training in (False, True):
         expected = stock(images, training=training)
-        np.testing.assert_allclose(fused(images, training=training), expected, atol=1e-3)
-    np.testing.assert_allclose(stock.get_weights()[3], fused.get_weights()[3], atol=1e-7)
+        np.testing.assert_allclose(
+            fused(images, training=training), expected, atol=1e-3
+        )
+    np.testing.assert_allclose(
+        stock.get_weights()[3], fused.get_weights()[3], atol=1e-7
+    )
     assert fused.layers[-1].get_weights()[0].shape == (1024, 3)
-    with pytest.raises(UsageError, match=r"batch-norm: linear has no keras.layers.Batch"):
-        network(task_of((8, 8, 1)), Model(name="linear", fused_batch_norm=True), "float32")
+    with pytest.raises(
+        UsageError, match=r"batch-norm: linear has no keras.layers.Batch"
+    ):
+        network(
+            task_of((8, 8, 1)), Model(name="linear", fused_batch_norm=True), "float32"
+        )
 
 
 def test_an_export_uses_the_inference_form():
@@ -181,4 +207,6 @@ def test_a_frozen_layer_has_a_deterministic_gradient(monkeypatch, trainable):
     _, layer = pair(trainable=trainable)
     traced = tf.function(lambda x: layer(x, training=True))
     graph = traced.get_concrete_function(tf.TensorSpec((7, 4, 5, 6))).graph
-    assert trainable == any(node.type == "FusedBatchNormV3" for node in graph.get_operations())
+    assert trainable == any(
+        node.type == "FusedBatchNormV3" for node in graph.get_operations()
+    )

@@ -33,7 +33,9 @@ def preset(hub, tmp_path):
     )
     scale = [1 / 255 / d for d in DEVIATION]
     offset = [-m / d for m, d in zip(MEAN, DEVIATION, strict=True)]
-    converter = hub.layers.ResNetImageConverter(image_size=(12, 12), scale=scale, offset=offset)
+    converter = hub.layers.ResNetImageConverter(
+        image_size=(12, 12), scale=scale, offset=offset
+    )
     backbone.save_to_preset(str(tmp_path / "preset"))
     converter.save_to_preset(str(tmp_path / "preset"))
     return str(tmp_path / "preset")
@@ -45,7 +47,9 @@ def built(shape, preset, precision="float32"):
 
 
 def features(model, images):
-    return keras.Model(model.input, model.get_layer("logits").input)(images, training=False)
+    return keras.Model(model.input, model.get_layer("logits").input)(
+        images, training=False
+    )
 
 
 def test_a_preset_gets_its_own_preprocessing_and_weights(hub, preset):
@@ -66,10 +70,17 @@ def test_a_preset_gets_its_own_preprocessing_and_weights(hub, preset):
 def test_the_mean_of_tokens(hub, tmp_path):
     folder = str(tmp_path / "vit")
     backbone = hub.models.ViTBackbone(
-        image_shape=(8, 8, 3), patch_size=4, num_layers=1, num_heads=2, hidden_dim=6, mlp_dim=8
+        image_shape=(8, 8, 3),
+        patch_size=4,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=6,
+        mlp_dim=8,
     )
     backbone.save_to_preset(folder)
-    hub.layers.ViTImageConverter(image_size=(8, 8), scale=1 / 255).save_to_preset(folder)
+    hub.layers.ViTImageConverter(image_size=(8, 8), scale=1 / 255).save_to_preset(
+        folder
+    )
     images = np.random.default_rng(0).random((2, 8, 8, 1), np.float32)
     tokens = backbone(np.repeat(images, 3, axis=-1), training=False)
     ours = features(built((8, 8, 1), folder), images)
@@ -79,14 +90,18 @@ def test_the_mean_of_tokens(hub, tmp_path):
 def test_a_frozen_backbone_is_trained_exported_and_loaded_by_keras(preset, workplace):
     sections = {"data": {"limit": 300}, "train": {"epochs": 2, "freeze": ("backbone",)}}
     model = {"name": "keras_hub", "options": {"preset": preset}}
-    run = fit("digits", model=model, **sections, log={"progress": False, "tensorboard": False})
+    run = fit(
+        "digits", model=model, **sections, log={"progress": False, "tensorboard": False}
+    )
     assert run.export is not None
     frozen = run.network.get_layer("backbone")
     start = built((8, 8, 1), preset).get_layer("backbone")
     for one, other in zip(frozen.get_weights(), start.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     loaded = keras.models.load_model(run.directory / "model.keras")
-    assert not any("keras_hub" in type(la).__module__ for la in loaded._flatten_layers())
+    assert not any(
+        "keras_hub" in type(la).__module__ for la in loaded._flatten_layers()
+    )
 
 
 def test_what_cannot_be_loaded_is_one_line(hub, preset, tmp_path):

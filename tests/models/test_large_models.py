@@ -1,4 +1,6 @@
-"""Residual networks, airbench and applications: as published, trainable, fed as they want to be."""
+"""Residual networks, airbench and applications: as published, trainable, fed as they
+want to be.
+"""
 
 import inspect
 import urllib.error
@@ -17,13 +19,16 @@ from pipeline.utils.errors import UsageError
 
 
 def built(name, shape, classes=10, /, **options):
-    return network(task_of(shape, classes), config.Model(name=name, options=options), "float32")
+    return network(
+        task_of(shape, classes), config.Model(name=name, options=options), "float32"
+    )
 
 
 @pytest.mark.parametrize(
     ("depth", "shape", "classes", "published"),
     [
-        # github.com/akamaster/pytorch_resnet_cifar10, option A; the paper: 0.27, 0.85 M.
+        # github.com/akamaster/pytorch_resnet_cifar10, option A; the paper: 0.27, 0.85
+        # M.
         (20, (32, 32, 3), 10, 269_722),
         (56, (32, 32, 3), 10, 853_018),
         # github.com/kuangliu/pytorch-cifar, option B.
@@ -32,7 +37,9 @@ def built(name, shape, classes=10, /, **options):
         (50, (224, 224, 3), 1000, 25_557_032),
     ],
 )
-def test_resnets_have_the_published_number_of_parameters(depth, shape, classes, published):
+def test_resnets_have_the_published_number_of_parameters(
+    depth, shape, classes, published
+):
     model = built("resnet", shape, classes, depth=depth)
     assert sum(np.prod(weight.shape) for weight in model.trainable_weights) == published
     convolutions = [la for la in model.layers if isinstance(la, keras.layers.Conv2D)]
@@ -64,7 +71,10 @@ def test_learns_one_batch_by_heart(name, options, rate):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(rate), loss)
     model.optimizer.build(model.trainable_variables)
-    images, labels = np.random.default_rng(0).random((16, 8, 8, 1), np.float32), np.arange(16) % 10
+    images, labels = (
+        np.random.default_rng(0).random((16, 8, 8, 1), np.float32),
+        np.arange(16) % 10,
+    )
     repeated = np.tile(images, (40, 1, 1, 1)), np.tile(labels, 40)
     model.fit(*repeated, batch_size=16, shuffle=False, verbose=0)
     answers = model(images, training=False)
@@ -76,7 +86,9 @@ def photographs():
     """32x32 parts of two photographs, (520, 32, 32, 3) in [0, 1]."""
     images = np.stack(load_sample_images().images).astype(np.float32) / 255
     rows, columns = range(0, 385, 32), range(0, 609, 32)
-    return np.concatenate([images[:, i : i + 32, j : j + 32] for i in rows for j in columns])
+    return np.concatenate(
+        [images[:, i : i + 32, j : j + 32] for i in rows for j in columns]
+    )
 
 
 @pytest.mark.parametrize(
@@ -94,8 +106,11 @@ def test_whitening_makes_patches_white(images):
     assert np.abs(responses.mean(axis=0)).max() < 1e-3
     covariance = np.cov(responses[:, :half].T, bias=True)
     assert np.abs(covariance - np.diag(np.diag(covariance))).max() < 1e-3
-    # 1 but for directions in which the images hardly differ: those are not magnified to 1.
-    assert (np.diff(np.diag(covariance)) < 1e-4).all() and np.diag(covariance)[0] <= 1 + 1e-4
+    # 1 but for directions in which the images hardly differ: those are not magnified to
+    # 1.
+    assert (np.diff(np.diag(covariance)) < 1e-4).all() and np.diag(covariance)[
+        0
+    ] <= 1 + 1e-4
     seen = np.diag(covariance) > 0.01
     assert (np.diag(covariance)[seen] > 0.5).all()
     assert np.abs(np.diag(covariance)[: seen.sum() // 2] - 1).max() < 0.02
@@ -151,13 +166,20 @@ def test_an_application_takes_weights_from_a_file_and_can_be_frozen(tmp_path):
     model = built("application", (8, 12, 1), name="MobileNet", weights=str(path))
     images = np.random.default_rng(0).random((2, 8, 12, 1), np.float32)
     large = np.asarray(keras.ops.image.resize(images, (32, 48)))
-    fed = keras.applications.mobilenet.preprocess_input(255 * np.repeat(large, 3, axis=-1))
+    fed = keras.applications.mobilenet.preprocess_input(
+        255 * np.repeat(large, 3, axis=-1)
+    )
     backbone = model.get_layer("backbone")
-    ours = keras.Model(model.input, model.get_layer("logits").input)(images, training=False)
+    ours = keras.Model(model.input, model.get_layer("logits").input)(
+        images, training=False
+    )
     np.testing.assert_allclose(ours, there(fed, training=False), rtol=1e-4, atol=1e-5)
 
     backbone.trainable = False
-    assert [weight.path for weight in model.trainable_weights] == ["logits/kernel", "logits/bias"]
+    assert [weight.path for weight in model.trainable_weights] == [
+        "logits/kernel",
+        "logits/bias",
+    ]
     before = backbone.get_weights()
     answers = model(images, training=True)
     np.testing.assert_array_equal(answers, model(images, training=False))
@@ -168,11 +190,27 @@ def test_an_application_takes_weights_from_a_file_and_can_be_frozen(tmp_path):
 @pytest.mark.parametrize(
     ("options", "channels", "message"),
     [
-        ({"name": "ResNet5"}, 3, "name=ResNet5: unknown network; did you mean 'ResNet50'"),
+        (
+            {"name": "ResNet5"},
+            3,
+            "name=ResNet5: unknown network; did you mean 'ResNet50'",
+        ),
         ({"name": "VGG16"}, 4, "VGG16 needs images of 1 or 3 channels; got 4"),
-        ({"name": "VGG16", "weights": "none.h5"}, 3, "weights=none.h5: not the weights of VGG16 "),
-        ({"name": "VGG16", "weights": "imagnet"}, 3, "weights=imagnet: not the weights of VGG16 "),
-        ({"name": "VGG16", "weights": "o.weights.h5"}, 3, "not the weights of VGG16 without"),
+        (
+            {"name": "VGG16", "weights": "none.h5"},
+            3,
+            "weights=none.h5: not the weights of VGG16 ",
+        ),
+        (
+            {"name": "VGG16", "weights": "imagnet"},
+            3,
+            "weights=imagnet: not the weights of VGG16 ",
+        ),
+        (
+            {"name": "VGG16", "weights": "o.weights.h5"},
+            3,
+            "not the weights of VGG16 without",
+        ),
     ],
 )
 def test_a_wrong_application_is_told_in_one_line(options, channels, message, workplace):
@@ -189,6 +227,8 @@ def test_imagenet_weights_without_a_network_name_the_remedy(tmp_path, monkeypatc
 
     monkeypatch.setattr("keras.src.utils.file_utils.urlretrieve", fetch)
     monkeypatch.setattr("keras.src.backend.config.keras_home", lambda: str(tmp_path))
-    with pytest.raises(UsageError, match="no route.*weights=/path/VGG16.weights.h5") as caught:
+    with pytest.raises(
+        UsageError, match="no route.*weights=/path/VGG16.weights.h5"
+    ) as caught:
         built("application", (32, 32, 3), name="VGG16", weights="imagenet")
     assert "\n" not in str(caught.value)

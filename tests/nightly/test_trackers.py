@@ -1,4 +1,6 @@
-"""Callbacks of experiment trackers, passed to `fit` as to Keras; skipped if not installed."""
+"""Callbacks of experiment trackers, passed to `fit` as to Keras; skipped if not
+installed.
+"""
 
 import keras
 import numpy as np
@@ -13,7 +15,11 @@ DIGITS = load_digits()
 
 def small(input_shape, classes):
     """A network of its own."""
-    layers = [keras.Input(input_shape), keras.layers.Rescaling(1 / 16), keras.layers.Flatten()]
+    layers = [
+        keras.Input(input_shape),
+        keras.layers.Rescaling(1 / 16),
+        keras.layers.Flatten(),
+    ]
     return keras.Sequential([*layers, keras.layers.Dense(classes)])
 
 
@@ -64,9 +70,13 @@ def test_mlflow_in_a_local_file(go, workplace, capfd):
 
 
 def test_optuna_prunes_a_trial(go):
-    """Its exception ends `fit` unchanged, so that the study counts the trial as pruned."""
+    """Its exception ends `fit` unchanged, so that the study counts the
+    trial as pruned.
+    """
     optuna = pytest.importorskip("optuna", reason="needs optuna")
-    integration = pytest.importorskip("optuna_integration", reason="needs optuna-integration")
+    integration = pytest.importorskip(
+        "optuna_integration", reason="needs optuna-integration"
+    )
     epochs = []
 
     def objective(trial):
@@ -75,7 +85,9 @@ def test_optuna_prunes_a_trial(go):
         return run.history["val_loss"][-1]
 
     # Every value is above the limit: each trial is pruned after its second epoch.
-    study = optuna.create_study(pruner=optuna.pruners.ThresholdPruner(upper=0, n_warmup_steps=1))
+    study = optuna.create_study(
+        pruner=optuna.pruners.ThresholdPruner(upper=0, n_warmup_steps=1)
+    )
     study.optimize(objective, n_trials=2)
     states = [trial.state for trial in study.trials]
     assert states == [optuna.trial.TrialState.PRUNED] * 2 and not epochs

@@ -1,4 +1,6 @@
-"""What a person looks at after a run: pictures, the table of classes, predictions.csv."""
+"""What a person looks at after a run: pictures, the table of classes,
+predictions.csv.
+"""
 
 import csv
 import dataclasses
@@ -42,7 +44,12 @@ def made(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
     task = registry.load("tasks", "image_classification")(metadata)
     split = Split(Memory(examples), np.arange(count))
     return Evaluation(
-        "test", task, task.evaluate(columns), columns, split, lambda id: f"{names[0]}/{id}.jpg"
+        "test",
+        task,
+        task.evaluate(columns),
+        columns,
+        split,
+        lambda id: f"{names[0]}/{id}.jpg",
     )
 
 
@@ -61,18 +68,31 @@ def test_the_most_confident_mistakes_are_shown_with_truth_probability_and_file()
     assert len(pictures.mistakes(made(names, wrong=range(50))).axes) == pictures.SHOWN
     nothing = pictures.mistakes(made(names, wrong=[]))
     assert nothing.get_suptitle() == "all 60 test predictions are right"
-    cut = pictures.mistakes(made(["a directory of many photographs", "b"], wrong=[1])).axes[0]
+    cut = pictures.mistakes(
+        made(["a directory of many photographs", "b"], wrong=[1])
+    ).axes[0]
     assert cut.get_xlabel() == "... of many photographs/1001.jpg"
 
 
 def test_curves_show_every_epoch_of_training_and_validation():
-    history = {"loss": [2.0, 1.0, 0.01], "val_loss": [2.0, np.nan, 0.5], "gradient_norm": [1.0]}
+    history = {
+        "loss": [2.0, 1.0, 0.01],
+        "val_loss": [2.0, np.nan, 0.5],
+        "gradient_norm": [1.0],
+    }
     history |= {"learning_rate": [0.1, 0.1, 0.0], "f1": [0.1, 0.2, 0.3]}
     loss, f1, rate = pictures.curves(history).axes
-    assert [axes.get_title() for axes in (loss, f1, rate)] == ["loss", "f1", "learning_rate"]
+    assert [axes.get_title() for axes in (loss, f1, rate)] == [
+        "loss",
+        "f1",
+        "learning_rate",
+    ]
     for line, name in zip(loss.lines, ("loss", "val_loss"), strict=True):
         np.testing.assert_array_equal(line.get_ydata(), history[name])
-    assert [t.get_text() for t in loss.get_legend().texts] == ["train 0.01", "validation 0.5"]
+    assert [t.get_text() for t in loss.get_legend().texts] == [
+        "train 0.01",
+        "validation 0.5",
+    ]
     one = pictures.curves({"loss": [1.0]})
     assert [tick for tick in one.axes[0].get_xticks() if tick % 1] == []
     assert len(one.axes) == 1 and one._repr_png_().startswith(b"\x89PNG")
@@ -88,11 +108,15 @@ def test_curves_show_every_epoch_of_training_and_validation():
     ],
 )
 def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype):
-    found = made(names, wrong=[3, 5], shape=shape, dtype=dtype, count=2 * len(names) + 60)
+    found = made(
+        names, wrong=[3, 5], shape=shape, dtype=dtype, count=2 * len(names) + 60
+    )
     results.show(found, tmp_path, {"loss": [1.0]})
     shown = capsys.readouterr().out
     written = {"curves.png", "mistakes.png", "confusion_matrix.png", "predictions.csv"}
-    assert {path.name for path in tmp_path.iterdir()} == written and "could not be" not in shown
+    assert {
+        path.name for path in tmp_path.iterdir()
+    } == written and "could not be" not in shown
     with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(found.answers["id"])
@@ -100,7 +124,14 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
     truth, answer = (names[found.answers[name][3]] for name in ("truth", "class"))
     other = f"{found.answers['probabilities'][3].min():.6g}"
     wanted = [f"{names[0]}/1003.jpg", truth, answer, "0.95", other, "False"]
-    columns = ["file", "truth", "prediction", "probability", "probability_of_truth", "correct"]
+    columns = [
+        "file",
+        "truth",
+        "prediction",
+        "probability",
+        "probability_of_truth",
+        "correct",
+    ]
     assert rows[3] == dict(zip(columns, wanted, strict=True))
     odd = dataclasses.replace(found, locate=lambda id: f"\udce9\n{id}")
     assert "mistakes.png" in results.show(odd, tmp_path)
@@ -115,23 +146,33 @@ def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
     assert worst == "class 03 10 0.824 1.000 0.700 class 04 (3)"
     assert lines[2].split()[:2] == ["class", "04"] and len(lines) == 18
     assert lines[-2].endswith("... and 5 more, which are better")
-    few = made([f"class {n:02}" for n in range(20)], wrong=[3], count=10).text.splitlines()
+    few = made(
+        [f"class {n:02}" for n in range(20)], wrong=[3], count=10
+    ).text.splitlines()
     assert few[1].split()[:3] == ["class", "03", "1"] and len(few) == 13
 
 
 def test_an_accuracy_that_says_little_is_noted():
     lines = made(["a", "b"], wrong=range(20), count=41).text.splitlines()
     assert lines[3] == "note       no better than always predicting 'a' (0.512)"
-    assert lines[4] == "note       only 41 test examples: the accuracy is uncertain by +-0.16"
+    assert (
+        lines[4]
+        == "note       only 41 test examples: the accuracy is uncertain by +-0.16"
+    )
     right = made(["a", "b"], wrong=[], count=10)
-    assert "only 10 examples: the accuracy" in dataclasses.replace(right, split="data").text
+    assert (
+        "only 10 examples: the accuracy"
+        in dataclasses.replace(right, split="data").text
+    )
     assert "uncertain by +-0.10" in right.text and "no better" not in right.text
     assert "note" not in made(["a", "b"], wrong=[1], count=50).text
     one_class = {"accuracy": 0.5, "examples": 60, "per_class": {"a": {"examples": 60}}}
     assert not list(results.notes(one_class, "test"))
 
 
-def test_probabilities_are_calibrated_and_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
+def test_probabilities_are_calibrated_and_what_fails_is_a_note(
+    tmp_path, capsys, monkeypatch
+):
     found = made(["a", "b"], wrong=[1])
     task = evaluate.calibrated_by(found.task, {"temperature": 2.0})
     answers = evaluate.answered(task, found.answers, found.examples)

@@ -30,10 +30,14 @@ def loaded(digits_run):
 
 @pytest.fixture
 def folder(digits_run, workplace):
-    """Files of the digits 7, 3 and 0 of the test split, and what the shared run answers."""
+    """Files of the digits 7, 3 and 0 of the test split, and what the shared run
+    answers.
+    """
     split = digits_run.splits["test"]
     examples = split.take(np.isin(split.column("label"), (0, 3, 7)).nonzero()[0])
-    for id, label, image in zip(*(examples[n] for n in ("id", "label", "image")), strict=True):
+    for id, label, image in zip(
+        *(examples[n] for n in ("id", "label", "image")), strict=True
+    ):
         path = workplace / "photos" / str(label) / f"{id}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image[..., 0]).save(path)
@@ -43,44 +47,60 @@ def folder(digits_run, workplace):
 
 def test_a_run_is_shown_with_its_numbers_and_pictures(digits_run, loaded):
     for run in (digits_run, loaded):
-        assert f"accuracy {run.test['accuracy']:.4f}" in repr(run) and "3 of 3 epochs" in repr(run)
+        assert f"accuracy {run.test['accuracy']:.4f}" in repr(
+            run
+        ) and "3 of 3 epochs" in repr(run)
         assert run._repr_html_().count("data:image/png;base64,") == 2
         assert [axes.get_title() for axes in run.plot().axes] == [
             *("loss", "accuracy", "learning_rate"),
         ]
     assert loaded.history == digits_run.history and loaded.result == digits_run.result
-    assert loaded.export == digits_run.export and loaded.result_file == digits_run.result_file
+    assert (
+        loaded.export == digits_run.export
+        and loaded.result_file == digits_run.result_file
+    )
     lines = repr(run.history).splitlines()
     assert len(lines) == 4 and lines[0].split() == list(run.history)
 
 
 def test_a_later_process_measures_what_the_run_has_measured(digits_run, loaded):
     assert loaded.evaluation.metrics == digits_run.test
-    assert loaded.evaluate(split="validation").metrics == digits_run.result["validation"]
+    assert (
+        loaded.evaluate(split="validation").metrics == digits_run.result["validation"]
+    )
     texts = [axes.get_title() for axes in loaded.mistakes().axes]
     assert texts and texts == [axes.get_title() for axes in digits_run.mistakes().axes]
     images = digits_run.splits["test"].column("image")[:9]
     again = Run.load(digits_run.directory)  # from `model.keras`, without the data
     for run in (digits_run, again):
         answers = run.model.predict(images.astype("float32"), verbose=0)
-        np.testing.assert_array_equal(answers.argmax(axis=1), run.predict(images)["class"])
+        np.testing.assert_array_equal(
+            answers.argmax(axis=1), run.predict(images)["class"]
+        )
     assert "trainer" not in vars(again)
     with pytest.raises(UsageError, match="did you mean 'test'"):
         loaded.evaluate(split="tset")
 
 
-def test_other_data_are_matched_by_the_names_of_their_classes(loaded, folder, digits_run):
+def test_other_data_are_matched_by_the_names_of_their_classes(
+    loaded, folder, digits_run
+):
     path, accuracy = folder
     split = digits_run.splits["test"]
     arrays = split.column("image"), split.column("label")
     found = loaded.evaluate(path)
-    assert found.split == "data" and found.metrics["accuracy"] == pytest.approx(accuracy)
+    assert found.split == "data" and found.metrics["accuracy"] == pytest.approx(
+        accuracy
+    )
     floats = arrays[0].astype("float32")
     for images in (arrays[0], floats):
         metrics = loaded.evaluate((images, arrays[1])).metrics
         assert metrics["accuracy"] == digits_run.test["accuracy"]
     named = arrays[0], arrays[1].astype(str)
-    assert loaded.evaluate(named).metrics["confusion_matrix"] == digits_run.test["confusion_matrix"]
+    assert (
+        loaded.evaluate(named).metrics["confusion_matrix"]
+        == digits_run.test["confusion_matrix"]
+    )
     last = {"images": arrays[0][arrays[1] > 6], "labels": arrays[1][arrays[1] > 6]}
     np.savez("last.npz", **last)
     np.savez("wrong.npz", **last, class_names=["7", "8"])
@@ -96,7 +116,10 @@ def test_other_data_are_matched_by_the_names_of_their_classes(loaded, folder, di
         ),
         (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
         ((floats / 255, arrays[1]), "are float32; the model takes uint8; scale, round"),
-        (((floats > 8).astype("float32"), arrays[1]), "are float32; the model takes uint8"),
+        (
+            ((floats > 8).astype("float32"), arrays[1]),
+            "are float32; the model takes uint8",
+        ),
         ((floats - 1, arrays[1]), "are float32; the model takes uint8"),
         ("nowhere", "nowhere: no such file or directory"),
     ):
@@ -125,11 +148,14 @@ def test_files_are_predicted_in_a_table(loaded, folder, digits_run):
     found = loaded.predict(folder[0])
     assert list(found) == ["file", "label", "class", "probability", "error"]
     right = [
-        Path(f).parent.name == label for f, label in zip(found["file"], found["label"], strict=True)
+        Path(f).parent.name == label
+        for f, label in zip(found["file"], found["label"], strict=True)
     ]
     assert sum(right) / (len(right) - 1) == pytest.approx(folder[1])
     (bad,) = (error for error in found["error"] if error)
-    assert "not a JPEG, PNG" in bad and found["class"][found["error"].index(bad)] is None
+    assert (
+        "not a JPEG, PNG" in bad and found["class"][found["error"].index(bad)] is None
+    )
     one = str(next((folder[0] / "7").iterdir()))
     assert loaded.predict([one])["label"] == loaded.predict(one)["label"]
     image = np.asarray(Image.open(one))[None, ..., None]
@@ -149,15 +175,29 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
     options = {"model": {"name": "tiny"}, "export": {"enabled": False}, "epochs": 1}
     splits = {"validation": 0, "test": 0}
     source = {"name": "arrays", "path": path}
-    fit("digits", source=source, data=splits, batch_size=8, run_directory=place, **options)
+    fit(
+        "digits",
+        source=source,
+        data=splits,
+        batch_size=8,
+        run_directory=place,
+        **options,
+    )
     path.unlink()
     run = Run.load(place)
-    assert run.judged == "train" and run.predict(np.zeros((2, 6, 6, 1), "uint8"))["class"].shape
+    assert (
+        run.judged == "train"
+        and run.predict(np.zeros((2, 6, 6, 1), "uint8"))["class"].shape
+    )
     assert "train" in repr(run) and len(run._repr_html_()) > 1000
-    with pytest.raises(UsageError, match=f"{place} has no export; python -m pipeline.export"):
+    with pytest.raises(
+        UsageError, match=f"{place} has no export; python -m pipeline.export"
+    ):
         predict.main([str(place), "x.png"])
     for use in (run.evaluate, run.mistakes, lambda: evaluate.main([str(place)])):
-        with pytest.raises(UsageError, match="examples.npz cannot .* pipeline evaluate .*run PATH"):
+        with pytest.raises(
+            UsageError, match="examples.npz cannot .* pipeline evaluate .*run PATH"
+        ):
             use()
     (place / "model.keras").unlink()
     with pytest.raises(UsageError, match="examples.npz cannot be read"):
@@ -167,7 +207,9 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
         Run.load(place)
 
 
-def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(tmp_path, monkeypatch, capsys):
+def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(
+    tmp_path, monkeypatch, capsys
+):
     asked, original = [], Stops.reason
 
     def interrupted(stops, *arguments):
@@ -184,12 +226,20 @@ def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(tmp_path, monkey
     finally:
         signal.signal(signal.SIGINT, before)
     said = capsys.readouterr().out
-    assert f"; to continue: python -m pipeline.fit --resume {tmp_path} (in Python, " in said
+    assert (
+        f"; to continue: python -m pipeline.fit --resume {tmp_path} (in Python, "
+        in said
+    )
     assert "unfinished: 1 of 3 epochs" in repr(run) and "continues" in repr(run)
     assert len(run.history["loss"]) == 1 and not run.result and not run.test
     later = Run.load(tmp_path)
-    assert later.history == run.history and run.evaluate().metrics == later.evaluate().metrics
-    for one, other in zip(run.model.get_weights(), later.model.get_weights(), strict=True):
+    assert (
+        later.history == run.history
+        and run.evaluate().metrics == later.evaluate().metrics
+    )
+    for one, other in zip(
+        run.model.get_weights(), later.model.get_weights(), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
 
 
@@ -206,7 +256,10 @@ def test_the_command_measures_runs_and_exports_and_writes_tables_and_pictures(
     assert {name: found[name] for name in digits_run.test} == digits_run.test
     shown = capsys.readouterr().out
     assert "most often confused with" in shown and "--train.patience" not in shown
-    assert f"\ncalibrated {numbers(digits_run.test['calibrated'])}  (as predicted)" in shown
+    assert (
+        f"\ncalibrated {numbers(digits_run.test['calibrated'])}  (as predicted)"
+        in shown
+    )
     assert evaluate.main([export, str(path)]) == 0
     found = json.loads(Path("evaluated/digits-1/metrics.json").read_text())
     assert found["accuracy"] == pytest.approx(accuracy) and found["split"] == "data"

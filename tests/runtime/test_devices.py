@@ -1,4 +1,6 @@
-"""Which GPUs, and how much of their memory, by TensorFlow's own rules for simulated GPUs."""
+"""Which GPUs, and how much of their memory, by TensorFlow's own rules for simulated
+GPUs.
+"""
 
 import os
 import stat
@@ -37,7 +39,9 @@ class Machine:
 
     @property
     def options(self) -> tuple:
-        """What TensorFlow would pass to its GPU allocator: (numbers, growth, limits in MiB)."""
+        """What TensorFlow would pass to its GPU allocator: (numbers, growth, limits in
+        MiB).
+        """
         options = self.context._compute_gpu_options()
         limits = [list(d.memory_limit_mb) for d in options.experimental.virtual_devices]
         return options.visible_device_list, options.allow_growth, limits
@@ -45,7 +49,9 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch):
-    """Makes a machine with some GPUs, of which nvidia-smi says how much (free, total) GiB."""
+    """Makes a machine with some GPUs, of which nvidia-smi says how much (free, total)
+    GiB.
+    """
 
     def make(count, memory=()):
         made = Machine(count)
@@ -117,7 +123,11 @@ def test_without_nvidia_smi_a_share_is_refused_and_the_first_are_taken(machine):
     ("first", "then", "message"),
     [
         ({}, {"devices": "0"}, "--runtime.devices 0: this process already uses 4 GPUs"),
-        ({"gpu_memory": "2GiB"}, {"gpu_memory": "1GiB"}, "--runtime.gpu-memory 1GiB: this process"),
+        (
+            {"gpu_memory": "2GiB"},
+            {"gpu_memory": "1GiB"},
+            "--runtime.gpu-memory 1GiB: this process",
+        ),
         ({}, {"replicas": 1}, ""),  # all are in use already, and one of them will do
         ({"gpu_memory": "2GiB"}, {}, ""),  # a limit and growth exclude each other
     ],
@@ -157,7 +167,9 @@ def driver(tmp_path, monkeypatch):
     ("visible", "wanted"),
     [(None, [1, 2, 4]), ("2, 0", [4, 1]), ("1,-1", []), ("MIG-GPU-c/1/0", [])],
 )
-def test_free_memory_is_reported_in_the_order_of_cuda(driver, monkeypatch, visible, wanted):
+def test_free_memory_is_reported_in_the_order_of_cuda(
+    driver, monkeypatch, visible, wanted
+):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [gpu.free // GIB for gpu in gpu_info.memory(len(wanted))] == wanted
@@ -174,5 +186,7 @@ def test_an_order_that_is_not_known_is_not_guessed(driver, monkeypatch):
 def test_a_hidden_gpu_is_refused(monkeypatch, options):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     (flag,) = options
-    with pytest.raises(UsageError, match=f"--runtime.{flag.replace('_', '-')}.*hides all of them"):
+    with pytest.raises(
+        UsageError, match=f"--runtime.{flag.replace('_', '-')}.*hides all of them"
+    ):
         environment.start(Runtime(**options))

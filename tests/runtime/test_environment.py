@@ -1,4 +1,6 @@
-"""New processes: what they import, and settings of the user's account that belong to other work."""
+"""New processes: what they import, and settings of the user's account that belong to
+other work.
+"""
 
 import json
 import os
@@ -45,10 +47,15 @@ print(*found)
 
 @pytest.fixture(scope="module")
 def started(swift, tmp_path_factory):
-    """The two lines of a process that asks a model, imports TensorFlow and asks again, with another
-    backend and other types of Keras in the user's account."""
+    """The two lines of a process that asks a model, imports TensorFlow and asks again,
+    with another backend and other types of Keras in the user's account.
+    """
     folder = tmp_path_factory.mktemp("keras")
-    values = {"backend": "jax", "floatx": "float64", "image_data_format": "channels_first"}
+    values = {
+        "backend": "jax",
+        "floatx": "float64",
+        "image_data_format": "channels_first",
+    }
     (folder / "keras.json").write_text(json.dumps(values))
     other = {"KERAS_HOME": str(folder), "KERAS_BACKEND": "torch"}
     done = run_python("-c", _STARTED, swift, cwd=folder, env=other, fresh=True)
@@ -63,7 +70,9 @@ def test_another_backend_and_other_types_of_keras_are_not_taken(started):
 
 
 def test_a_client_does_not_import_tensorflow_which_can_be_imported_afterwards(started):
-    """Quickly: without the full garbage collections that Python would make meanwhile, and later."""
+    """Quickly: without the full garbage collections that Python would make meanwhile,
+    and later.
+    """
     assert started[1].split() == ["True"] * 9
 
 
@@ -90,13 +99,17 @@ def test_settings_of_keras_that_a_run_replaces_are_said(monkeypatch):
 def test_a_run_does_not_start_in_the_scope_of_another_strategy():
     import tensorflow as tf
 
-    refused = pytest.raises(UsageError, match="call it outside, and set --runtime.replicas")
+    refused = pytest.raises(
+        UsageError, match="call it outside, and set --runtime.replicas"
+    )
     with tf.distribute.OneDeviceStrategy("cpu:0").scope(), refused:
         environment.start(Runtime(devices="cpu"))
 
 
 @pytest.mark.parametrize("home", ["~", "relative"])
-def test_without_a_home_directory_keras_creates_no_directory_named_so(monkeypatch, home):
+def test_without_a_home_directory_keras_creates_no_directory_named_so(
+    monkeypatch, home
+):
     monkeypatch.setenv("KERAS_HOME", "")
     monkeypatch.delenv("KERAS_HOME")
     monkeypatch.setenv("HOME", home)

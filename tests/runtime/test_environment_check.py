@@ -1,4 +1,6 @@
-"""The command `doctor`: problems of the environment are found, and wrong requests refused."""
+"""The command `doctor`: problems of the environment are found, and wrong requests
+refused.
+"""
 
 import builtins
 import collections
@@ -71,12 +73,21 @@ def test_this_environment_is_usable(tmp_path, capsys, monkeypatch):
     assert doctor.main([]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["status", "check", "found", "remedy"]
-    assert "import tensorflow" in "".join(lines) and lines[-1] == "the environment is usable"
+    assert (
+        "import tensorflow" in "".join(lines)
+        and lines[-1] == "the environment is usable"
+    )
 
 
 def test_wrong_versions_and_packages_are_errors(probe, versions, capsys):
     own = {"keras_savedmodel_pipeline": "1"}
-    versions(tensorflow="2.20.0", keras="3.14.0", protobuf="5.0", tensorflow_cpu="2.21.0", **own)
+    versions(
+        tensorflow="2.20.0",
+        keras="3.14.0",
+        protobuf="5.0",
+        tensorflow_cpu="2.21.0",
+        **own,
+    )
     found = problems()
     assert "tensorflow 2.20.0, tensorflow-cpu 2.21.0" in found["TensorFlow packages"]
     assert found["keras"][0].startswith("3.14.0, but ")
@@ -111,7 +122,11 @@ def test_other_problems_are_found(probe, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("outcome", "value", "remedy"),
     [
-        ({"stderr": "a\nImportError: no GLIBC", "code": 1}, "ImportError: no GLIBC", "pip install"),
+        (
+            {"stderr": "a\nImportError: no GLIBC", "code": 1},
+            "ImportError: no GLIBC",
+            "pip install",
+        ),
         ({"code": -signal.SIGILL}, "ended by SIGILL", "a CPU with AVX"),
     ],
 )
@@ -122,7 +137,9 @@ def test_a_broken_tensorflow_is_reported(probe, outcome, value, remedy):
 
 
 def test_gpus_and_missing_libraries(probe, monkeypatch):
-    monkeypatch.setattr(gpu_info, "memory", lambda _: [gpu_info.Memory(70 << 30, 80 << 30)])
+    monkeypatch.setattr(
+        gpu_info, "memory", lambda _: [gpu_info.Memory(70 << 30, 80 << 30)]
+    )
     gpu = problems("ok")["GPU 0"][0]
     assert gpu == "NVIDIA H100, compute capability 9.0, 70.0 GiB of 80.0 GiB free"
     probe(stdout="[]")
@@ -130,7 +147,9 @@ def test_gpus_and_missing_libraries(probe, monkeypatch):
     monkeypatch.setattr(gpu_info, "driver_version", lambda *_: "550.1.2")
     monkeypatch.setattr(gpu_info, "_opens", lambda name: "cudnn" not in name)
     assert problems("ok")["NVIDIA driver"][0] == "550.1.2"
-    assert "libcudnn.so.9 cannot be opened: pip install" in problems("warning")["GPU"][1]
+    assert (
+        "libcudnn.so.9 cannot be opened: pip install" in problems("warning")["GPU"][1]
+    )
     assert problems("ok")["CUDA libraries"][0] == "missing"
     monkeypatch.setattr(gpu_info, "_opens", lambda *_: True)
     assert problems("ok")["CUDA libraries"][0] == "found"

@@ -1,4 +1,6 @@
-"""Run directories: the next free number, one process at a time, and what may be resumed."""
+"""Run directories: the next free number, one process at a time, and what may be
+resumed.
+"""
 
 import json
 import os
@@ -50,7 +52,8 @@ def test_one_of_several_processes_gets_a_run_directory(tmp_path, killed):
         found = races.race(count, races.take_lock, tmp_path, killed)
         (winner,) = [process for process, refusal in found.items() if refusal is None]
         message = (
-            rf".* is in use by process {winner} since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\S*; wait"
+            rf".* is in use by process {winner} since 20\d\d-\d\d-\d\d"
+            r" \d\d:\d\d:\d\d\S*; wait"
         )
         assert all(re.match(message, refusal) for refusal in found.values() if refusal)
 
@@ -61,7 +64,9 @@ def test_processes_that_start_together_never_share_a_number(tmp_path):
     versions = races.race(8, races.publish, tmp_path / "models")
     assert sorted(versions.values()) == list("12345678")
     for process, name in versions.items():
-        assert (tmp_path / "models" / name / "saved_model.pb").read_text() == str(process)
+        assert (tmp_path / "models" / name / "saved_model.pb").read_text() == str(
+            process
+        )
     assert sorted(os.listdir(tmp_path / "models")) == [".published", *"12345678"]
 
 

@@ -24,18 +24,24 @@ from pipeline.utils.errors import Terminated
 
 @pytest.fixture(autouse=True)
 def default_handlers():
-    """As in a terminal: under `nohup`, or in the background of a shell, signals are ignored."""
+    """As in a terminal: under `nohup`, or in the background of a shell, signals are
+    ignored.
+    """
     usual = {
         signal.SIGINT: signal.default_int_handler,
         **dict.fromkeys((signal.SIGHUP, signal.SIGTERM), signal.SIG_DFL),
     }
-    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    before = {
+        number: signal.signal(number, handler) for number, handler in usual.items()
+    }
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize(("text", "expected"), [("90s", 90), ("1h30min", 5400), ("1.5s", 1.5)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("90s", 90), ("1h30min", 5400), ("1.5s", 1.5)]
+)
 def test_durations_are_parsed(text, expected):
     assert parse_duration(text) == expected
 
@@ -68,7 +74,9 @@ def test_a_signal_outside_of_training_raises_at_once(number, raised):
 
 @pytest.mark.parametrize(("number", "raised"), SIGNALS)
 def test_an_error_caused_by_a_signal_does_not_hide_it(number, raised):
-    """Tracing fails in its own way when it is interrupted, and pybind11 loses the exception."""
+    """Tracing fails in its own way when it is interrupted, and pybind11 loses the
+    exception.
+    """
     with pytest.raises(raised), Stops().listening():
         with contextlib.suppress(raised):
             os.kill(os.getpid(), number)
@@ -111,9 +119,15 @@ def test_what_a_second_signal_does_is_restored_after_native_code():
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_handlers_that_native_code_replaces_are_installed_again(number):
-    """As TensorFlow does for SIGTERM when it creates the strategy of several workers."""
+    """As TensorFlow does for SIGTERM when it creates the strategy of
+    several workers.
+    """
     libc, given = ctypes.CDLL(None), Stops()
-    with given.listening(), contextlib.suppress(Terminated, KeyboardInterrupt), given.deferred():
+    with (
+        given.listening(),
+        contextlib.suppress(Terminated, KeyboardInterrupt),
+        given.deferred(),
+    ):
         with signals.keep_handlers():
             libc.signal(int(number), ctypes.c_void_p(signal.SIG_IGN))
         os.kill(os.getpid(), number)
@@ -140,7 +154,9 @@ def test_in_another_thread_no_handler_is_installed():
 
 
 def among(stops, answers):
-    """The reason of the first of several workers, the others answering with these numbers."""
+    """The reason of the first of several workers, the others answering with these
+    numbers.
+    """
     rest = iter(answers)
     return stops.reason(lambda own: (own + next(rest)) / 2)
 
@@ -154,7 +170,9 @@ def test_the_time_of_one_worker_is_up_for_all(monkeypatch):
     assert among(given, [1.0, 1.0]) == "another worker", "another worker has a signal"
     now[0] = 601.0
     assert among(given, [0.0, 0.0]) == "time"
-    assert among(given, [1.0, 1.0]) == "another worker", "its signal ends the run here, too"
+    assert among(given, [1.0, 1.0]) == "another worker", (
+        "its signal ends the run here, too"
+    )
 
 
 def test_a_signal_is_the_reason_even_if_the_time_is_up(monkeypatch):
@@ -170,7 +188,10 @@ def test_a_signal_is_the_reason_even_if_the_time_is_up(monkeypatch):
 def clock(monkeypatch):
     """A clock of the process that a test sets: a list of one number."""
     now = [0.0]
-    for module in ("pipeline.training.callbacks.time_budget", "pipeline.runtime.signals"):
+    for module in (
+        "pipeline.training.callbacks.time_budget",
+        "pipeline.runtime.signals",
+    ):
         monkeypatch.setattr(f"{module}.time.monotonic", lambda: now[0])
     return now
 
@@ -196,7 +217,11 @@ def context_of(stops, exports=False, last_step=100):
 def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
     now = clock(monkeypatch)
     given = SimpleNamespace(reserve=0.0, preparation=100.0)
-    for taken, export, expected in ((8.0, True, 11.0), (8.0, False, 5.0), (100.0, True, 35.0)):
+    for taken, export, expected in (
+        (8.0, True, 11.0),
+        (8.0, False, 5.0),
+        (100.0, True, 35.0),
+    ):
         given.preparation = taken
         TimeBudget(context_of(given, exports=export))
         assert given.reserve == expected
@@ -235,13 +260,17 @@ def test_a_longer_limit_continues_the_schedule(monkeypatch):
         now[0] += 0.5
         step.position += 10
         budget._pace()
-    assert rates[0] > 0.5 and rates[-1] < 0.05, "at 80 of 240 seconds a third of it is over"
+    assert rates[0] > 0.5 and rates[-1] < 0.05, (
+        "at 80 of 240 seconds a third of it is over"
+    )
     assert all(b < a + 1e-6 for a, b in itertools.pairwise(rates))
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(0.5, 100), (1.0, 55), (2.0, 30)])
 def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
-    """100 steps in 60 seconds, of which each takes `seconds`: from 1 to 0 in a straight line."""
+    """100 steps in 60 seconds, of which each takes `seconds`: from 1 to 0 in a straight
+    line.
+    """
     now, given = clock(monkeypatch), Stops("60s")
     rate = Adjusted(registry.load("schedules", "linear")(1.0, 100), paced=True)
     step = SimpleNamespace(position=0, update=rate)
@@ -249,7 +278,8 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     rates = []
     while given.left > 0 and step.position < 100:
         rates.append(float(rate(step.position)))
-        # The first call traces; later ones take 5 steps, of which the schedule is told afterwards.
+        # The first call traces; later ones take 5 steps, of which the schedule is told
+        # afterwards.
         count = 5 if rates[1:] else 1
         now[0] += 5.0 if count == 1 else seconds * count
         step.position += count
@@ -262,7 +292,9 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
 def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
     tmp_path, monkeypatch, capsys
 ):
-    """The clock stands still but for the third call of training, which takes an hour."""
+    """The clock stands still but for the third call of training, which
+    takes an hour.
+    """
     given = changes(runtime={"time_limit": "30m"})
     calls = [0]
 
@@ -273,11 +305,21 @@ def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
     with monkeypatch.context() as patch:
         patch.setattr(Stops, "left", property(left))
         run = fit("digits", run_directory=tmp_path, **given)
-    assert run.result["stopped"] == "time" and run.result["steps"] < 24 and run.test["examples"]
-    assert "--runtime.time-limit 30m; a longer limit continues" in capsys.readouterr().out
+    assert (
+        run.result["stopped"] == "time"
+        and run.result["steps"] < 24
+        and run.test["examples"]
+    )
+    assert (
+        "--runtime.time-limit 30m; a longer limit continues" in capsys.readouterr().out
+    )
     again = fit("digits", run_directory=tmp_path, **given)  # there would be time left
-    assert again.result == run.result and "nothing was trained" in capsys.readouterr().out
+    assert (
+        again.result == run.result and "nothing was trained" in capsys.readouterr().out
+    )
     given["runtime"]["time_limit"] = "2h"
     run = fit("digits", run_directory=tmp_path, **given)
     assert run.result["stopped"] is None and run.result["steps"] == 24
-    assert re.search(r"time +\d:\d\d of 2:00:00 used; a longer --run", capsys.readouterr().out)
+    assert re.search(
+        r"time +\d:\d\d of 2:00:00 used; a longer --run", capsys.readouterr().out
+    )

@@ -1,4 +1,6 @@
-"""A call that never comes back ends the process, and says where it hangs; slow work does not."""
+"""A call that never comes back ends the process, and says where it hangs; slow work
+does not.
+"""
 
 import pytest
 from conftest import REPOSITORY, run_python
@@ -23,7 +25,9 @@ def test_time_between_calls_is_not_counted(children):
     assert not (folder / "between_calls/hang.txt").exists()
 
 
-@pytest.mark.parametrize(("name", "place"), [("in_a_call", ""), ("in_the_data", "run/")])
+@pytest.mark.parametrize(
+    ("name", "place"), [("in_a_call", ""), ("in_the_data", "run/")]
+)
 def test_a_call_that_hangs_ends_the_process_with_its_stacks(children, name, place):
     codes, folder = children
     assert codes[name] == 6

@@ -70,10 +70,14 @@ def test_answers_match_those_of_tensorflow(pictures, wanted):
 def test_examples_are_classified_and_regressed(pictures, rows):
     got = pictures.classify([{"image/encoded": png(image)} for image in IMAGES])
     answer = pictures.predict(images=IMAGES)
-    assert [[label for label, _ in pairs] for pairs in got] == answer["top_labels"].tolist()
+    assert [[label for label, _ in pairs] for pairs in got] == answer[
+        "top_labels"
+    ].tolist()
     scores = np.array([[score for _, score in pairs] for pairs in got])
     np.testing.assert_allclose(scores, answer["top_scores"], rtol=2e-6)
-    got = rows.regress([{"features": [1, 2.0, 0.5]}, {"features": np.float32([0, -1, 2.25])}])
+    got = rows.regress(
+        [{"features": [1, 2.0, 0.5]}, {"features": np.float32([0, -1, 2.25])}]
+    )
     assert got.dtype == np.float32 and got.tolist() == [3.5, 1.25]
 
 
@@ -81,14 +85,18 @@ def test_metadata_describes_the_model(pictures):
     known = pictures.metadata()
     assert set(known) == {"serving_default", "image_bytes", "classify"}
     size, string = (None, SIDE, SIDE, 3), np.dtype(object)
-    assert known["serving_default"].inputs == {"images": Field(np.dtype(np.uint8), size)}
+    assert known["serving_default"].inputs == {
+        "images": Field(np.dtype(np.uint8), size)
+    }
     assert known["image_bytes"].inputs == {"image_bytes": Field(string, (None,))}
     assert known["serving_default"].outputs["top_labels"] == Field(string, (None, 5))
     assert str(known["serving_default"].inputs["images"]) == "uint8 [?, 4, 4, 3]"
 
 
 def test_errors_of_the_server_are_one_line_with_a_status(pictures):
-    with pytest.raises(ServingError, match="pictures.*: INVALID_ARGUMENT: .*[Ss]hape") as caught:
+    with pytest.raises(
+        ServingError, match="pictures.*: INVALID_ARGUMENT: .*[Ss]hape"
+    ) as caught:
         pictures.predict(images=IMAGES[:, :, :2])
     assert caught.value.status == "INVALID_ARGUMENT" and "\n" not in str(caught.value)
     with pytest.raises(ServingError) as caught:
@@ -103,20 +111,43 @@ SHARES = np.full((3, 6), 0.1, np.float32)
 @pytest.mark.parametrize(
     ("outputs", "message"),
     [
-        ({"probabilities": SHARES * np.nan}, "probabilities[0, 0] is nan, not a probability"),
-        ({"probabilities": SHARES - 5}, "probabilities[0, 0] is -4.9, not a probability"),
+        (
+            {"probabilities": SHARES * np.nan},
+            "probabilities[0, 0] is nan, not a probability",
+        ),
+        (
+            {"probabilities": SHARES - 5},
+            "probabilities[0, 0] is -4.9, not a probability",
+        ),
         ({"probabilities": SHARES[:, :5]}, "probabilities must be float32 "),
-        ({"top_scores": SHARES[:, :5] + 7}, "top_scores[0, 0] is 7.1, not a probability"),
-        ({"class": np.int32([6, 6, 6])}, "class[0] is 6, but another class is the most probable"),
-        ({"class": np.int32([-1, 0, 0])}, "class[0] is -1, but another class is the most"),
+        (
+            {"top_scores": SHARES[:, :5] + 7},
+            "top_scores[0, 0] is 7.1, not a probability",
+        ),
+        (
+            {"class": np.int32([6, 6, 6])},
+            "class[0] is 6, but another class is the most probable",
+        ),
+        (
+            {"class": np.int32([-1, 0, 0])},
+            "class[0] is -1, but another class is the most",
+        ),
         ({"class": np.float32([0, 1.5, 0])}, "class "),
-        ({"class": np.int32([0])}, "class must be int32 [?] for 3 examples; got int32 [1]"),
+        (
+            {"class": np.int32([0])},
+            "class must be int32 [?] for 3 examples; got int32 [1]",
+        ),
         ({"class": np.int32(0)}, "class must be int32 [?] for 3 examples"),
-        ({"label": np.array([b"six"] * 3, object)}, "label[0] is six, but top_labels begins with"),
+        (
+            {"label": np.array([b"six"] * 3, object)},
+            "label[0] is six, but top_labels begins with",
+        ),
         ({"label": None}, "the output label is missing"),
     ],
 )
-def test_a_reply_that_contradicts_itself_is_rejected(pictures, monkeypatch, outputs, message):
+def test_a_reply_that_contradicts_itself_is_rejected(
+    pictures, monkeypatch, outputs, message
+):
     real = Session.run
 
     def run(self, *arguments):
@@ -139,14 +170,21 @@ def test_other_implausible_replies_are_rejected(here, models, monkeypatch):
             lambda: rows.regress([{"features": [1.0, 2.0, 0.5]}]),
         ):
             with pytest.raises(
-                ServingError, match=r"(prediction|outputs)\[0\] is (inf|nan), not a finite"
+                ServingError,
+                match=r"(prediction|outputs)\[0\] is (inf|nan), not a finite",
             ):
                 call()
-        outputs |= {"classes": np.full((1, 5), b"a", object), "scores": np.float32([[7] * 5])}
-        with pytest.raises(ServingError, match=r"scores\[0, 0\] is 7.0, not a probability"):
+        outputs |= {
+            "classes": np.full((1, 5), b"a", object),
+            "scores": np.float32([[7] * 5]),
+        }
+        with pytest.raises(
+            ServingError, match=r"scores\[0, 0\] is 7.0, not a probability"
+        ):
             here.classify([{"image/encoded": b""}])
         with pytest.raises(
-            ServingError, match=r"classes must be .* for 2 examples; got string \[1, 5\]"
+            ServingError,
+            match=r"classes must be .* for 2 examples; got string \[1, 5\]",
         ):
             here.classify([{"image/encoded": b""}] * 2)
 
@@ -163,13 +201,37 @@ def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
 @pytest.mark.parametrize(
     ("signature", "inputs", "message"),
     [
-        ("serving_default", {"image": IMAGES}, "unknown input 'image'; did you mean 'images'"),
-        ("serving_default", {}, r"the input 'images' is missing; it is uint8 \[\?, 4, 4, 3\]"),
-        ("serving_default", {"images": IMAGES / 255}, "images must be uint8 .* got float64"),
-        ("serving_default", {"images": IMAGES.astype(int) + 1}, "values are out of range"),
+        (
+            "serving_default",
+            {"image": IMAGES},
+            "unknown input 'image'; did you mean 'images'",
+        ),
+        (
+            "serving_default",
+            {},
+            r"the input 'images' is missing; it is uint8 \[\?, 4, 4, 3\]",
+        ),
+        (
+            "serving_default",
+            {"images": IMAGES / 255},
+            "images must be uint8 .* got float64",
+        ),
+        (
+            "serving_default",
+            {"images": IMAGES.astype(int) + 1},
+            "values are out of range",
+        ),
         ("classify", {"inputs": [1]}, "inputs must be string"),
-        ("image_byte", {"image_bytes": [b""]}, "no signature 'image_byte'; did you mean 'image_b"),
-        ("image_bytes", {"image_bytes": [1]}, r"image_bytes must be string \[\?\]; got int"),
+        (
+            "image_byte",
+            {"image_bytes": [b""]},
+            "no signature 'image_byte'; did you mean 'image_b",
+        ),
+        (
+            "image_bytes",
+            {"image_bytes": [1]},
+            r"image_bytes must be string \[\?\]; got int",
+        ),
     ],
 )
 def test_wrong_requests_are_not_sent(here, signature, inputs, message):
@@ -193,13 +255,17 @@ def test_missing_models_and_versions(address, tmp_path):
             Client(f"{address}/nowhere")
         (tmp_path / "1").mkdir()
         (tmp_path / "1/saved_model.pb").write_bytes(b"\xff")
-        with pytest.raises(UsageError, match=r"pipeline\.verify .*1 lists what is wrong"):
+        with pytest.raises(
+            UsageError, match=r"pipeline\.verify .*1 lists what is wrong"
+        ):
             Client(tmp_path)
         return
     for part in ("nowhere", "rows/versions/1"):
         with (
             Client(f"{address}/{part}") as client,
-            pytest.raises(ServingError, match="NOT_FOUND: Servable not found for request"),
+            pytest.raises(
+                ServingError, match="NOT_FOUND: Servable not found for request"
+            ),
         ):
             client.metadata()
     for part in ("rows/versions/2/", "rows/labels/stable"):

@@ -1,4 +1,6 @@
-"""Files as inputs: which are found, how tables are read, and which examples are skipped."""
+"""Files as inputs: which are found, how tables are read, and which examples are
+skipped.
+"""
 
 import numpy as np
 import pytest
@@ -22,18 +24,28 @@ def test_words_stand_for_files_directories_and_patterns(workplace):
         (workplace / name).touch()
     (workplace / "elsewhere").mkdir()
     (workplace / "elsewhere/far.png").touch()
-    assert file_predictions.find(["g"], image_formats.SUFFIXES) == ["g/a.png", "g/sub/b.PNG"]
+    assert file_predictions.find(["g"], image_formats.SUFFIXES) == [
+        "g/a.png",
+        "g/sub/b.PNG",
+    ]
     for name in ("g/@eaDir/a.png", "g/sub/$RECYCLE.BIN/b.png", "g/__MACOSX/c.png"):
         (workplace / name).parent.mkdir(parents=True)
         (workplace / name).touch()
-    assert file_predictions.find(["g"], image_formats.SUFFIXES) == ["g/a.png", "g/sub/b.PNG"]
+    assert file_predictions.find(["g"], image_formats.SUFFIXES) == [
+        "g/a.png",
+        "g/sub/b.PNG",
+    ]
     assert file_predictions.find(["g/**/*.png"], image_formats.SUFFIXES) == ["g/a.png"]
     for word in ("g/@eaDir", "g/@eaDir/*.png"):
-        assert file_predictions.find([word], image_formats.SUFFIXES) == ["g/@eaDir/a.png"]
+        assert file_predictions.find([word], image_formats.SUFFIXES) == [
+            "g/@eaDir/a.png"
+        ]
     words = ("g/sub/**", "elsewhere/*.png", "gone.png")
     names = ["g/sub/b.PNG", "elsewhere/far.png", "gone.png"]
     assert file_predictions.find(words, image_formats.SUFFIXES) == names
-    errors = [item.error for item in file_predictions.images(["gone.png", "*.gone", "g"])]
+    errors = [
+        item.error for item in file_predictions.images(["gone.png", "*.gone", "g"])
+    ]
     assert errors == ["No such file or directory"] * 2 + ["Is a directory"]
 
 
@@ -53,7 +65,9 @@ def test_tables_that_cannot_be_read_are_reported(workplace):
     for name, raw in TABLES.items():
         (workplace / name).write_bytes(raw)
     names = [*TABLES, "flat.npy", "objects.npy"]
-    errors = {item.name["file"]: item.error for item in file_predictions.rows(names, WIDTH)}
+    errors = {
+        item.name["file"]: item.error for item in file_predictions.rows(names, WIDTH)
+    }
     assert errors.pop("word.csv") == "'x' is not a number"
     assert errors.pop("short.csv") == "it has 2 numbers, but the model takes 3"
     for name, error in errors.items():
@@ -70,9 +84,17 @@ NAMES = ["age", "bmi", "s 1"]
         ("age,bmi,s 1\n1,2,3", NAMES, [[1, 2, 3]]),
         ('"s 1", age , bmi\n1,2,3', NAMES, [[2, 3, 1]]),
         ("s 1,age,bmi\n1,2,3", None, [[1, 2, 3]]),
-        ("age,bmi,s1\n1,2,3", NAMES, "its header is 'age, bmi, s1', but the model takes 'age, b"),
+        (
+            "age,bmi,s1\n1,2,3",
+            NAMES,
+            "its header is 'age, bmi, s1', but the model takes 'age, b",
+        ),
         ("0,1\n1,0\n\n2,5", None, [[0, 1], [1, 0], [2, 5]]),
-        ("0,1,2,3\n5,6,7,8", None, [[5, 6, 7, 8]]),  # by pandas, for columns without names
+        (
+            "0,1,2,3\n5,6,7,8",
+            None,
+            [[5, 6, 7, 8]],
+        ),  # by pandas, for columns without names
     ],
 )
 def test_headers_order_the_columns_or_are_refused(workplace, text, columns, found):
@@ -90,11 +112,15 @@ def test_a_damaged_file_costs_few_requests(models, workplace):
     backend = serving.Backend(pictures=models / "pictures/1")
     names = [f"{index:02}.png" for index in range(32)]
     for index, name in enumerate(names):
-        (workplace / name).write_bytes(png(IMAGES[index % 9]) if index != 13 else b"damaged")
+        (workplace / name).write_bytes(
+            png(IMAGES[index % 9]) if index != 13 else b"damaged"
+        )
     with serving.rest(backend) as address, Client(f"{address}/pictures") as client:
         records = list(predict(client, [*names, "gone.png"]))
     assert [record["file"] for record in records] == [*names, "gone.png"]
-    errors = {record["file"]: record["error"] for record in records if "error" in record}
+    errors = {
+        record["file"]: record["error"] for record in records if "error" in record
+    }
     assert "JPEG, PNG, GIF, BMP or WebP" in errors.pop("13.png")
     assert errors == {"gone.png": "No such file or directory"}
     assert len(backend.requests) == 1 + 2 * 5, "it is found by halves"
@@ -103,7 +129,9 @@ def test_a_damaged_file_costs_few_requests(models, workplace):
 def test_rows_of_tables_are_predicted(models, workplace):
     (workplace / "a.csv").write_text("x,y,z\n1,2,3\n\n4,five,6\n0.1,0,-0e0\nnan,1,1\n")
     np.save("b.npy", np.array([[1, 2, 3], [4, 5, 6]]))
-    *records, refused = sorted(predict(Client(models / "rows"), ["."]), key=lambda r: r["row"])
+    *records, refused = sorted(
+        predict(Client(models / "rows"), ["."]), key=lambda r: r["row"]
+    )
     assert records == [
         {"file": "./a.csv", "row": 0, "prediction": 6.0},
         {"file": "./b.npy", "row": 0, "prediction": 6.0},
@@ -119,5 +147,7 @@ def test_a_model_that_takes_no_files_names_its_inputs(tmp_path):
 
     spec = {"x": tf.TensorSpec((None, 2, 2, 1), tf.uint8)}
     served_models.save(tmp_path / "1", serving_default=(lambda x: {"y": x}, spec))
-    with pytest.raises(UsageError, match=r"but x uint8 \[\?, 2, 2, 1\]; use pipeline\.Client"):
+    with pytest.raises(
+        UsageError, match=r"but x uint8 \[\?, 2, 2, 1\]; use pipeline\.Client"
+    ):
         predict(Client(tmp_path), ["a.png"])

@@ -29,11 +29,27 @@ def wanted(models):
 
 def test_images_are_answered_in_order(ask, models, pictures, wanted):
     ran = ask(models / "pictures", "data", "--batch-size", "4", "--top=3")
-    assert ran.code == 0 and [number(r) for r in ran.records] == [0, 2, 4, 6, 8, 1, 3, 5, 7]
+    assert ran.code == 0 and [number(r) for r in ran.records] == [
+        0,
+        2,
+        4,
+        6,
+        8,
+        1,
+        3,
+        5,
+        7,
+    ]
     for record in ran.records:
         index = number(record)
-        assert record["label"] == wanted["label"][index] == served_models.CLASSES[record["class"]]
-        assert [one["label"] for one in record["top"]] == wanted["top_labels"][index, :3].tolist()
+        assert (
+            record["label"]
+            == wanted["label"][index]
+            == served_models.CLASSES[record["class"]]
+        )
+        assert [one["label"] for one in record["top"]] == wanted["top_labels"][
+            index, :3
+        ].tolist()
         shares = [one["probability"] for one in record["top"]]
         np.testing.assert_allclose(shares, wanted["top_scores"][index, :3], rtol=1e-6)
         assert shares[0] == record["probability"]
@@ -44,25 +60,49 @@ def test_images_are_answered_in_order(ask, models, pictures, wanted):
 def test_a_server_gives_the_same_answers(ask, models, pictures, form):
     (pictures / "a/broken.png").write_bytes(b"none")
     here = ask(models / "pictures", "data")
-    with getattr(serving, form)(serving.Backend(pictures=models / "pictures/1")) as address:
+    with getattr(serving, form)(
+        serving.Backend(pictures=models / "pictures/1")
+    ) as address:
         there = ask(f"{address}/pictures", "data")
     assert there.code == here.code == 1 and len(there.records) == 9
     for one, other in zip(there.records, here.records, strict=True):
-        assert one == {**other, "probability": pytest.approx(other["probability"], rel=1e-5)}
+        assert one == {
+            **other,
+            "probability": pytest.approx(other["probability"], rel=1e-5),
+        }
     assert there.said.splitlines()[0] == here.said.splitlines()[0]
     assert ", 1 skipped" in there.said
 
 
 def test_names_are_read_from_stdin(ask, models, pictures, monkeypatch):
     names = [os.fsencode(path) for path in sorted((pictures / "a").iterdir())]
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\0".join([*names, b""]))))
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\0".join([*names, b""])))
+    )
     ran = ask(models / "pictures", "-", "data/b")
-    assert ran.code == 0 and [number(r) for r in ran.records] == [0, 2, 4, 6, 8, 1, 3, 5, 7]
+    assert ran.code == 0 and [number(r) for r in ran.records] == [
+        0,
+        2,
+        4,
+        6,
+        8,
+        1,
+        3,
+        5,
+        7,
+    ]
 
 
 def test_names_may_contain_anything(workplace, models):
     """In a process without Python TensorFlow, whose stdout is not UTF-8."""
-    names = [b"\xff.png", b"new\nline.png", b'"a",b.png', b"[1].png", b"./-.png", "ü.png".encode()]
+    names = [
+        b"\xff.png",
+        b"new\nline.png",
+        b'"a",b.png',
+        b"[1].png",
+        b"./-.png",
+        "ü.png".encode(),
+    ]
     for name in names:
         (workplace / os.fsdecode(name)).write_bytes(png(IMAGES[0]))
     script = f"""if True:
@@ -130,15 +170,30 @@ def test_a_signal_keeps_the_answers_so_far(models, pictures):
     ("words", "message"),
     [
         ([], "MODEL FILES takes a directory such as saved_models/digits"),
-        (["{models}/pictures", "data", "--form", "csv"], "unknown option '--form'; did you mean"),
-        (["{models}/pictures", "data", "--format", "xml"], "--format must be .*jsonl.*csv"),
+        (
+            ["{models}/pictures", "data", "--form", "csv"],
+            "unknown option '--form'; did you mean",
+        ),
+        (
+            ["{models}/pictures", "data", "--format", "xml"],
+            "--format must be .*jsonl.*csv",
+        ),
         (["{models}/pictures", "data", "--top", "0"], "--top must be .*1"),
-        (["{models}/pictures", "data", "--top", "6"], "--top must be at most 5, the classes that"),
+        (
+            ["{models}/pictures", "data", "--top", "6"],
+            "--top must be at most 5, the classes that",
+        ),
         (["{models}/pictures", "data", "--output", "data"], "--output must be a file"),
-        (["{models}/pictures", "data", "--output", "data/a/bild ü0.png"], "is one of the input"),
+        (
+            ["{models}/pictures", "data", "--output", "data/a/bild ü0.png"],
+            "is one of the input",
+        ),
         (["nowhere", "data"], "'nowhere' is not a directory or address"),
         (["data", "data"], "contains no versions"),
-        (["{models}/rows", "data"], r"data contains no files; .*rows takes \*.csv, \*.npy"),
+        (
+            ["{models}/rows", "data"],
+            r"data contains no files; .*rows takes \*.csv, \*.npy",
+        ),
     ],
 )
 def test_wrong_words_are_one_line(ask, models, pictures, monkeypatch, words, message):

@@ -1,4 +1,6 @@
-"""The version repository: numbers, the quality gate, pruning, and publishers that are killed."""
+"""The version repository: numbers, the quality gate, pruning, and publishers that are
+killed.
+"""
 
 import multiprocessing
 import random
@@ -32,13 +34,19 @@ def finished(model, accuracy=None, split="test", by="accuracy", **manifest):
     (folder / "assets.extra").mkdir()
     for name in ("saved_model.pb", "assets.extra/golden.npz"):
         (folder / name).write_text("content")
-    version_manifest.write(folder, {"judged": split, "metrics": {by: accuracy}, **manifest})
+    version_manifest.write(
+        folder, {"judged": split, "metrics": {by: accuracy}, **manifest}
+    )
     return folder
 
 
-def published(model, accuracy=None, metric=ACCURACY, tolerance=None, keep=None, **manifest):
+def published(
+    model, accuracy=None, metric=ACCURACY, tolerance=None, keep=None, **manifest
+):
     folder = finished(model, accuracy, by=metric[0], **manifest)
-    return repository.publish(folder, model, Export(tolerance=tolerance, keep=keep), metric)
+    return repository.publish(
+        folder, model, Export(tolerance=tolerance, keep=keep), metric
+    )
 
 
 def numbers(model):
@@ -53,7 +61,9 @@ def test_a_number_is_never_used_twice(model):
     assert published(model).directory.name == "10"
     (model / ".published").unlink()
     version = published(model).directory
-    assert version.name == "11" and version.stat().st_mode & 0o777 == 0o755, "servers can read it"
+    assert version.name == "11" and version.stat().st_mode & 0o777 == 0o755, (
+        "servers can read it"
+    )
     (model / ".published").write_text(str(2**63 - 2))
     with pytest.raises(UsageError, match="no version number left"):
         published(model)
@@ -101,7 +111,9 @@ def test_the_pinned_version_is_live_or_else_the_newest(model):
     assert repository.live(model) == model / "1"
     shutil.rmtree(model / "1")
     assert repository.live(model) is None, "a server loads nothing"
-    with pytest.raises(UsageError, match="pins version 1, which does not exist; .*--unpin"):
+    with pytest.raises(
+        UsageError, match="pins version 1, which does not exist; .*--unpin"
+    ):
         local.Local(model)
 
 
@@ -134,7 +146,9 @@ def test_the_gate_compares_with_the_served_version_on_the_same_split_and_classes
     assert published(model, 0.6, tolerance=0.1).directory.name == "3"
     assert published(model, 1.0, split="validation", tolerance=0.1).refused
     outcome = published(model, 0.6, class_names=["dog", "cat"], tolerance=0.1)
-    assert outcome.quality == "its classes differ from those of version 1, which is served"
+    assert (
+        outcome.quality == "its classes differ from those of version 1, which is served"
+    )
 
 
 def answers_as_exported(version):
@@ -149,8 +163,12 @@ def answers_as_exported(version):
 
 
 @pytest.mark.parametrize("kills", [24, pytest.param(1000, marks=pytest.mark.long)])
-def test_no_incomplete_version_is_visible_whenever_publishers_are_killed(model, swift, kills):
-    """What a kill leaves at some file operation is what a server sees at that moment."""
+def test_no_incomplete_version_is_visible_whenever_publishers_are_killed(
+    model, swift, kills
+):
+    """What a kill leaves at some file operation is what a server sees at
+    that moment.
+    """
     context = multiprocessing.get_context("forkserver")
     chance, seen, killed = random.Random(0), {}, 0
     while killed < kills:
@@ -170,5 +188,7 @@ def test_no_incomplete_version_is_visible_whenever_publishers_are_killed(model, 
     process.start()
     process.join()
     assert process.exitcode == 0
-    assert [path.name for path in model.iterdir() if temp_files.is_ours(path.name)] == []
+    assert [
+        path.name for path in model.iterdir() if temp_files.is_ours(path.name)
+    ] == []
     assert len(numbers(model)) == 3 and len(seen) > kills / 2

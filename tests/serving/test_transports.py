@@ -1,4 +1,6 @@
-"""What is sent over the network: the documented JSON, slow and foreign servers, proxies."""
+"""What is sent over the network: the documented JSON, slow and foreign servers,
+proxies.
+"""
 
 import base64
 import contextlib
@@ -31,7 +33,9 @@ def closed():
 
 @contextlib.contextmanager
 def replying(*replies):
-    """Address of a model behind a server that sends these (status, body, headers) in turn."""
+    """Address of a model behind a server that sends these (status, body, headers) in
+    turn.
+    """
     rest_of = iter(replies)
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -69,7 +73,9 @@ def dribbling(first, again):
             server.shutdown()
 
 
-@pytest.mark.parametrize("form", ["http://127.0.0.1:{}/v1/models/m", "grpc://127.0.0.1:{}/m"])
+@pytest.mark.parametrize(
+    "form", ["http://127.0.0.1:{}/v1/models/m", "grpc://127.0.0.1:{}/m"]
+)
 def test_a_missing_server_differs_from_a_slow_one(closed, form):
     with (
         Client(form.format(closed)) as client,
@@ -112,8 +118,18 @@ def test_the_timeout_is_that_of_the_whole_reply(head, again):
         (502, b"<html>\nproxy", {}, "UNAVAILABLE: HTTP 502 Bad Gateway"),
         (404, b"", {}, "NOT_FOUND: HTTP 404 Not Found"),
         (400, b'{"error": "one\\n\\t [[two]]"}', {}, "INVALID_ARGUMENT: one$"),
-        (301, b"", {"Location": "https://models.test{}/"}, "redirects to https://models.test/v1/m"),
-        (302, b"", {"Location": "/login"}, "redirects to http://127.*/login; use the address of a"),
+        (
+            301,
+            b"",
+            {"Location": "https://models.test{}/"},
+            "redirects to https://models.test/v1/m",
+        ),
+        (
+            302,
+            b"",
+            {"Location": "/login"},
+            "redirects to http://127.*/login; use the address of a",
+        ),
         (503, b'{"error": "loading"}', {"Retry-After": "60"}, "UNAVAILABLE: loading"),
     ],
 )
@@ -130,7 +146,12 @@ def test_replies_of_other_programs_are_one_line(code, body, headers, message):
 def test_a_busy_server_is_asked_again(monkeypatch):
     slept = []
     monkeypatch.setattr(rest.time, "sleep", slept.append)
-    replies = [(503, b"", {}), (429, b"", {"Retry-After": "3"}), (503, b"", {}), (200, LOADED, {})]
+    replies = [
+        (503, b"", {}),
+        (429, b"", {"Retry-After": "3"}),
+        (503, b"", {}),
+        (200, LOADED, {}),
+    ]
     with replying(*replies) as address, Client(address) as client:
         assert client.metadata() == {}
     assert slept == [0.1, 3, 0.2]
@@ -140,7 +161,9 @@ def test_connections_are_kept_open(models):
     backend, connected = serving.Backend(rows=models / "rows/2"), []
     real = serving._Rest.setup
     with pytest.MonkeyPatch.context() as patch, serving.rest(backend) as address:
-        patch.setattr(serving._Rest, "setup", lambda self: (connected.append(1), real(self)))
+        patch.setattr(
+            serving._Rest, "setup", lambda self: (connected.append(1), real(self))
+        )
         with Client(f"{address}/rows") as client:
             for _ in range(3):
                 client.predict(features=[[1, 2, 3]])
@@ -169,8 +192,9 @@ def test_arrays_are_written_as_documented():
         "signal": np.int32([[1, 2], [3, 4]]),
         "x": np.float32([1, 0.5, np.inf]),
     }
-    assert json.dumps(inputs, default=rest.encoded) == (
-        '{"tag": [[{"b64": "Zm9v"}], [{"b64": "aW1hZ2UgYnl0ZXM="}]], '
+    assert (
+        json.dumps(inputs, default=rest.encoded)
+        == '{"tag": [[{"b64": "Zm9v"}], [{"b64": "aW1hZ2UgYnl0ZXM="}]], '
         '"signal": [[1, 2], [3, 4]], "x": [1.0, 0.5, Infinity]}'
     )
 

@@ -9,7 +9,9 @@ from pipeline.contracts import Info, Source
 
 
 class Counting(Source):
-    """`count` images of 2x2 pixels whose first pixel is their position; three classes."""
+    """`count` images of 2x2 pixels whose first pixel is their position;
+    three classes.
+    """
 
     def __init__(self, count, splits=("train",), label=lambda i: i % 3):
         self.info = Info(
@@ -28,7 +30,11 @@ class Counting(Source):
 
         def example(i):
             image = tf.fill((2, 2, 1), tf.cast(i % 251, tf.uint8))
-            return {"id": i + first, "image": image, "label": tf.cast(self._label(i), tf.int64)}
+            return {
+                "id": i + first,
+                "image": image,
+                "label": tf.cast(self._label(i), tf.int64),
+            }
 
         return example
 

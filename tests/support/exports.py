@@ -1,7 +1,7 @@
 """Versions of a small classifier, made without the export of the package.
 
-The parts between a request and its answer can be replaced: then the stored answers, which are those
-of the correct parts, must reveal it.
+The parts between a request and its answer can be replaced: then the stored answers,
+which are those of the correct parts, must reveal it.
 """
 
 import dataclasses
@@ -28,7 +28,9 @@ SIZES = (1, 8)  # of the warm-up requests
 
 
 class Network(tf.Module):
-    """Convolution, batch normalisation, dropout, dense: (batch, 8, 8, 3) to logits (batch, 4)."""
+    """Convolution, batch normalisation, dropout, dense: (batch, 8, 8, 3) to logits
+    (batch, 4).
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,10 +43,16 @@ class Network(tf.Module):
         self.variance = tf.Variable(chance.uniform(0.5, 2, 6), dtype=tf.float32)
         self.dense, self.bias = some(SIDE * SIDE * 6, len(CLASSES)), some(len(CLASSES))
 
-    def __call__(self, x, *, dropout=False, statistics=False, dtype=tf.float32, share=1.0):
-        maps = tf.nn.conv2d(tf.cast(x, dtype), tf.cast(self.kernel * share, dtype), 1, "SAME")
+    def __call__(
+        self, x, *, dropout=False, statistics=False, dtype=tf.float32, share=1.0
+    ):
+        maps = tf.nn.conv2d(
+            tf.cast(x, dtype), tf.cast(self.kernel * share, dtype), 1, "SAME"
+        )
         maps = tf.cast(maps, tf.float32)
-        moments = tf.nn.moments(maps, [0, 1, 2]) if statistics else (self.mean, self.variance)
+        moments = (
+            tf.nn.moments(maps, [0, 1, 2]) if statistics else (self.mean, self.variance)
+        )
         maps = tf.nn.relu(tf.nn.batch_normalization(maps, *moments, None, None, 1e-3))
         maps = tf.nn.dropout(maps, 0.5) if dropout else maps
         flat = tf.cast(tf.reshape(maps, (-1, SIDE * SIDE * 6)), dtype)
@@ -72,7 +80,9 @@ class Parts:
     """The functions between a request and its answer."""
 
     network: Callable[[tf.Tensor], tf.Tensor]
-    decode: Callable[[tf.Tensor], tf.Tensor] = lambda contents: image_decoding.pixels(contents, 3)
+    decode: Callable[[tf.Tensor], tf.Tensor] = lambda contents: image_decoding.pixels(
+        contents, 3
+    )
     resize: Callable[[tf.Tensor], tf.Tensor] = lambda image: tf.clip_by_value(
         tf.round(tf.image.resize(image, (SIDE, SIDE), antialias=True)), 0, 255
     )
@@ -83,7 +93,9 @@ class Parts:
 
     def pixels(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         images = tf.ensure_shape(images, (None, SIDE, SIDE, 3))
-        with tf.control_dependencies([tf.debugging.Assert(tf.shape(images)[0] > 0, ["empty"])]):
+        with tf.control_dependencies(
+            [tf.debugging.Assert(tf.shape(images)[0] > 0, ["empty"])]
+        ):
             images = tf.identity(images)
         return self.answer(self.network(self.prepare(images)))
 
@@ -130,9 +142,14 @@ def requests(count: int = 10) -> dict[str, dict[str, Any]]:
 
 
 def write(
-    directory: Path, served: dict[str, tuple[str, Parts]], honest: Parts, warm: bool = True
+    directory: Path,
+    served: dict[str, tuple[str, Parts]],
+    honest: Parts,
+    warm: bool = True,
 ) -> None:
-    """A version with signatures name -> (kind, parts), and golden answers of the honest parts."""
+    """A version with signatures name -> (kind, parts), and golden answers of the honest
+    parts.
+    """
     asked, answers, golden, signatures = requests(), {}, {}, {}
     module = tf.Module()
     module.network = honest.network
@@ -157,7 +174,11 @@ def write(
 def honest_version(directory: Path) -> None:
     """A correct version with every signature."""
     parts = Parts(Network())
-    kinds = {"serving_default": "pixels", "image_bytes": "image_bytes", "classify": "classify"}
+    kinds = {
+        "serving_default": "pixels",
+        "image_bytes": "image_bytes",
+        "classify": "classify",
+    }
     write(directory, {name: (kind, parts) for name, kind in kinds.items()}, parts)
 
 
@@ -206,5 +227,7 @@ class Server:
         self.answer, self.signatures, self.asked = answer, dict.fromkeys(signatures), []
 
     def run(self, signature, inputs):
-        self.asked.append((signature, {name: np.shape(v) for name, v in inputs.items()}))
+        self.asked.append(
+            (signature, {name: np.shape(v) for name, v in inputs.items()})
+        )
         return self.answer(**inputs)

@@ -1,9 +1,11 @@
-"""Python processes that start with TensorFlow imported: forked from one that has only imported it.
+"""Python processes that start with TensorFlow imported: forked from one that has only
+imported it.
 
-A cold start with TensorFlow takes 4 to 9 seconds, a fork 0.1. `Process(...)` is used like
-`subprocess.Popen`: the child has its own arguments, directory, environment, streams and exit code,
-and takes signals. As a program, this file is the server: it imports what a run imports and forks
-once per request. It runs no operation, because that would start threads, which a fork loses.
+A cold start with TensorFlow takes 4 to 9 seconds, a fork 0.1. `Process(...)` is used
+like `subprocess.Popen`: the child has its own arguments, directory, environment,
+streams and exit code, and takes signals. As a program, this file is the server: it
+imports what a run imports and forks once per request. It runs no operation, because
+that would start threads, which a fork loses.
 """
 
 import atexit
@@ -27,7 +29,12 @@ from typing import IO, Self
 REPOSITORY = Path(__file__).parents[2]
 _LARGEST_REQUEST = 2**20
 # What a run imports late, besides the modules of the package.
-_LATE = ("sklearn.datasets", "scipy.stats", "matplotlib.backends.backend_agg", "threadpoolctl")
+_LATE = (
+    "sklearn.datasets",
+    "scipy.stats",
+    "matplotlib.backends.backend_agg",
+    "threadpoolctl",
+)
 
 
 class Process:
@@ -55,7 +62,9 @@ class Process:
         self._status, theirs = socket.socketpair()
         with open(os.devnull, "r+b") as null, theirs:
             files = [(stream or null).fileno() for stream in (None, stdout, stderr)]
-            socket.send_fds(_server(), [json.dumps(request).encode()], [*files, theirs.fileno()])
+            socket.send_fds(
+                _server(), [json.dumps(request).encode()], [*files, theirs.fileno()]
+            )
         self.pid = self._number()
 
     def __enter__(self) -> Self:
@@ -99,7 +108,10 @@ class Process:
 
 
 def run(
-    *words: object, cwd: Path | str, env: Mapping[str, str] | None = None, timeout: float = 300
+    *words: object,
+    cwd: Path | str,
+    env: Mapping[str, str] | None = None,
+    timeout: float = 300,
 ) -> subprocess.CompletedProcess:
     """As `subprocess.run([sys.executable, *words], capture_output=True, text=True)`."""
     with tempfile.TemporaryFile() as stdout, tempfile.TemporaryFile() as stderr:
@@ -121,7 +133,11 @@ def _server() -> socket.socket:
         server = subprocess.Popen(
             [sys.executable, __file__, str(theirs.fileno())],
             cwd="/",
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "TF_CPP_MIN_LOG_LEVEL": "2"},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(REPOSITORY),
+                "TF_CPP_MIN_LOG_LEVEL": "2",
+            },
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -146,7 +162,9 @@ def _import_all() -> None:
 
 def _serve(requests: socket.socket) -> list[str]:
     """Returns in each child, with its arguments."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the tests reaches the server, too
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C at the tests reaches the server, too
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
     while True:
         message, files, _, _ = socket.recv_fds(requests, _LARGEST_REQUEST, 4)
@@ -175,7 +193,9 @@ def _serve(requests: socket.socket) -> list[str]:
     os.environ.update(environment)
     _open_streams(1 if "PYTHONUNBUFFERED" in environment else -1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.write(status, os.getpid().to_bytes(8, "little"))  # from now on it may get signals
+    os.write(
+        status, os.getpid().to_bytes(8, "little")
+    )  # from now on it may get signals
     os.close(status)
     return words
 
@@ -194,7 +214,9 @@ def _run(words: list[str]) -> None:
         sys.path[0] = os.getcwd()
         sys.argv = words[1:]
         if not hasattr(sys.modules.get(words[1]), "__path__"):
-            sys.modules.pop(words[1], None)  # it runs as `__main__`, and was not imported yet
+            sys.modules.pop(
+                words[1], None
+            )  # it runs as `__main__`, and was not imported yet
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     elif words[0] == "-c":
         sys.path[0] = ""

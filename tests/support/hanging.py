@@ -1,4 +1,6 @@
-"""Children of one process that has imported TensorFlow and done nothing: which of them hang."""
+"""Children of one process that has imported TensorFlow and done nothing: which of them
+hang.
+"""
 
 import os
 import sys
@@ -52,7 +54,9 @@ def in_the_data(folder, precision="float32", arithmetic=(None, "none")):
 
         def wait(ticket, number):
             at = ticket["_place"]
-            held = tf.cond(number < 12, lambda: at, lambda: tf.py_function(stuck, [at], tf.int64))
+            held = tf.cond(
+                number < 12, lambda: at, lambda: tf.py_function(stuck, [at], tf.int64)
+            )
             return {**ticket, "_place": tf.ensure_shape(held, at.shape)}
 
         return dataclasses.replace(batches, tickets=tickets)
@@ -61,7 +65,12 @@ def in_the_data(folder, precision="float32", arithmetic=(None, "none")):
     fit(
         "regression_linear",
         run_directory=folder / "run",
-        train={"epochs": 3, "batch_size": 32, "steps_per_call": 1, "engine": "gradient_tape"},
+        train={
+            "epochs": 3,
+            "batch_size": 32,
+            "steps_per_call": 1,
+            "engine": "gradient_tape",
+        },
         runtime={"hang_timeout": 6.0, "precision": precision},  # the first call traces
         export={"enabled": False},
         log={"tensorboard": False},
@@ -69,7 +78,9 @@ def in_the_data(folder, precision="float32", arithmetic=(None, "none")):
 
 
 def in_the_trial(folder):
-    """The same, in the steps that choose the precision, before there is a folder of the run."""
+    """The same, in the steps that choose the precision, before there is a folder of the
+    run.
+    """
     in_the_data(folder, "auto", ("mixed_bfloat16", "a trial"))
 
 

@@ -15,7 +15,9 @@ STEPS, BATCH_SIZE = 4, 8
 
 
 def network(x):
-    """A small network with every kind of state: dropout in a nested model, normalization."""
+    """A small network with every kind of state: dropout in a nested model,
+    normalization.
+    """
     x = keras.layers.Conv2D(4, 3, strides=2)(x)
     x = keras.layers.BatchNormalization()(x)
     x = keras.layers.Flatten()(keras.layers.ReLU()(x))
@@ -28,7 +30,9 @@ def main():
         model={"name": "tests.support.parity_cases.network"},
         train={"label_smoothing": 0.1, "ema": 0.9, "schedule": "cosine", "patience": 2},
     )
-    environment.start(digits.changed(runtime={"precision": "float32", "replicas": 2}).runtime)
+    environment.start(
+        digits.changed(runtime={"precision": "float32", "replicas": 2}).runtime
+    )
 
     def measure(recipe, case):
         (result,) = parity.run(recipe, [case], STEPS, BATCH_SIZE)

@@ -1,4 +1,6 @@
-"""What several test files augment: a batch of random pictures, and the operations by name."""
+"""What several test files augment: a batch of random pictures, and the operations by
+name.
+"""
 
 import numpy as np
 import tensorflow as tf
@@ -6,15 +8,24 @@ import tensorflow as tf
 from pipeline.config import registry
 from pipeline.data import seeds
 
-OPERATIONS = {name: registry.load("augment", name) for name in registry.names("augment")}
+OPERATIONS = {
+    name: registry.load("augment", name) for name in registry.names("augment")
+}
 
 
 def batch_of(count=64, shape=(9, 7, 3), dtype=np.uint8):
-    """Random images, floats from 0 to 1, of examples 500, 501, ... in epoch 3; their seeds."""
+    """Random images, floats from 0 to 1, of examples 500, 501, ... in epoch 3; their
+    seeds.
+    """
     levels = np.random.default_rng(0).integers(1, 256, (count, *shape))
     images = (levels / (1 if dtype == np.uint8 else 255)).astype(dtype)
     ids = tf.range(500, 500 + count, dtype=tf.int64)
     epoch = tf.fill([count], tf.constant(3, tf.int64))
     own = seeds.example_seeds(1, epoch, ids)
-    batch = {"image": tf.constant(images), "label": tf.range(count) % 10, "id": ids, "epoch": epoch}
+    batch = {
+        "image": tf.constant(images),
+        "label": tf.range(count) % 10,
+        "id": ids,
+        "epoch": epoch,
+    }
     return {**batch, "lasting_seed": seeds.fold(own, 99)}, own

@@ -1,4 +1,6 @@
-"""Runs of linear regression in which something is not finite: a row, a loss, soon the weights."""
+"""Runs of linear regression in which something is not finite: a row, a loss, soon the
+weights.
+"""
 
 import dataclasses
 import json
@@ -13,7 +15,12 @@ from pipeline.utils.errors import Diverged
 KINDS = ("features", "loss", "rate")
 CHANGES = {
     "data": {"test": 0.1},
-    "train": {"epochs": 3, "batch_size": 16, "learning_rate": 0.01, "steps_per_call": 8},
+    "train": {
+        "epochs": 3,
+        "batch_size": 16,
+        "learning_rate": 0.01,
+        "steps_per_call": 8,
+    },
     "export": {"enabled": False},
     "log": {"progress": False, "tensorboard": False},
 }
@@ -21,7 +28,10 @@ CHANGES = {
 
 def settings(**changes):
     """The options of `fit`: `CHANGES`, and these over them, section by section."""
-    return {**CHANGES, **{s: {**CHANGES.get(s, {}), **options} for s, options in changes.items()}}
+    return {
+        **CHANGES,
+        **{s: {**CHANGES.get(s, {}), **options} for s, options in changes.items()},
+    }
 
 
 def spoil(store, row, field, value):
@@ -32,10 +42,11 @@ def spoil(store, row, field, value):
 
 
 def injected(patch, folder, kind, engine, generator, **train):
-    """One run with a fault at a random place: (what is wrong with it, or None; its folder).
+    """One run with a fault at a random place: (what is wrong with it, or None; its
+    folder).
 
-    A row's features are NaN or infinite; or a finite target's squared error overflows; or the
-    learning rate is 1e6.
+    A row's features are NaN or infinite; or a finite target's squared error overflows;
+    or the learning rate is 1e6.
     """
     load, seen = dataset.load, {}
 
@@ -74,19 +85,28 @@ def _unsound(folder):
 
 
 def _unnamed(folder, kind, seen):
-    lines = [json.loads(line) for line in (folder / "bad_steps.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (folder / "bad_steps.jsonl").read_text().splitlines()
+    ]
     if kind != "rate":
         wanted = ([seen["id"]], [f"example {seen['id']}"])
         wrong = [line for line in lines if (line["ids"], line["files"]) != wanted]
         # Each epoch sees all rows but those of the remainder.
-        return f"named {wrong}, not {wanted}" if wrong or not 1 <= len(lines) <= 3 else None
+        return (
+            f"named {wrong}, not {wanted}"
+            if wrong or not 1 <= len(lines) <= 3
+            else None
+        )
     options = dataclasses.replace(_train_options(), epochs=3, batch_size=16)
     batches = batching.training(seen["split"], options, 0)
     for line in lines[:3]:
         (ticket,) = batches.tickets(line["step"] - 1).take(1)
         ids = batches.materialize(ticket)["id"].numpy().tolist()
         if not line["ids"] or not set(line["ids"]) <= set(ids):
-            return f"step {line['step']}: named {line['ids']}, which are not its examples"
+            return (
+                f"step {line['step']}: named {line['ids']}, which are not its examples"
+            )
     return None if lines else "nothing was named"
 
 

@@ -19,7 +19,8 @@ def publish(source, model, kill_at):
     Args:
         source: The export.
         model: The directory of the versions.
-        kill_at: Index of the file operation before which the process is killed; 0 for none.
+        kill_at: Index of the file operation before which the process is killed; 0 for
+            none.
     """
     signal.alarm(_TIMEOUT)
     _kill_at(str(model), kill_at)
@@ -38,7 +39,10 @@ def _kill_at(model, at):
     def hook(event, arguments):
         nonlocal count
         if event in _EVENTS and isinstance(arguments[0], str | os.PathLike):
-            inside = os.fspath(arguments[0]).startswith(model) or event in ("os.remove", "os.rmdir")
+            inside = os.fspath(arguments[0]).startswith(model) or event in (
+                "os.remove",
+                "os.rmdir",
+            )
             count += inside
             if count == at:
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,6 @@
-"""Processes that start together: a forkserver without TensorFlow forks them in milliseconds."""
+"""Processes that start together: a forkserver without TensorFlow forks them in
+milliseconds.
+"""
 
 import multiprocessing
 import os
@@ -16,11 +18,15 @@ _TIMEOUT = 60  # seconds after which a hanging race ends
 def race(count, attempt, folder, killed=False):
     """Results of `attempt(folder, done)` in `count` processes, by process id.
 
-    An attempt calls `done(result)`, which returns once all attempts have a result. Then the
-    processes end, or are killed.
+    An attempt calls `done(result)`, which returns once all attempts have a result. Then
+    the processes end, or are killed.
     """
     context = multiprocessing.get_context("forkserver")
-    barrier, results, stay = context.Barrier(count), context.SimpleQueue(), context.Event()
+    barrier, results, stay = (
+        context.Barrier(count),
+        context.SimpleQueue(),
+        context.Event(),
+    )
     arguments = (attempt, folder, barrier, results, stay)
     processes = [context.Process(target=_attempt, args=arguments) for _ in range(count)]
     for process in processes:

@@ -8,7 +8,11 @@ from pipeline.training.checkpoints import Checkpoints
 
 def small_model(units=3):
     keras.utils.set_random_seed(1)
-    layers = [keras.layers.Dense(units), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
+    layers = [
+        keras.layers.Dense(units),
+        keras.layers.Dropout(0.5),
+        keras.layers.Dense(2),
+    ]
     model = keras.Sequential([keras.Input((4,)), *layers])
     model.compile("adam", "mse")
     model.optimizer.build(model.trainable_variables)

@@ -21,7 +21,9 @@ def png(pixels):
 
 def classifier(directory):
     """Writes an image classifier, with signatures for pixels, files and examples."""
-    weight = tf.constant(np.random.default_rng(0).normal(size=(SIDE * SIDE * 3, 6)), tf.float32)
+    weight = tf.constant(
+        np.random.default_rng(0).normal(size=(SIDE * SIDE * 3, 6)), tf.float32
+    )
     names = tf.constant(CLASSES)
 
     def answer(images):
@@ -53,14 +55,19 @@ def classifier(directory):
     strings = tf.TensorSpec((None,), tf.string)
     save(
         directory,
-        serving_default=(answer, {"images": tf.TensorSpec((None, SIDE, SIDE, 3), tf.uint8)}),
+        serving_default=(
+            answer,
+            {"images": tf.TensorSpec((None, SIDE, SIDE, 3), tf.uint8)},
+        ),
         image_bytes=(encoded, {"image_bytes": strings}),
         classify=(classify, {"inputs": strings}),
     )
 
 
 def regressor(directory):
-    """Writes a model that adds its three features and refuses those that are not finite."""
+    """Writes a model that adds its three features and refuses those that are not
+    finite.
+    """
 
     def total(features):
         features = tf.ensure_shape(features, (None, WIDTH))
@@ -81,8 +88,13 @@ def regressor(directory):
 
 def save(directory, **signatures):
     traced = {
-        name: tf.function(function, autograph=False).get_concrete_function(
-            **{key: tf.TensorSpec(spec.shape, spec.dtype, key) for key, spec in specs.items()}
+        name: (
+            tf.function(function, autograph=False).get_concrete_function(
+                **{
+                    key: tf.TensorSpec(spec.shape, spec.dtype, key)
+                    for key, spec in specs.items()
+                }
+            )
         )
         for name, (function, specs) in signatures.items()
     }

@@ -1,7 +1,9 @@
-"""Stand-ins for TensorFlow Serving: its REST and gRPC interfaces, in front of its C++ session.
+"""Stand-ins for TensorFlow Serving: its REST and gRPC interfaces, in front of its C++
+session.
 
-They share no code with the client: JSON by the rules of tensorflow_serving/util/json_tensor.cc,
-tensors by TensorFlow's functions, gRPC by the official servicers.
+They share no code with the client: JSON by the rules of
+tensorflow_serving/util/json_tensor.cc, tensors by TensorFlow's functions, gRPC by the
+official servicers.
 """
 
 import base64
@@ -20,11 +22,20 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from google.protobuf import json_format
-from tensorflow_serving.apis import get_model_metadata_pb2, predict_pb2, prediction_service_pb2_grpc
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    predict_pb2,
+    prediction_service_pb2_grpc,
+)
 
 from pipeline.serving.savedmodel_session import ServerError, Session
 
-_HTTP = {"INVALID_ARGUMENT": 400, "FAILED_PRECONDITION": 400, "NOT_FOUND": 404, "INTERNAL": 500}
+_HTTP = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "NOT_FOUND": 404,
+    "INTERNAL": 500,
+}
 _CODES = {3: "INVALID_ARGUMENT", 5: "NOT_FOUND", 9: "FAILED_PRECONDITION"}
 WAYS = {"curl": 0, "Python": 1}
 
@@ -41,7 +52,9 @@ class Refused(Exception):
 
 
 class Backend:
-    """Models by name, one version each, labelled stable, with the errors of the server."""
+    """Models by name, one version each, labelled stable, with the errors
+    of the server.
+    """
 
     def __init__(self, **directories):
         self.models = {name: (int(d.name), once(d)) for name, d in directories.items()}
@@ -50,17 +63,25 @@ class Backend:
 
     def find(self, name, version=None, label=None):
         if label not in (None, "", "stable"):
-            raise Refused("INVALID_ARGUMENT", f"Unrecognized servable version label: {label}")
+            raise Refused(
+                "INVALID_ARGUMENT", f"Unrecognized servable version label: {label}"
+            )
         if name not in self.models or version not in (None, self.models[name][0]):
-            which = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            which = (
+                f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            )
             raise Refused("NOT_FOUND", f"Servable not found for request: {which}")
         return self.models[name]
 
     def run(self, session, name, inputs):
         if name not in session.signatures:
-            raise Refused("FAILED_PRECONDITION", f'Serving signature key "{name}" not found.')
+            raise Refused(
+                "FAILED_PRECONDITION", f'Serving signature key "{name}" not found.'
+            )
         with self._lock:
-            self.requests.append((name, {key: len(value) for key, value in inputs.items()}))
+            self.requests.append(
+                (name, {key: len(value) for key, value in inputs.items()})
+            )
             try:
                 return session.run(name, inputs)
             except ServerError as error:
@@ -70,7 +91,9 @@ class Backend:
 @contextlib.contextmanager
 def serve_http(handler, **attributes):
     """Port of an HTTP server on this machine."""
-    handler = type("Handler", (handler,), {"log_message": lambda *_: None, **attributes})
+    handler = type(
+        "Handler", (handler,), {"log_message": lambda *_: None, **attributes}
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
@@ -117,15 +140,21 @@ class _Rest(BaseHTTPRequestHandler):
         version = r"(?:/versions/(\d+)|/labels/([^/:]+))?"
         found = re.fullmatch(rf"/v1/models/([^/:]+){version}{pattern}", self.path)
         if not found:
-            raise Refused("INVALID_ARGUMENT", f"Malformed request: {self.command} {self.path}")
+            raise Refused(
+                "INVALID_ARGUMENT", f"Malformed request: {self.command} {self.path}"
+            )
         number = int(found[2]) if found[2] else None
         return (*self.backend.find(found[1], number, found[3]), found[4])
 
     def _get(self):
         _, session, _ = self._found("(/metadata)")
-        message = get_model_metadata_pb2.SignatureDefMap(signature_def=session.signatures)
+        message = get_model_metadata_pb2.SignatureDefMap(
+            signature_def=session.signatures
+        )
         definitions = json_format.MessageToDict(
-            message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            message,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
         )
         return {"metadata": {"signature_def": definitions}}
 
@@ -134,16 +163,26 @@ class _Rest(BaseHTTPRequestHandler):
         name = body.get("signature_name", "serving_default")
         if verb != "predict":  # requests of users: the client sends serialized examples
             examples = [_example(row).SerializeToString() for row in body["examples"]]
-            answer = self.backend.run(session, name, {"inputs": np.array(examples, object)})
+            answer = self.backend.run(
+                session, name, {"inputs": np.array(examples, object)}
+            )
             if verb == "regress":
                 return {"results": _json("outputs", answer["outputs"])}
             found = zip(
-                _json("classes", answer["classes"]), _json("", answer["scores"]), strict=True
+                _json("classes", answer["classes"]),
+                _json("", answer["scores"]),
+                strict=True,
             )
-            return {"results": [list(map(list, zip(*pair, strict=True))) for pair in found]}
+            return {
+                "results": [list(map(list, zip(*pair, strict=True))) for pair in found]
+            }
         given = session.signatures[name].inputs
         values = body["instances"] if "instances" in body else body["inputs"]
-        if "instances" in body and isinstance(values[0], dict) and set(values[0]) != {"b64"}:
+        if (
+            "instances" in body
+            and isinstance(values[0], dict)
+            and set(values[0]) != {"b64"}
+        ):
             values = {key: [row[key] for row in values] for key in values[0]}
         if not isinstance(values, dict):
             (only,) = given
@@ -152,7 +191,9 @@ class _Rest(BaseHTTPRequestHandler):
         outputs = self.backend.run(session, name, inputs)
         columns = {key: _json(key, array) for key, array in outputs.items()}
         if "inputs" in body:
-            return {"outputs": columns if len(columns) > 1 else next(iter(columns.values()))}
+            return {
+                "outputs": columns if len(columns) > 1 else next(iter(columns.values()))
+            }
         if len(columns) == 1:
             return {"predictions": next(iter(columns.values()))}
         rows = zip(*columns.values(), strict=True)
@@ -165,7 +206,9 @@ def _array(values, number):
         return np.array(values, tf.as_dtype(number).as_numpy_dtype)
     if isinstance(values, list):
         return np.array([_array(one, number) for one in values], object)
-    return base64.b64decode(values["b64"]) if isinstance(values, dict) else values.encode()
+    return (
+        base64.b64decode(values["b64"]) if isinstance(values, dict) else values.encode()
+    )
 
 
 def _json(name, array):
@@ -193,7 +236,9 @@ def _example(features):
 def rpc(backend):
     """Address of a gRPC server on this machine."""
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(_servicer(backend), server)
+    prediction_service_pb2_grpc.add_PredictionServiceServicer_to_server(
+        _servicer(backend), server
+    )
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -209,7 +254,9 @@ def _servicer(backend):
             version = spec.version.value if spec.HasField("version") else None
             try:
                 _, session = backend.find(spec.name, version, spec.version_label)
-                return answer(request, session, spec.signature_name or "serving_default")
+                return answer(
+                    request, session, spec.signature_name or "serving_default"
+                )
             except Refused as error:
                 context.abort(getattr(grpc.StatusCode, error.code), str(error))
 
@@ -224,7 +271,9 @@ def _servicer(backend):
 
     def metadata(request, session, *_):
         reply = get_model_metadata_pb2.GetModelMetadataResponse()
-        definitions = get_model_metadata_pb2.SignatureDefMap(signature_def=session.signatures)
+        definitions = get_model_metadata_pb2.SignatureDefMap(
+            signature_def=session.signatures
+        )
         reply.metadata["signature_def"].Pack(definitions)
         return reply
 
@@ -237,11 +286,16 @@ def _servicer(backend):
 def both(backend):
     """Port in the examples of SERVING.md -> port of a server on this machine."""
     with rest(backend) as http, rpc(backend) as address:
-        yield {"8501": re.search(r":(\d+)/", http)[1], "8500": address.rpartition(":")[2]}
+        yield {
+            "8501": re.search(r":(\d+)/", http)[1],
+            "8500": address.rpartition(":")[2],
+        }
 
 
 def shown(document, signature, way, ports, capsys):
-    """Output of an example that calls a signature in one of the WAYS; ports as from `both`."""
+    """Output of an example that calls a signature in one of the WAYS; ports as from
+    `both`.
+    """
     part = document.partition(f"## Calling `{signature}`\n")[2].partition("\n## ")[0]
     blocks = re.findall(r"```(\w+)\n(.*?)```", part, flags=re.DOTALL)
     assert [language for language, _ in blocks] == ["sh", "python"]
@@ -253,7 +307,9 @@ def shown(document, signature, way, ports, capsys):
         return capsys.readouterr().out
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
-    return subprocess.run(["sh", "-ec", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["sh", "-ec", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def assert_same(got, wanted):

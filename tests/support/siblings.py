@@ -11,11 +11,16 @@ MODELS = [name for name in registry.names("models") if name != "keras_hub"]
 
 
 def options_of(kind: str, name: str) -> dict[str, Any]:
-    """Values for the required options: from `NEEDED`, else the first one of a Literal."""
-    required = {o: a for o, a in registry.find(kind, name).options.items() if a.default is None}
+    """Values for the required options: from `NEEDED`, else the first one
+    of a Literal.
+    """
+    required = {
+        o: a for o, a in registry.find(kind, name).options.items() if a.default is None
+    }
     given = NEEDED.get(name, {})
     return {
-        option: given.get(option) or about.hint.__args__[0] for option, about in required.items()
+        option: given.get(option) or about.hint.__args__[0]
+        for option, about in required.items()
     }
 
 

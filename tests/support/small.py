@@ -28,7 +28,9 @@ def task_of(shape, classes=10):
 
 def machine(precision="float32", strategy=None):
     """One device, or those of a strategy."""
-    return environment.Runtime(precision, False, strategy or tf.distribute.get_strategy(), ())
+    return environment.Runtime(
+        precision, False, strategy or tf.distribute.get_strategy(), ()
+    )
 
 
 def random_split(count=32, store=example_store.Memory):
@@ -36,14 +38,18 @@ def random_split(count=32, store=example_store.Memory):
     generator = np.random.default_rng(0)
     columns = {
         "id": tf.range(count, dtype=tf.int64),
-        "image": tf.constant(generator.integers(0, 256, (count, SIDE, SIDE, 1), np.uint8)),
+        "image": tf.constant(
+            generator.integers(0, 256, (count, SIDE, SIDE, 1), np.uint8)
+        ),
         "label": tf.constant(generator.integers(0, CLASSES, count)),
     }
     return splits.Split(store(columns), np.arange(count))
 
 
 def weighted(batches):
-    """The same batches; the weights are a field `given` of the tickets, if they have it."""
+    """The same batches; the weights are a field `given` of the tickets, if they have
+    it.
+    """
 
     def materialize(ticket, parts=1):
         batch = batches.materialize(ticket, parts)
@@ -54,7 +60,9 @@ def weighted(batches):
 
 
 def settings_of(**changes):
-    """`tiny`, plain SGD with momentum 0.9 at a constant rate of 0.1, batch 8, no augmentation."""
+    """`tiny`, plain SGD with momentum 0.9 at a constant rate of 0.1, batch 8, no
+    augmentation.
+    """
     train = {"batch_size": 8, "epochs": 1, "learning_rate": 0.1, "schedule": "constant"}
     values = {
         "data": {"augment": {}},
@@ -75,4 +83,6 @@ def loaded(source, task=TASK, dropped=(), groups=None, **data):
     """Splits and decisions of a source of the test's own."""
     settings = command_line.recipe("digits").changed(data=data)
     source = splits.limited(source, settings.data)
-    return batching.load(source, task, settings, dict.fromkeys(dropped, "why"), groups or {})
+    return batching.load(
+        source, task, settings, dict.fromkeys(dropped, "why"), groups or {}
+    )

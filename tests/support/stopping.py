@@ -1,4 +1,6 @@
-"""A run with everything that is state, a way to stop it after a call, and what it comes to."""
+"""A run with everything that is state, a way to stop it after a call, and what it comes
+to.
+"""
 
 import json
 import sys
@@ -47,7 +49,9 @@ def everything(run, folder):
     state = [variable.numpy() for group in groups for variable in group]
     history = {n: v for n, v in run.history.items() if n != "examples_per_second"}
     clocks = ("seconds", "examples_per_second")
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()
+    ]
     log = [{n: v for n, v in line.items() if n not in clocks} for line in lines]
     return state, history, log, scalars(folder), run.test
 
@@ -58,7 +62,10 @@ def scalars(folder):
         for record in tf.data.TFRecordDataset(str(path)):
             event = tf.compat.v1.Event.FromString(record.numpy())
             for value in event.summary.value:
-                if value.tag.startswith("epoch_") and "examples_per_second" not in value.tag:
+                if (
+                    value.tag.startswith("epoch_")
+                    and "examples_per_second" not in value.tag
+                ):
                     number = value.simple_value
                     found.append((path.parent.name, value.tag, event.step, number))
     return found
@@ -80,7 +87,10 @@ def on_two_replicas():
             with pytest.MonkeyPatch.context() as patch, pytest.raises(Terminated):
                 stop_after(patch, calls)
                 fit("digits", run_directory=engine, **given)
-        require_equal(everything(fit("digits", run_directory=engine, **given), Path(engine)), whole)
+        require_equal(
+            everything(fit("digits", run_directory=engine, **given), Path(engine)),
+            whole,
+        )
     print("2 of 2")
 
 

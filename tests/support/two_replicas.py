@@ -1,6 +1,7 @@
 """Measures what two replicas do, in a separate process; prints one JSON object.
 
-A failed collective spoils the process it happens in, and logical devices can be made only once.
+A failed collective spoils the process it happens in, and logical devices can be made
+only once.
 """
 
 import contextlib
@@ -28,11 +29,15 @@ def settings_of(**changes):
     return small.settings_of(**{**changes, "train": train})
 
 
-def trained(machine, settings, steps=1, precision="float32", store=example_store.Memory):
+def trained(
+    machine, settings, steps=1, precision="float32", store=example_store.Memory
+):
     """(model, the distance that each weight moved) after some steps."""
     machine = small.machine(precision, machine.strategy)
     settings = settings.changed(train={"steps": steps})
-    batches = batching.training(small.random_split(BATCH * steps, store), settings.train, 0)
+    batches = batching.training(
+        small.random_split(BATCH * steps, store), settings.train, 0
+    )
     model = build(small.TASK, settings, machine, batches)
     before = [v.numpy() for v in model.trainable_variables]
     model.steps_per_execution = 3
@@ -43,38 +48,51 @@ def trained(machine, settings, steps=1, precision="float32", store=example_store
 
 
 def apart(one, two, settings, steps=1, floor=0.0, store=example_store.Memory):
-    """Largest distance of a weight after the same steps, as a share of the distance it moved; and
-    of the moving statistics.
+    """Largest distance of a weight after the same steps, as a share of the distance it
+    moved; and of the moving statistics.
 
-    The distance moved counts at least `floor` of that of all weights together: where the exact
-    gradient is 0 (a bias before a normalisation) only rounding is left.
+    The distance moved counts at least `floor` of that of all weights together: where
+    the exact gradient is 0 (a bias before a normalisation) only rounding is left.
     """
     first, moved = trained(one, settings, steps)
     second, _ = trained(two, settings, steps, store=store)
     moved = np.maximum(moved, floor * np.linalg.norm(moved))
-    pairs = zip(first.trainable_variables, second.trainable_variables, moved, strict=True)
+    pairs = zip(
+        first.trainable_variables, second.trainable_variables, moved, strict=True
+    )
     weights = max(float(np.linalg.norm(a.numpy() - b.numpy()) / m) for a, b, m in pairs)
-    moving = ([v.numpy() for v in m.variables if "moving" in v.path] for m in (first, second))
+    moving = (
+        [v.numpy() for v in m.variables if "moving" in v.path] for m in (first, second)
+    )
     gaps = [float(np.abs(a - b).max()) for a, b in zip(*moving, strict=True)]
     return weights, max(gaps, default=0.0)
 
 
 def sample_order(two):
     """Whether the parts of both replicas make the whole batch in each step."""
-    batches = batching.training(small.random_split(50), settings_of(train={"epochs": 3}).train, 0)
-    whole = [batches.materialize(ticket)["id"].numpy().tolist() for ticket in batches.dataset]
+    batches = batching.training(
+        small.random_split(50), settings_of(train={"epochs": 3}).train, 0
+    )
+    whole = [
+        batches.materialize(ticket)["id"].numpy().tolist() for ticket in batches.dataset
+    ]
     with two.strategy.scope():
         parts = iter(distributed.tickets(batches))
-        ids = tf.function(lambda ticket: batches.materialize(ticket, 2)["id"], autograph=False)
+        ids = tf.function(
+            lambda ticket: batches.materialize(ticket, 2)["id"], autograph=False
+        )
         local = two.strategy.experimental_local_results
         found = [local(two.strategy.run(ids, args=(next(parts),))) for _ in whole]
         return whole == [np.concatenate(both).tolist() for both in found]
 
 
 def overflows(machine, rounds):
-    """How often an overflow on one replica changed no variable but halved the scale if the loss was
-    finite, and how often the next step was right."""
-    settings = settings_of(model={"name": "residual", "options": {"widths": (4,), "blocks": 1}})
+    """How often an overflow on one replica changed no variable but halved the scale if
+    the loss was finite, and how often the next step was right.
+    """
+    settings = settings_of(
+        model={"name": "residual", "options": {"widths": (4,), "blocks": 1}}
+    )
     model, _ = trained(machine, settings, 2, "mixed_float16")
     strategy, update = machine.strategy, model.step.update
     batches = batching.training(small.random_split(BATCH), settings.train, 0)
@@ -82,7 +100,8 @@ def overflows(machine, rounds):
     halves = list(batches.tickets(0, Share(0, 2, 2)))
     generator = np.random.default_rng(1)
     step = tf.function(
-        lambda tickets: strategy.run(model.step.train, args=(model, tickets)), autograph=False
+        lambda tickets: strategy.run(model.step.train, args=(model, tickets)),
+        autograph=False,
     )
 
     def state():
@@ -111,19 +130,28 @@ def overflows(machine, rounds):
         take(weights)
         same = all(np.array_equal(a, b) for a, b in zip(before, state(), strict=True))
         scale = 2.0**14 if np.isfinite(huge) else 2.0**15
-        survived += same and float(update.scale.numpy()) == scale and update.skipped == skipped + 1
+        survived += (
+            same
+            and float(update.scale.numpy()) == scale
+            and update.skipped == skipped + 1
+        )
         take([1.0, 1.0])
         finite = all(np.isfinite(value).all() for value in state())
-        recovered += finite and any((a != b).any() for a, b in zip(before, state(), strict=True))
+        recovered += finite and any(
+            (a != b).any() for a, b in zip(before, state(), strict=True)
+        )
     return survived, recovered
 
 
 def bad_steps(one, two):
-    """With one replica and with two: the bad steps, their row, the examples in the loss, norms. In
-    two steps of four a weight on the last replica is NaN."""
+    """With one replica and with two: the bad steps, their row, the examples in the
+    loss, norms. In two steps of four a weight on the last replica is NaN.
+    """
     found = []
     for machine in (one, two):
-        batches = batching.training(small.random_split(BATCH * 4), settings_of().train, 0)
+        batches = batching.training(
+            small.random_split(BATCH * 4), settings_of().train, 0
+        )
 
         def spoil(ticket, number):
             last = tf.range(ticket["image"].shape[0], 0, -1) == 1
@@ -132,14 +160,20 @@ def bad_steps(one, two):
 
         def tickets(first, share, batches=batches, spoil=spoil):
             steps = tf.data.Dataset.range(first, batches.last_step)
-            numbers = steps.flat_map(lambda n: tf.data.Dataset.from_tensors(n).repeat(share.count))
-            return tf.data.Dataset.zip(batches.tickets(first, share), numbers).map(spoil)
+            numbers = steps.flat_map(
+                lambda n: tf.data.Dataset.from_tensors(n).repeat(share.count)
+            )
+            return tf.data.Dataset.zip(batches.tickets(first, share), numbers).map(
+                spoil
+            )
 
         model = build(small.TASK, settings_of(), machine, batches)
         model.steps_per_execution = 4
         batches = small.weighted(dataclasses.replace(batches, tickets=tickets))
         with machine.strategy.scope():
-            history = registry.load("engines", "gradient_tape")(model, batches, None, [])
+            history = registry.load("engines", "gradient_tape")(
+                model, batches, None, []
+            )
         steps, _, row = model.step.update.tally.pop_bad_steps()
         mean, largest, peaks = model.step.update.tally.norms()
         count = float(model.step.metrics[0].variables[1].numpy())
@@ -148,8 +182,9 @@ def bad_steps(one, two):
 
 
 def metrics(one, two):
-    """Histories of registered metrics with one replica and with two; 21 examples are validated in
-    batches of 16."""
+    """Histories of registered metrics with one replica and with two; 21 examples are
+    validated in batches of 16.
+    """
     top_k = "sparse_top_k_categorical_accuracy"
     added = {top_k: {"k": 2}, "macro_recall": {}}
     settings = settings_of(train={"metrics": added})
@@ -160,15 +195,21 @@ def metrics(one, two):
         validation = batching.evaluation(part, settings.train, machine.replicas)
         model = build(small.TASK, settings, machine, batches)
         with machine.strategy.scope():
-            found.append(registry.load("engines", engine)(model, batches, validation, []))
+            found.append(
+                registry.load("engines", engine)(model, batches, validation, [])
+            )
     names = (top_k, "macro_recall", f"val_{top_k}", "val_macro_recall")
     return [[history[name] for name in names] for history in found]
 
 
 def dropout(machine):
-    """(masks of the replicas differ, a later step differs, the same step is the same)."""
+    """(masks of the replicas differ, a later step differs, the same step
+    is the same).
+    """
     model, _ = trained(machine, settings_of(model={"name": "sequential"}))
-    layer = next(x for x in model._flatten_layers() if isinstance(x, keras.layers.Dropout))
+    layer = next(
+        x for x in model._flatten_layers() if isinstance(x, keras.layers.Dropout)
+    )
     strategy = machine.strategy
 
     def draw():
@@ -187,7 +228,9 @@ def dropout(machine):
 
 
 def resident(one, two, settings):
-    """With a store on the devices: (devices of each copy, distance after eight steps)."""
+    """With a store on the devices: (devices of each copy, distance after
+    eight steps).
+    """
     made = []
 
     def store(columns):
@@ -203,24 +246,34 @@ def resident(one, two, settings):
 
 
 def augmented(machine):
-    """Whether the host and the step augment alike: losses and all variables after an epoch."""
+    """Whether the host and the step augment alike: losses and all variables after an
+    epoch.
+    """
     found = []
     for place in ("host", "device"):
         augment = {"crop": {"padding": 2}, "mixup": {}}
         settings = settings_of(data={"augment": augment, "augment_on": place})
         plain = batching.training(small.random_split(64), settings.train, 0)
         batches, _ = augmentation.placed(plain, settings.data, 0, "memory")
-        model = build(small.TASK, settings, machine, plain, augment_in_step=batches is plain)
+        model = build(
+            small.TASK, settings, machine, plain, augment_in_step=batches is plain
+        )
         with machine.strategy.scope():
-            history = registry.load("engines", "gradient_tape")(model, batches, None, [])
+            history = registry.load("engines", "gradient_tape")(
+                model, batches, None, []
+            )
         found.append([np.array(history["loss"]), *(v.numpy() for v in model.variables)])
     return all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
 def prefetched():
-    """Devices of batches that are prefetched to the second one, as if it had its own memory."""
+    """Devices of batches that are prefetched to the second one, as if it had its own
+    memory.
+    """
     tickets = tf.data.Dataset.range(5).map(lambda i: {"image": tf.fill([2, 3], i)})
-    return [batch["image"].device for batch in distributed.prefetched(tickets, "/cpu:1")]
+    return [
+        batch["image"].device for batch in distributed.prefetched(tickets, "/cpu:1")
+    ]
 
 
 def planned(machine):
@@ -232,7 +285,9 @@ def planned(machine):
 
 
 def main():
-    two = environment.start(command_line.recipe("digits").changed(runtime={"replicas": 2}).runtime)
+    two = environment.start(
+        command_line.recipe("digits").changed(runtime={"replicas": 2}).runtime
+    )
     one = small.machine()
     clipped = {"accumulate": 2, "clip_norm": 0.05, "weight_decay": 0.01, "l2": 0.001}
     adaptive = {**clipped, "clip_norm": None, "clip_adaptive": 0.01, "ema": 0.9}

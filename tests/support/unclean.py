@@ -47,7 +47,9 @@ def damaged(folder, good, count):
         "cut.jpg": good[: len(good) // 2],
         "head.jpg": good[:20],
         "random.png": np.random.default_rng(1).bytes(500),
-        "bomb.png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + sides + b"\x08\x02\0\0\0" + bytes(4),
+        "bomb.png": (
+            b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + sides + b"\x08\x02\0\0\0" + bytes(4)
+        ),
     }
     paths = []
     for number in range(count):

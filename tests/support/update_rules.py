@@ -16,7 +16,9 @@ def prepared(precision="float32", model="tiny", **train):
     return build(TASK, settings, machine(precision), batches), batches
 
 
-def trained(precision="float32", calls=3, engine="gradient_tape", callbacks=(), **train):
+def trained(
+    precision="float32", calls=3, engine="gradient_tape", callbacks=(), **train
+):
     """(model, batches) after training, with `calls` steps in one call."""
     model, batches = prepared(precision, **train)
     model.steps_per_execution = calls

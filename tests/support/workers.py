@@ -21,7 +21,9 @@ def ports(count):
 
 def text_of(workers, kind="worker", index=0):
     """A TF_CONFIG."""
-    return json.dumps({"cluster": {"worker": workers}, "task": {"type": kind, "index": index}})
+    return json.dumps(
+        {"cluster": {"worker": workers}, "task": {"type": kind, "index": index}}
+    )
 
 
 class Workers:
@@ -32,13 +34,17 @@ class Workers:
 
     def __init__(self, words, cwd, other=None):
         addresses = [f"127.0.0.1:{port}" for port in ports(2)]
-        self._files = [[cwd / f"{i}.{kind}" for kind in ("out", "err")] for i in range(2)]
+        self._files = [
+            [cwd / f"{i}.{kind}" for kind in ("out", "err")] for i in range(2)
+        ]
         self.processes = []
         for index, files in enumerate(self._files):
             env = {**os.environ, "TF_CONFIG": text_of(addresses, index=index)}
             with files[0].open("w") as out, files[1].open("w") as err:
                 own = other if index and other else words
-                process = fork_server.Process(*own, cwd=cwd, env=env, stdout=out, stderr=err)
+                process = fork_server.Process(
+                    *own, cwd=cwd, env=env, stdout=out, stderr=err
+                )
                 self.processes.append(process)
 
     def __enter__(self):
@@ -57,5 +63,7 @@ class Workers:
     def wait_for(self, text):
         """Waits until the chief has printed it."""
         while text not in self._files[0][0].read_text():
-            assert all(process.poll() is None for process in self.processes), self.output(0)
+            assert all(process.poll() is None for process in self.processes), (
+                self.output(0)
+            )
             threading.Event().wait(0.1)

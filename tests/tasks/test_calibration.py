@@ -1,4 +1,6 @@
-"""Temperature scaling against what it must find, and the measures against a count by hand."""
+"""Temperature scaling against what it must find, and the measures against a count by
+hand.
+"""
 
 import numpy as np
 import pytest
@@ -15,7 +17,8 @@ def honest(examples=20_000, classes=5):
     """Logits whose softmax is the true distribution of the labels, and such labels."""
     random = np.random.default_rng(3)
     logits = random.normal(0, 2, (examples, classes))
-    # The Gumbel trick: the class of the largest noisy logit has the probability of the softmax.
+    # The Gumbel trick: the class of the largest noisy logit has the probability of the
+    # softmax.
     return logits, (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
 
 
@@ -39,7 +42,9 @@ def test_calibration_reduces_the_error_and_changes_no_answer():
 
 @pytest.mark.parametrize("examples", [10, 20, 50])
 def test_few_examples_do_no_harm(examples):
-    """Likelihood alone took a network that is right in all of 20 but one to be 10 times too shy."""
+    """Likelihood alone took a network that is right in all of 20 but one to be 10 times
+    too shy.
+    """
     logits, labels = honest()
     harm = []
     for part in np.split(np.arange(100 * examples), 100):
@@ -64,7 +69,11 @@ class Scaled(ImageClassification):
 
     def answer(self, outputs, batch):
         mean = tf.reduce_mean(tf.cast(batch["image"], tf.float32), axis=(1, 2, 3))
-        return {**super().answer(outputs, batch), "twice": 2 * batch["label"], "mean": mean}
+        return {
+            **super().answer(outputs, batch),
+            "twice": 2 * batch["label"],
+            "mean": mean,
+        }
 
 
 @pytest.mark.parametrize("field", ["twice", "mean"])

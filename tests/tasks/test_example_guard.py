@@ -1,4 +1,6 @@
-"""Which bytes may reach TensorFlow's parser of tf.Example: it ends the process for some others."""
+"""Which bytes may reach TensorFlow's parser of tf.Example: it ends the process for some
+others.
+"""
 
 import contextlib
 
@@ -10,7 +12,9 @@ import tensorflow as tf
 from pipeline.export import request_checks
 from pipeline.tasks import _guards
 
-ASKED = tf.function(_guards.are_examples, [tf.TensorSpec((None,), tf.string)], autograph=False)
+ASKED = tf.function(
+    _guards.are_examples, [tf.TensorSpec((None,), tf.string)], autograph=False
+)
 
 
 def message():
@@ -28,7 +32,9 @@ def field(number, content):
 
 
 def of_list(number, content):
-    """An example whose feature k has a list, by its field number: bytes 1, floats 2, integers 3."""
+    """An example whose feature k has a list, by its field number: bytes 1, floats 2,
+    integers 3.
+    """
     return field(1, field(1, field(1, b"k") + field(2, field(number, content))))
 
 
@@ -56,12 +62,17 @@ def test_examples_are_let_through():
         tf.train.Example.FromString(text)
 
 
-@pytest.mark.parametrize("length", [4, 2**28, 2**31 - 1, 2**31, 2**32 - 4, 2**32 + 3, 2**64 - 1])
+@pytest.mark.parametrize(
+    "length", [4, 2**28, 2**31 - 1, 2**31, 2**32 - 4, 2**32 + 3, 2**64 - 1]
+)
 def test_lengths_that_do_not_fit_are_refused(length):
     assert not ASKED([of_length(length)]).numpy()[0]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="a string is not a tf.Example"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match="a string is not a tf.Example"
+    ):
         _guards.examples(
-            tf.constant([message(), of_length(length)]), {"k": tf.io.FixedLenFeature((), tf.string)}
+            tf.constant([message(), of_length(length)]),
+            {"k": tf.io.FixedLenFeature((), tf.string)},
         )
 
 
@@ -79,7 +90,14 @@ def test_what_is_cut_anywhere_is_no_example():
 
 
 def test_other_bytes_and_one_of_endless_parts_are_no_examples():
-    other = [b"no example", b"\x00", b"\n", b"\x0b\x0c", b"\xff" * 40, message() + b"\x12\x00"]
+    other = [
+        b"no example",
+        b"\x00",
+        b"\n",
+        b"\x0b\x0c",
+        b"\xff" * 40,
+        message() + b"\x12\x00",
+    ]
     assert not ASKED([*other, b"\n\x00" * 200_000]).numpy().any()
     assert ASKED([b"\n\x00" * 1000]).numpy()[0]
 
@@ -87,7 +105,9 @@ def test_other_bytes_and_one_of_endless_parts_are_no_examples():
 def test_fuzzed_examples_are_refused_or_parsed():
     """Each in the process of the tests, which would end with one that harms."""
     parse = tf.function(
-        lambda text: tf.io.parse_example(text, {"texts": tf.io.VarLenFeature(tf.string)}),
+        lambda text: tf.io.parse_example(
+            text, {"texts": tf.io.VarLenFeature(tf.string)}
+        ),
         [tf.TensorSpec((None,), tf.string)],
     )
     originals = [message(), *exports.requests(3)["classify"]["inputs"]]

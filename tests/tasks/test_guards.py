@@ -44,9 +44,15 @@ def images():
 
 @pytest.fixture(scope="module")
 def numbers():
-    metadata = {"feature_names": ["a", "b"], "mean": [1.0, 0.0], "deviation": [0.5, 2.0]}
+    metadata = {
+        "feature_names": ["a", "b"],
+        "mean": [1.0, 0.0],
+        "deviation": [0.5, 2.0],
+    }
     task = registry.load("tasks", "regression")(metadata)
-    return signatures(task, lambda inputs, training: tf.reduce_sum(inputs, 1, keepdims=True))
+    return signatures(
+        task, lambda inputs, training: tf.reduce_sum(inputs, 1, keepdims=True)
+    )
 
 
 def example(**features):
@@ -55,7 +61,9 @@ def example(**features):
 
 
 def refused(signature, request):
-    """What it says of a request that reaches it as a server hands it over: in any shape."""
+    """What it says of a request that reaches it as a server hands it over: in any
+    shape.
+    """
     ask = tf.function(signature.python_function, autograph=False)
     with pytest.raises(tf.errors.InvalidArgumentError) as found:
         ask.get_concrete_function(tf.TensorSpec(None, request.dtype))(request)
@@ -76,19 +84,25 @@ def test_the_best_five_classes_are_named_in_order(images):
     answer = images["serving_default"](IMAGES)
     probabilities = answer["probabilities"].numpy()
     order = np.argsort(-probabilities, axis=1)[:, :5]
-    np.testing.assert_array_equal(answer["top_labels"].numpy(), np.array(CLASSES, "S")[order])
+    np.testing.assert_array_equal(
+        answer["top_labels"].numpy(), np.array(CLASSES, "S")[order]
+    )
     np.testing.assert_array_equal(
         answer["top_scores"], np.take_along_axis(probabilities, order, axis=1)
     )
     few = registry.load("tasks", "image_classification")(
         {"class_names": ["x", "y"], "image_shape": SHAPE}
     )
-    two = few.serve(lambda inputs, training: sums(inputs, training)[:, :2])["serving_default"][0]
+    two = few.serve(lambda inputs, training: sums(inputs, training)[:, :2])[
+        "serving_default"
+    ][0]
     assert two(tf.constant(IMAGES))["top_labels"].shape == (3, 2)
 
 
 def test_a_temperature_makes_the_answers_less_sure():
-    warm = signatures(classifier(temperature=50.0), lambda x, training: sums(x, training) / 10)
+    warm = signatures(
+        classifier(temperature=50.0), lambda x, training: sums(x, training) / 10
+    )
     cold = signatures(classifier(), lambda x, training: sums(x, training) / 500)
     np.testing.assert_allclose(
         warm["serving_default"](IMAGES)["probabilities"],
@@ -106,19 +120,31 @@ def test_a_temperature_makes_the_answers_less_sure():
         ("image_bytes", PICTURES[0], "not compatible with expected shape"),
         ("image_bytes", np.array([], object), "the batch is empty"),
         ("image_bytes", [PICTURES[0], b""], "not a JPEG, PNG, GIF, BMP or WebP image"),
-        ("image_bytes", [b"\x89PNG\r\n\x1a\n" + bytes(2**26)], "more than 67108864 bytes"),
+        (
+            "image_bytes",
+            [b"\x89PNG\r\n\x1a\n" + bytes(2**26)],
+            "more than 67108864 bytes",
+        ),
         ("classify", [b"no example"], "a string is not a tf.Example"),
         ("classify", [example(image=PICTURES[0])], "image/encoded .* is required"),
-        ("classify", [example(image__encoded=b"no image")], "not a JPEG, PNG, GIF, BMP or WebP"),
+        (
+            "classify",
+            [example(image__encoded=b"no image")],
+            "not a JPEG, PNG, GIF, BMP or WebP",
+        ),
     ],
 )
-def test_a_wrong_request_for_images_is_an_invalid_argument(images, signature, request_, message):
+def test_a_wrong_request_for_images_is_an_invalid_argument(
+    images, signature, request_, message
+):
     dtype = tf.uint8 if signature == "serving_default" else tf.string
     assert re.search(message, refused(images[signature], tf.constant(request_, dtype)))
 
 
 def test_an_overflow_inside_the_network_is_no_answer():
-    broken = signatures(classifier(), lambda inputs, training: sums(inputs, training) * np.inf)
+    broken = signatures(
+        classifier(), lambda inputs, training: sums(inputs, training) * np.inf
+    )
     with pytest.raises(
         tf.errors.InvalidArgumentError, match="outputs of the network must be finite"
     ):
@@ -140,13 +166,19 @@ def test_regression_answers_arrays_and_examples_alike(numbers):
         ("serving_default", np.float32([[3e38, 0]]), "features must be finite"),
         ("serving_default", np.float32([1, 2]), "not compatible with expected shape"),
         ("serving_default", np.zeros((0, 2), np.float32), "the batch is empty"),
-        ("regress", [example(features=np.float32([np.nan, 1]))], "features must be finite"),
+        (
+            "regress",
+            [example(features=np.float32([np.nan, 1]))],
+            "features must be finite",
+        ),
         ("regress", [example(features=np.float32([1]))], "features"),
         ("regress", [example(features=b"text")], "features"),
         ("regress", [b""], "features .* is required"),
     ],
 )
-def test_a_wrong_request_for_numbers_is_an_invalid_argument(numbers, signature, request_, message):
+def test_a_wrong_request_for_numbers_is_an_invalid_argument(
+    numbers, signature, request_, message
+):
     dtype = tf.string if signature == "regress" else tf.float32
     assert re.search(message, refused(numbers[signature], tf.constant(request_, dtype)))
 
@@ -156,4 +188,6 @@ def test_files_of_examples_are_of_both_formats_and_of_another_size():
     assert [file.format for file in files] == ["PNG", "JPEG", "PNG", "PNG"]
     assert [file.size for file in files] == [(12, 16), (12, 16), (24, 32), (12, 16)]
     np.testing.assert_array_equal(np.asarray(files[0]), PIXELS[0])
-    np.testing.assert_array_equal(np.asarray(files[2])[8:-8:2, 8:-8:2], PIXELS[2][4:-4, 4:-4])
+    np.testing.assert_array_equal(
+        np.asarray(files[2])[8:-8:2, 8:-8:2], PIXELS[2][4:-4, 4:-4]
+    )

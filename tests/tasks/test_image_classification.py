@@ -28,13 +28,19 @@ def test_metadata_come_from_the_source():
 
     assert metadata(info()) == {"class_names": ["cat", "dog"], "image_shape": [6, 4, 3]}
     assert metadata(info(), image_size=(2, 3))["image_shape"] == [2, 3, 3]
-    assert metadata(info((None, None, None)), image_size=(2, 3))["image_shape"] == [2, 3, 3]
+    assert metadata(info((None, None, None)), image_size=(2, 3))["image_shape"] == [
+        2,
+        3,
+        3,
+    ]
     with pytest.raises(UsageError, match="set --data.image-size HEIGHT WIDTH"):
         metadata(info((None, None, 3)))
     with pytest.raises(UsageError, match="at least 2 classes"):
         metadata(info(class_names=("cat",)))
     for wrong in ({"image": tf.int32}, {"label": tf.float32}):
-        with pytest.raises(UsageError, match="must be uint8, .* labels must be integers"):
+        with pytest.raises(
+            UsageError, match="must be uint8, .* labels must be integers"
+        ):
             metadata(info(**wrong))
 
 
@@ -45,11 +51,15 @@ def test_encoded_and_raw_images_decode_alike(task):
     assert raw.shape == (6, 4, 3) and raw.dtype == tf.uint8
     np.testing.assert_array_equal(raw, encoded)
     smooth = np.full((9, 13, 3), 200, np.uint8)
-    np.testing.assert_array_equal(task.decode({"image": tf.constant(smooth)})["image"], 200)
+    np.testing.assert_array_equal(
+        task.decode({"image": tf.constant(smooth)})["image"], 200
+    )
 
 
 def test_answers_name_the_class(task):
-    answer = task.answer(tf.constant([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]], tf.float16), {})
+    answer = task.answer(
+        tf.constant([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]], tf.float16), {}
+    )
     assert answer["label"].numpy().tolist() == [b"dog", b"cat"]
     assert answer["class"].numpy().tolist() == [1, 0]
     assert answer["probabilities"].dtype == tf.float32
@@ -79,11 +89,21 @@ def test_evaluation_equals_a_count_by_hand(task):
         "f1": pytest.approx(metrics.f1_score(truth == 0, answers["class"] == 0)),
         "examples": 4,
     }
-    for undecided in (np.full((6, 3), 1 / 3, np.float32), np.full((6, 3), np.nan, np.float32)):
+    for undecided in (
+        np.full((6, 3), 1 / 3, np.float32),
+        np.full((6, 3), np.nan, np.float32),
+    ):
         ties = task.evaluate({**answers, "probabilities": undecided})
         assert ties["top_2_accuracy"] == 0, "a tie counts against the model"
-    assert found["per_class"]["cow"] == {"precision": 0, "recall": 0, "f1": 0, "examples": 0}
-    assert all(type(scores["examples"]) is int for scores in found["per_class"].values())
+    assert found["per_class"]["cow"] == {
+        "precision": 0,
+        "recall": 0,
+        "f1": 0,
+        "examples": 0,
+    }
+    assert all(
+        type(scores["examples"]) is int for scores in found["per_class"].values()
+    )
 
 
 def test_labels_that_count_from_1_are_named(task):

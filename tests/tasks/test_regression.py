@@ -1,4 +1,6 @@
-"""Regression against what it must equal: closed-form least squares, NumPy, finite differences."""
+"""Regression against what it must equal: closed-form least squares, NumPy, finite
+differences.
+"""
 
 import json
 import re
@@ -21,7 +23,11 @@ from pipeline.utils.errors import UsageError
 
 MACHINE = environment.Runtime("float32", False, tf.distribute.get_strategy(), ())
 RECIPE = registry.load("recipes", "regression_linear")()
-METADATA = {"feature_names": ["width", "height"], "mean": [1.0, -2.0], "deviation": [0.5, 4.0]}
+METADATA = {
+    "feature_names": ["width", "height"],
+    "mean": [1.0, -2.0],
+    "deviation": [0.5, 4.0],
+}
 make = registry.load("tasks", "regression")
 
 
@@ -36,7 +42,9 @@ def least_squares(split):
     """Coefficients and intercept of the closed form, float64, (features + 1,)."""
     features = split.column("features").astype(np.float64)
     design = np.column_stack([features, np.ones(len(features))])
-    return np.linalg.lstsq(design, split.column("target").astype(np.float64), rcond=None)[0]
+    return np.linalg.lstsq(
+        design, split.column("target").astype(np.float64), rcond=None
+    )[0]
 
 
 def coefficients(model, task):
@@ -54,8 +62,13 @@ def diabetes():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("regression")
-    changes = {"run_directory": folder / "run", "export": {"directory": folder / "saved_models"}}
-    return fit("regression_linear", log={"progress": False, "tensorboard": False}, **changes)
+    changes = {
+        "run_directory": folder / "run",
+        "export": {"directory": folder / "saved_models"},
+    }
+    return fit(
+        "regression_linear", log={"progress": False, "tensorboard": False}, **changes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +83,9 @@ def test_the_examples_of_the_serving_page_work_as_they_stand(run, ports, way, ca
     shown = serving.shown(document, "regress", way, ports, capsys)
     features = np.zeros((1, 10), np.float32)
     (number,) = re.findall(r"-?\d+\.\d+", shown)
-    assert float(number) == pytest.approx(run.predict(features=features)["prediction"][0], rel=1e-4)
+    assert float(number) == pytest.approx(
+        run.predict(features=features)["prediction"][0], rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("engine", registry.names("engines"))
@@ -91,8 +106,14 @@ def test_the_recipe_ends_with_a_verified_export(run):
     assert len(traces) == 1, "one trace of the model answers all splits"
     assert (run.directory / "predictions.png").read_bytes().startswith(b"\x89PNG")
     result = json.loads((run.directory / "result.json").read_text())
-    assert result["examples_per_second"] > 0 and set(run.history) >= {"loss", "rmse", "mae"}
-    assert run.history["rmse"][-1] == pytest.approx(run.history["loss"][-1] ** 0.5, rel=1e-5)
+    assert result["examples_per_second"] > 0 and set(run.history) >= {
+        "loss",
+        "rmse",
+        "mae",
+    }
+    assert run.history["rmse"][-1] == pytest.approx(
+        run.history["loss"][-1] ** 0.5, rel=1e-5
+    )
     metadata = json.loads((run.directory / "metadata.json").read_text())
     assert metadata == run.task.metadata and metadata["feature_names"][2] == "bmi"
     assert run.task.selection_metric == ("r2", 1)
@@ -109,7 +130,9 @@ def test_the_served_predictions_are_those_of_the_closed_form(run):
     answer = served(features=tf.constant(rows, tf.float32))
     assert set(answer) == {"prediction"} and answer["prediction"].shape == (442,)
     np.testing.assert_allclose(answer["prediction"], wanted, rtol=1e-3)
-    np.testing.assert_allclose(run.predict(features=rows)["prediction"], wanted, rtol=1e-3)
+    np.testing.assert_allclose(
+        run.predict(features=rows)["prediction"], wanted, rtol=1e-3
+    )
     test = run.splits["test"]
     predicted = wanted[test.column("id")]
     measured = reference.mean_squared_error(test.column("target"), predicted)
@@ -121,7 +144,9 @@ def test_nothing_held_out_is_learned_from(diabetes):
     seen = splits["train"].column("features").astype(np.float64)
     np.testing.assert_allclose(task.metadata["mean"], seen.mean(0))
     np.testing.assert_allclose(task.metadata["deviation"], seen.std(0))
-    prepared = task.prepare({"features": tf.constant(seen, tf.float32)})["features"].numpy()
+    prepared = task.prepare({"features": tf.constant(seen, tf.float32)})[
+        "features"
+    ].numpy()
     np.testing.assert_allclose(prepared.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(prepared.std(0), 1, rtol=1e-5)
 
@@ -130,24 +155,38 @@ def test_nothing_held_out_is_learned_from(diabetes):
 def test_a_constant_feature_does_no_harm(constant):
     features = np.column_stack([np.full(50, constant), np.arange(50.0)])
     learned = make(METADATA).learn({"features": features.astype(np.float32)}.get)
-    assert learned["deviation"][0] == 1 and learned["deviation"][1] == pytest.approx(14.43, 1e-3)
-    prepared = make({**METADATA, **learned}).prepare({"features": features.astype(np.float32)})
+    assert learned["deviation"][0] == 1 and learned["deviation"][1] == pytest.approx(
+        14.43, 1e-3
+    )
+    prepared = make({**METADATA, **learned}).prepare(
+        {"features": features.astype(np.float32)}
+    )
     assert np.isfinite(prepared["features"]).all()
 
 
 def test_evaluation_equals_scikit_learn(tmp_path):
     generator = np.random.default_rng(0)
     truth, predicted = generator.normal(size=(2, 1200)).astype(np.float32)
-    answers = {"truth": truth[:, None], "prediction": predicted, "loss": (truth - predicted) ** 2}
+    answers = {
+        "truth": truth[:, None],
+        "prediction": predicted,
+        "loss": (truth - predicted) ** 2,
+    }
     found = make(METADATA).evaluate(answers)
     assert found["examples"] == 1200 and len(found["pairs"]["true"]) == 500
     assert found["mse"] == pytest.approx(found["loss"], rel=1e-5)
     assert found["mse"] == pytest.approx(reference.mean_squared_error(truth, predicted))
-    assert found["rmse"] == pytest.approx(reference.root_mean_squared_error(truth, predicted))
-    assert found["mae"] == pytest.approx(reference.mean_absolute_error(truth, predicted))
+    assert found["rmse"] == pytest.approx(
+        reference.root_mean_squared_error(truth, predicted)
+    )
+    assert found["mae"] == pytest.approx(
+        reference.mean_absolute_error(truth, predicted)
+    )
     assert found["r2"] == pytest.approx(reference.r2_score(truth, predicted))
     assert json.loads(json.dumps(found)) == found
-    alike = make(METADATA).evaluate({name: column[:1] for name, column in answers.items()})
+    alike = make(METADATA).evaluate(
+        {name: column[:1] for name, column in answers.items()}
+    )
     assert alike["r2"] is None and alike["examples"] == 1
     for metrics in (found, alike):
         ((name, figure),) = make(METADATA).pictures(metrics).items()
@@ -160,9 +199,17 @@ GOOD = np.linspace(0, 1, 40).reshape(20, 2)
 @pytest.mark.parametrize(
     ("features", "target", "message"),
     [
-        ((3, 1, np.nan), (), "split train: feature '1' of example 3 is nan in float32; use a fin"),
+        (
+            (3, 1, np.nan),
+            (),
+            "split train: feature '1' of example 3 is nan in float32; use a fin",
+        ),
         ((5, 0, 1e39), (), "feature '0' of example 5 is inf in float32"),
-        ((), (6, np.nan), "split train: the target of example 6 is nan in float32; use a finite"),
+        (
+            (),
+            (6, np.nan),
+            "split train: the target of example 6 is nan in float32; use a finite",
+        ),
     ],
 )
 def test_numbers_that_are_none_are_named(features, target, message):
@@ -179,9 +226,18 @@ def test_numbers_that_are_none_are_named(features, target, message):
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"features": GOOD, "target": GOOD}, r"target to be one number .* float64 of shape \(2,\)"),
-        ({"features": GOOD[:, 0], "target": GOOD[:, 0]}, r"features to be a vector .* shape \(\)"),
-        ({"features": GOOD}, "no field 'target' .it has id, features.; choose another --task"),
+        (
+            {"features": GOOD, "target": GOOD},
+            r"target to be one number .* float64 of shape \(2,\)",
+        ),
+        (
+            {"features": GOOD[:, 0], "target": GOOD[:, 0]},
+            r"features to be a vector .* shape \(\)",
+        ),
+        (
+            {"features": GOOD},
+            "no field 'target' .it has id, features.; choose another --task",
+        ),
     ],
 )
 def test_columns_of_another_form_are_refused(columns, message):
@@ -194,9 +250,15 @@ def test_columns_of_another_form_are_refused(columns, message):
     [
         ({"model": {"name": "convnet"}}, "this model needs images.*linear"),
         ({"data": {"augment": {"flip": {}}}}, "flip changes images"),
-        ({"data": {"image_size": (8, 8)}}, r'data=\{"image_size": ...\}: regression has no option'),
+        (
+            {"data": {"image_size": (8, 8)}},
+            r'data=\{"image_size": ...\}: regression has no option',
+        ),
         ({"source": {"dataset": "digits"}}, "the source has no field 'features'"),
-        ({"data": {"split_seed": 2}}, "\"batch_size\": 343}: the split 'train' has only 342"),
+        (
+            {"data": {"split_seed": 2}},
+            "\"batch_size\": 343}: the split 'train' has only 342",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused_in_one_line(workplace, changes, message):

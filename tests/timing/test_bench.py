@@ -18,11 +18,16 @@ from pipeline.timing import peers, processes, record, speed
 from pipeline.timing.rounds import Failed
 from pipeline.utils.errors import UsageError
 
-TINY = "digits --model lenet --limit 100 --data.augment --batch-size 16 --runtime.precision float32"
+TINY = (
+    "digits --model lenet --limit 100 --data.augment --batch-size 16"
+    " --runtime.precision float32"
+)
 SHORT = [*TINY.split(), "--rounds", "1", "--seconds", "0.01", "--only"]
 
 
-def test_every_line_is_measured_and_a_missing_peer_named(workplace, monkeypatch, capsys):
+def test_every_line_is_measured_and_a_missing_peer_named(
+    workplace, monkeypatch, capsys
+):
     none = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
     monkeypatch.setattr(processes, "importlib", none)
     assert bench.main([*SHORT, "training,serving", "--against", "keras", "torch"]) == 0
@@ -33,21 +38,31 @@ def test_every_line_is_measured_and_a_missing_peer_named(workplace, monkeypatch,
     lines = {f"{line['part']} {line['name']}": line for line in values["lines"]}
     unmeasured = {line["name"] for line in lines.values() if line["value"] is None}
     assert unmeasured == {"data", "lenet", "resident step, no augmentation", "torch"}
-    assert "pip install torch numpy; then add --torch-python" in lines["training torch"]["note"]
+    assert (
+        "pip install torch numpy; then add --torch-python"
+        in lines["training torch"]["note"]
+    )
     compared = {name for name, line in lines.items() if line["bound"]}
     assert {"training end to end", "training gradient_tape"} <= compared
     assert "serving batch 1 (repeated)" in compared
     assert lines["training keras fit, NumPy"]["ratio"][0] > 0
-    assert lines["serving batch 64"]["note"].startswith("p50 ") and "Keras 3" in values["peers"]
+    assert (
+        lines["serving batch 64"]["note"].startswith("p50 ")
+        and "Keras 3" in values["peers"]
+    )
     assert written.read_text().count("\n| ") == len(values["lines"]) + 2
 
 
 def test_what_cannot_be_measured_or_written_is_one_line(workplace, monkeypatch, capsys):
     small = ["digits", "--data.limit", "20", "--only", "training", "--rounds", "1"]
     assert bench.main(small) == 1
-    assert "--train.batch-size 32: the split 'train' has only 1" in capsys.readouterr().out
+    assert (
+        "--train.batch-size 32: the split 'train' has only 1" in capsys.readouterr().out
+    )
     full = OSError(errno.ENOSPC, "No space left on device", "benchmarks")
-    monkeypatch.setattr(record.files, "write_text", lambda *_: (_ for _ in ()).throw(full))
+    monkeypatch.setattr(
+        record.files, "write_text", lambda *_: (_ for _ in ()).throw(full)
+    )
     with pytest.raises(OSError, match="No space left on device"):
         bench.main(small)
     assert "not measured" in capsys.readouterr().out  # the table comes first
@@ -55,7 +70,11 @@ def test_what_cannot_be_measured_or_written_is_one_line(workplace, monkeypatch, 
     for words, message in {
         ("--directory", "file"): "--directory: file is not a directory",
         ("--rounds", "0"): "--rounds must be a whole number from 1",
-        ("--only", "training", "speed"): "--only must be values separated by commas, each one of",
+        (
+            "--only",
+            "training",
+            "speed",
+        ): "--only must be values separated by commas, each one of",
         ("nothing", "--rounds", "1"): "unknown recipe",
         ("--onyl", "training"): "unknown option '--onyl'; did you mean '--only'",
         ("--torch-python", "nowhere"): "--torch-python: nowhere is not a program",
@@ -66,7 +85,9 @@ def test_what_cannot_be_measured_or_written_is_one_line(workplace, monkeypatch, 
 
 def test_help_and_errors_do_not_import_tensorflow(workplace):
     for words in (["--help"], ["digits", "--help"], ["digits", "--epochs", "many"]):
-        done = run_module("pipeline.bench", *words, cwd=workplace, options=["-X", "importtime"])
+        done = run_module(
+            "pipeline.bench", *words, cwd=workplace, options=["-X", "importtime"]
+        )
         assert done.returncode == (2 if "many" in words else 0)
         assert not {"tensorflow", "keras", "numpy"} & set(done.stderr.split())
 
@@ -75,8 +96,14 @@ def test_help_and_errors_do_not_import_tensorflow(workplace):
     ("words", "message"),
     [
         ("echo '\"PyTorch 0\"'; echo Killed >&2; exit 3", "ended with code 3: Killed$"),
-        ("echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1", "pip install torch"),
-        ('echo \'"PyTorch 0"\'; read line; echo \'{"error": "no compiler"}\'', "^no compiler$"),
+        (
+            "echo \"ModuleNotFoundError: No module named 'torch'\" >&2; exit 1",
+            "pip install torch",
+        ),
+        (
+            'echo \'"PyTorch 0"\'; read line; echo \'{"error": "no compiler"}\'',
+            "^no compiler$",
+        ),
     ],
 )
 def test_a_peer_that_crashes_is_one_line(tmp_path, words, message):
@@ -84,7 +111,10 @@ def test_a_peer_that_crashes_is_one_line(tmp_path, words, message):
     python.write_text(f"#!/bin/sh\n{words}\n")
     python.chmod(0o700)
     made = functools.partial(peers.Peer, "torch", {})
-    with pytest.raises(Failed, match=message), contextlib.closing(made(str(python))) as peer:
+    with (
+        pytest.raises(Failed, match=message),
+        contextlib.closing(made(str(python))) as peer,
+    ):
         peer.sample("eager float32", 0.1)
     with pytest.raises(Failed, match="nowhere cannot be started: No such file"):
         made("nowhere")
@@ -93,15 +123,19 @@ def test_a_peer_that_crashes_is_one_line(tmp_path, words, message):
 @pytest.mark.parametrize("name", peers._BOUNDS)
 def test_the_peer_has_the_same_network(name):
     x = keras.Input((32, 32, 3))
-    own = {"name": "resnet", "options": {"depth": 18}} if name == "resnet18" else {"name": name}
+    own = (
+        {"name": "resnet", "options": {"depth": 18}}
+        if name == "resnet18"
+        else {"name": name}
+    )
     features = registry.call("models", own["name"], own.get("options", {}), x)
     built = runpy.run_path(peers.PEERS / "peer_keras.py")["_built"]
     spec = {"network": name, "options": {}, "classes": 10, "optimizer": "adam"}
     peer = built({**spec, "learning_rate": 0.1, "momentum": 0.0}, x.shape[1:])
     ours = keras.Model(x, keras.layers.Dense(10)(features))
-    assert sorted(tuple(w.shape) for w in peer.weights if "seed" not in w.path) == sorted(
-        tuple(w.shape) for w in ours.weights if "seed" not in w.path
-    )
+    assert sorted(
+        tuple(w.shape) for w in peer.weights if "seed" not in w.path
+    ) == sorted(tuple(w.shape) for w in ours.weights if "seed" not in w.path)
 
 
 def test_a_peer_that_has_ended_or_prints_text_fails_each_time(tmp_path):
@@ -118,7 +152,9 @@ def test_a_peer_that_has_ended_or_prints_text_fails_each_time(tmp_path):
 
 def test_gflop_of_a_training_step_counts_the_first_layer_once_and_others_twice():
     first, second = keras.layers.Conv2D(4, 3), keras.layers.Conv2D(2, 3)
-    nested = keras.Sequential([keras.Input((8, 8, 3)), first, second, keras.layers.Flatten()])
+    nested = keras.Sequential(
+        [keras.Input((8, 8, 3)), first, second, keras.layers.Flatten()]
+    )
     x = keras.Input((8, 8, 3))
     model = keras.Model(x, keras.layers.Dense(10)(nested(x)))
     macs = 2 * 36 * 27 * 4 + 3 * (16 * 36 * 2 + 32 * 10)
@@ -137,8 +173,12 @@ def test_gflop_of_a_training_step_counts_the_first_layer_once_and_others_twice()
 
 def test_random_images_replace_data_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "none"))
-    config, said = speed.available(command_line.recipe("cifar10_convnet"), False, tmp_path)
-    assert config.source.name == "arrays" and said.startswith("10,000 random images of 32x32x3 (")
+    config, said = speed.available(
+        command_line.recipe("cifar10_convnet"), False, tmp_path
+    )
+    assert config.source.name == "arrays" and said.startswith(
+        "10,000 random images of 32x32x3 ("
+    )
     digits = command_line.recipe("digits")
     assert speed.available(digits, False, tmp_path) == (digits, "digits")
     assert "8x8x1 (--synthetic)" in speed.available(digits, True, tmp_path)[1]

@@ -1,4 +1,6 @@
-"""Statistics of the benchmark: known timings give known medians, ratios and verdicts."""
+"""Statistics of the benchmark: known timings give known medians, ratios
+and verdicts.
+"""
 
 import dataclasses
 import json
@@ -14,7 +16,9 @@ ALIKE = [10.0, 1.0, 1.0, 1.0]  # seconds; the first round is not counted
 
 
 def planted(**seconds):
-    """Contestants that take these seconds of wall time, half of it CPU time, for 8 images."""
+    """Contestants that take these seconds of wall time, half of it CPU time, for 8
+    images.
+    """
     order, left = [], {name: list(values) for name, values in seconds.items()}
 
     def contestant(name):
@@ -35,7 +39,9 @@ def test_known_timings_give_known_lines_in_alternating_order():
     rounds = Rounds("training", calls, "a", 3)
     assert order[:6] == ["a", "b", "a", "a", "b", "a"]  # a, b, a again; a again, b, a
     line = rounds.line("a", "a / b", bound=(2, math.inf))
-    assert line.value == Spread(8, 8, 8) and line.cpu == 1 / 16 and line.verdict == "met"
+    assert (
+        line.value == Spread(8, 8, 8) and line.cpu == 1 / 16 and line.verdict == "met"
+    )
     assert line.ratio == Spread(2, 1, 4) and line.compared == "speed: a / b"
     assert rounds.line("b", "a / b", bound=(2.1, 3)).verdict == "NOT met"
     assert rounds.line("b", "b / a", "CPU").ratio == Spread(2, 1, 4)
@@ -55,25 +61,43 @@ def test_a_noisy_control_is_inconclusive_and_a_failure_is_one_line():
 
 
 def test_the_record_has_every_line_but_no_directories(tmp_path):
-    bound = dataclasses.replace(Line("start-up", "--help", Spread(0.2, 0.1, 0.3), "s", 0.25))
+    bound = dataclasses.replace(
+        Line("start-up", "--help", Spread(0.2, 0.1, 0.3), "s", 0.25)
+    )
     lines = [
-        dataclasses.replace(bound, compared="seconds", ratio=bound.value, bound=(0, 0.4)),
-        Line("training", "resident step", Spread(1234.5, 12, 20000), "images/s", 2.5e-4),
+        dataclasses.replace(
+            bound, compared="seconds", ratio=bound.value, bound=(0, 0.4)
+        ),
+        Line(
+            "training", "resident step", Spread(1234.5, 12, 20000), "images/s", 2.5e-4
+        ),
         Line("training", "end to end", ratio=Spread(1, 1, 1), bound=(0.97, math.inf)),
-        Line("training", "torch", note="/home/me/torch-env/bin/python cannot be started"),
+        Line(
+            "training", "torch", note="/home/me/torch-env/bin/python cannot be started"
+        ),
     ]
     shown = [record.row(line) for line in lines]
     assert shown[0][2:] == ["0.200 (0.100 to 0.300) s", "0.25 s", "seconds",
                             "0.200 (0.100 to 0.300)", "at most 0.4", "met"]  # fmt: skip
     assert shown[1][2:4] == ["1,234 (12.0 to 20,000) images/s", "250 us"]
     assert shown[2][5:] == ["1.000", "at least 0.97", "met"]
-    facts = {"command": "python -m pipeline.bench ~/photos/cats --torch-python=../env/bin/python"}
+    facts = {
+        "command": (
+            "python -m pipeline.bench ~/photos/cats --torch-python=../env/bin/python"
+        )
+    }
     paths = [record.write(tmp_path / "new", "bench_digits", facts, lines) for _ in "12"]
     assert [path.name for path in paths] == ["bench_digits.md", "bench_digits-2.md"]
-    page, values = paths[0].read_text(), json.loads(paths[0].with_suffix(".json").read_text())
+    page, values = (
+        paths[0].read_text(),
+        json.loads(paths[0].with_suffix(".json").read_text()),
+    )
     assert "bench cats --torch-python=python\n" in page and "| python cannot be" in page
     assert "images/s" in page and "/home" not in page and len(values["lines"]) == 4
-    assert values["lines"][2]["bound"] == [0.97, None] and values["lines"][0]["result"] == "met"
+    assert (
+        values["lines"][2]["bound"] == [0.97, None]
+        and values["lines"][0]["result"] == "met"
+    )
 
 
 def test_processes_are_timed_and_their_last_words_kept():
@@ -98,13 +122,25 @@ def test_startup_and_memory_compare_the_right_processes(monkeypatch):
 
     def finished(*words):
         seen.append(text := " ".join(map(str, words)))
-        taken = {"60 --no-export": 5, " 60": 7.5, "first_step": 3, "": 2}  # the first that is in it
+        taken = {
+            "60 --no-export": 5,
+            " 60": 7.5,
+            "first_step": 3,
+            "": 2,
+        }  # the first that is in it
         seconds = next(value for part, value in taken.items() if part in text)
-        return Sample(1, seconds, 1), "tensorflow" * text.count("importtime"), 100 + len(text) % 2
+        return (
+            Sample(1, seconds, 1),
+            "tensorflow" * text.count("importtime"),
+            100 + len(text) % 2,
+        )
 
     monkeypatch.setattr(processes, "finished", finished)
     found = {(line.name, line.compared): line for line in processes.startup(2)}
-    assert found["60 steps, export", "seconds: 60 steps, export - 60 steps"].ratio.median == 2.5
+    assert (
+        found["60 steps, export", "seconds: 60 steps, export - 60 steps"].ratio.median
+        == 2.5
+    )
     slow = found["first step", "time: first step / minimal Keras script"]
     assert slow.ratio.median == 1.5 and slow.verdict == "NOT met"
     assert found["--help", "TensorFlow modules"].verdict == "NOT met"

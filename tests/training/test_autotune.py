@@ -13,7 +13,12 @@ from pipeline.runtime import environment
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, distributed
 
-OPTIONS = {"epochs": 3, "steps": 2 * STEPS + 3, "optimizer": "adam", "optimizer_options": {}}
+OPTIONS = {
+    "epochs": 3,
+    "steps": 2 * STEPS + 3,
+    "optimizer": "adam",
+    "optimizer_options": {},
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +37,9 @@ def test_calls_of_any_length_are_the_same_steps(single, engine, calls):
         def on_train_batch_begin(self, batch, logs=None):
             firsts.append(batch)
 
-    model, batches = trained(calls=calls, engine=engine, callbacks=[Record()], **OPTIONS)
+    model, batches = trained(
+        calls=calls, engine=engine, callbacks=[Record()], **OPTIONS
+    )
     for one, other in zip(single, model.variables, strict=True):
         np.testing.assert_array_equal(one, other.numpy())
     epoch = list(range(0, STEPS, calls))
@@ -41,7 +48,9 @@ def test_calls_of_any_length_are_the_same_steps(single, engine, calls):
 
 
 def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
-    model, batches = prepared(model="sequential", optimizer="adam", optimizer_options={}, ema=0.9)
+    model, batches = prepared(
+        model="sequential", optimizer="adam", optimizer_options={}, ema=0.9
+    )
     before = [v.numpy() for group in model.state.values() for v in group]
     decision = autotune.steps_per_call(model, "auto", batches, None)
     after = [v.numpy() for group in model.state.values() for v in group]
@@ -52,10 +61,16 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
     (trace,) = model.step.compiled.values()
     assert distributed.Calls(model, "train", batches)._run is trace
     assert trace.experimental_get_tracing_count() == 1
-    assert autotune.steps_per_call(model, 5, batches, None).reason.startswith("requested")
-    assert autotune.steps_per_call(model, 10**6, batches, None).value == f"{STEPS} steps"
+    assert autotune.steps_per_call(model, 5, batches, None).reason.startswith(
+        "requested"
+    )
+    assert (
+        autotune.steps_per_call(model, 10**6, batches, None).value == f"{STEPS} steps"
+    )
     taken, call = [], distributed.Calls.__call__
-    monkeypatch.setattr(distributed.Calls, "__call__", lambda *a: taken.append(a) or call(*a))
+    monkeypatch.setattr(
+        distributed.Calls, "__call__", lambda *a: taken.append(a) or call(*a)
+    )
     monkeypatch.setattr(autotune, "LONGEST_CALL", 0.0)
     autotune.seconds_per_step(model, batches)
     assert len(taken) == 2, "a slow step is traced and timed, not timed twice"
@@ -63,12 +78,20 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
 
 @pytest.mark.parametrize(
     ("bfloat16", "steps", "chosen"),
-    [(0.05, 10_000, "mixed_bfloat16"), (0.09, 10_000, "float32"), (0.05, 10, "float32")],
+    [
+        (0.05, 10_000, "mixed_bfloat16"),
+        (0.09, 10_000, "float32"),
+        (0.05, 10, "float32"),
+    ],
 )
 def test_precision_is_chosen_by_its_gain(monkeypatch, bfloat16, steps, chosen):
-    monkeypatch.setattr(environment, "fast_precision", lambda: ("mixed_bfloat16", "it is there"))
+    monkeypatch.setattr(
+        environment, "fast_precision", lambda: ("mixed_bfloat16", "it is there")
+    )
     times = {"float32": 0.1, "mixed_bfloat16": bfloat16}
-    monkeypatch.setattr(autotune, "seconds_per_step", lambda model, train: times[model.precision])
+    monkeypatch.setattr(
+        autotune, "seconds_per_step", lambda model, train: times[model.precision]
+    )
 
     def build(started):
         step = SimpleNamespace(set_inputs=lambda *_: None)

@@ -1,4 +1,6 @@
-"""What callbacks keep during training: checkpoints, the log and the scalars, the speed."""
+"""What callbacks keep during training: checkpoints, the log and the
+scalars, the speed.
+"""
 
 import errno
 import json
@@ -37,7 +39,9 @@ def model():
 
 @pytest.fixture
 def callback(model, tmp_path):
-    """A function that makes the checkpoint callback with options of the section train."""
+    """A function that makes the checkpoint callback with options of the
+    section train.
+    """
 
     def make(stops=None, **options):
         checkpoints = checkpoints_of(model, tmp_path)
@@ -92,7 +96,9 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(
 
 
 @pytest.mark.parametrize("is_end", [False, True])
-def test_a_signal_during_a_save_is_obeyed_before_the_next_call(model, callback, tmp_path, is_end):
+def test_a_signal_during_a_save_is_obeyed_before_the_next_call(
+    model, callback, tmp_path, is_end
+):
     stops = Stops()
     model.step = SimpleNamespace(position=5 if is_end else 3, metrics=[])
     made = callback(stops, checkpoint_steps=3)
@@ -145,10 +151,14 @@ class Logged:
         self.run = RunDirectory(path)
         self.losses = [0.4, 0.3, 0.2, 0.1]
         seconds = [1.0, 2.0, 3.0, 4.0]
-        self.saved = SimpleNamespace(epoch=0, history={"loss": self.losses}, seconds=seconds)
+        self.saved = SimpleNamespace(
+            epoch=0, history={"loss": self.losses}, seconds=seconds
+        )
         self.saved.step = 0
         self.step = SimpleNamespace(position=0, update=SimpleNamespace())
-        self.model = SimpleNamespace(step=self.step, optimizer=SimpleNamespace(learning_rate=0.5))
+        self.model = SimpleNamespace(
+            step=self.step, optimizer=SimpleNamespace(learning_rate=0.5)
+        )
 
     def context(self):
         return SimpleNamespace(
@@ -169,12 +179,20 @@ class Logged:
             logger.on_epoch_end(self.saved.epoch - 1)
 
     def read(self):
-        return [json.loads(line)["loss"] for line in self.run.log.read_text().splitlines()]
+        return [
+            json.loads(line)["loss"] for line in self.run.log.read_text().splitlines()
+        ]
 
     def read_within(self):
         events = event_files.read(self.run.tensorboard / "train")
-        values = [(event.step, value) for event in events for value in event.summary.value]
-        return [(step, v.tag, v.simple_value) for step, v in values if v.tag.startswith("batch_")]
+        values = [
+            (event.step, value) for event in events for value in event.summary.value
+        ]
+        return [
+            (step, v.tag, v.simple_value)
+            for step, v in values
+            if v.tag.startswith("batch_")
+        ]
 
     def read_scalars(self):
         return pytest.approx([value for *_, value in scalars(self.run.path)])
@@ -206,15 +224,26 @@ def test_progress_within_and_after_epochs(logged, capsys, monkeypatch):
             logged.step.position = 5 * epoch + 5
             progress.on_epoch_end(epoch, {"loss": 0.25, "examples_per_second": 1234.5})
     assert capsys.readouterr().out.splitlines()[:5] == [
-        "epoch  1/10 20%  4:00 left (run 49:00)  loss 0.5000  accuracy 0.2000  0.1 examples/s",
-        "epoch  1/10 80%  0:30 left (run 23:00)  loss 0.5000  accuracy 0.8000  0.2 examples/s",
+        (
+            "epoch  1/10 20%  4:00 left (run 49:00)  loss 0.5000  accuracy 0.2000  0.1"
+            " examples/s"
+        ),
+        (
+            "epoch  1/10 80%  0:30 left (run 23:00)  loss 0.5000  accuracy 0.8000  0.2"
+            " examples/s"
+        ),
         "epoch  1/10 80%  validation",
         "epoch  1/10  loss 0.2500  1,234 examples/s  27:00 left",
-        "epoch  2/10 20%  2:40 left (run 29:20)  loss 0.5000  accuracy 0.2000  0.1 examples/s",
+        (
+            "epoch  2/10 20%  2:40 left (run 29:20)  loss 0.5000  accuracy 0.2000  0.1"
+            " examples/s"
+        ),
     ]
 
 
-def test_the_log_is_complete_after_a_full_disk_and_a_killed_process(logged, monkeypatch, capsys):
+def test_the_log_is_complete_after_a_full_disk_and_a_killed_process(
+    logged, monkeypatch, capsys
+):
     logger = logged.logger()
     logged.train(logger)
     with monkeypatch.context() as patch:
@@ -242,9 +271,14 @@ def test_points_within_epochs_are_kept_up_to_the_checkpoint(logged, monkeypatch)
     steps = [2, 12, 17]  # the second point came too early
     rates = [(step, tag, value) for step in steps for tag, value in POINT]
     assert logged.read_within() == rates
-    logged.saved.epoch, logged.saved.step = 2, 12  # killed, and resumed within the third epoch
+    logged.saved.epoch, logged.saved.step = (
+        2,
+        12,
+    )  # killed, and resumed within the third epoch
     logged.logger().on_train_begin()
-    assert logged.read_within() == rates[:4] and logged.read_scalars() == logged.losses[:2]
+    assert (
+        logged.read_within() == rates[:4] and logged.read_scalars() == logged.losses[:2]
+    )
     board = event_accumulator.EventAccumulator(str(logged.run.tensorboard / "train"))
     board.Reload()
     (text,) = board.Tensors("config")
@@ -264,13 +298,17 @@ def test_the_results_and_pictures_are_shown_once(logged):
     (image,) = board.Images("mistakes")
     assert (image.width, image.height) == (5, 3)
     (point,) = board.Scalars("epoch_accuracy")
-    assert (point.step, point.value) == (3, 0.75) and board.Tags()["scalars"] == ["epoch_accuracy"]
+    assert (point.step, point.value) == (3, 0.75) and board.Tags()["scalars"] == [
+        "epoch_accuracy"
+    ]
 
 
 @pytest.mark.parametrize("calls", [1, 3])
 def test_speed_is_that_of_training_without_traces(monkeypatch, calls):
     now = [100.0]
-    monkeypatch.setattr("pipeline.training.callbacks.per_epoch.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(
+        "pipeline.training.callbacks.per_epoch.time.monotonic", lambda: now[0]
+    )
     speed, step = Throughput(batch_size=4), SimpleNamespace(traces=0, position=0)
     speed.set_model(SimpleNamespace(step=step))
     for epoch in range(3):

@@ -34,12 +34,18 @@ def test_all_variables_and_the_newest_state_are_restored(model, checkpoints):
     assert any((a != b).any() for a, b in zip(before, state_of(model), strict=True))
     assert checkpoints.restore(7) == {"waited": 2, "loss": None}, "NaN is not JSON"
     require_equal(before, state_of(model))
-    assert any("seed" in v.path for v in model.variables), "the model has no dropout state"
+    assert any("seed" in v.path for v in model.variables), (
+        "the model has no dropout state"
+    )
 
 
-@pytest.mark.parametrize("name", ["state.data-00000-of-00001", "state.index", "manifest.json"])
+@pytest.mark.parametrize(
+    "name", ["state.data-00000-of-00001", "state.index", "manifest.json"]
+)
 @pytest.mark.parametrize("damage", ["flip", "truncate", "delete"])
-def test_damage_is_detected_and_restores_nothing(model, checkpoints, tmp_path, name, damage):
+def test_damage_is_detected_and_restores_nothing(
+    model, checkpoints, tmp_path, name, damage
+):
     checkpoints.save(7, {"waited": 0})
     before, path = state_of(model), tmp_path / "step-00000007" / name
     content = bytearray(path.read_bytes())
@@ -66,14 +72,18 @@ def test_the_checkpoint_of_another_model_is_refused(checkpoints, tmp_path):
         checkpoints_of(small_model(units=5), tmp_path).restore(7)
 
 
-@pytest.mark.parametrize("kind", [tf.errors.ResourceExhaustedError, tf.errors.NotFoundError])
+@pytest.mark.parametrize(
+    "kind", [tf.errors.ResourceExhaustedError, tf.errors.NotFoundError]
+)
 def test_another_error_does_not_mean_another_model(checkpoints, monkeypatch, kind):
     def fail(path):
         raise kind(None, None, "no more handles")
 
     checkpoints.save(7, {"waited": 0})
     monkeypatch.setattr(checkpoints._checkpoint, "read", fail)
-    with pytest.raises(UsageError, match="step-00000007 cannot be read: no more handles"):
+    with pytest.raises(
+        UsageError, match="step-00000007 cannot be read: no more handles"
+    ):
         checkpoints.restore(7)
 
 
@@ -83,7 +93,9 @@ def test_a_run_directory_may_look_like_a_pattern(model, tmp_path):
     assert checkpoints.restore(7) == {"waited": 3}
 
 
-def test_the_newest_intact_one_is_restored_and_damaged_ones_are_named(model, checkpoints, tmp_path):
+def test_the_newest_intact_one_is_restored_and_damaged_ones_are_named(
+    model, checkpoints, tmp_path
+):
     kept = {}
     for step in (1, 2, 3):
         model.layers[0].bias.assign(np.full(3, step, np.float32))
@@ -115,4 +127,6 @@ def test_keep_deletes_other_checkpoints_and_nothing_else(checkpoints, tmp_path):
     assert checkpoints.steps() == [2, 9, 10]
     checkpoints.keep({10})
     foreign = ["notes.txt", "step-00000010.bak", "step-99999"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*foreign, "step-00000010"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [*foreign, "step-00000010"]
+    )

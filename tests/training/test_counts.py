@@ -33,7 +33,9 @@ class Counted(keras.callbacks.Callback):
 
 @pytest.fixture
 def counts(monkeypatch):
-    """The names of the compiled functions that were called, and those that the host waited for."""
+    """The names of the compiled functions that were called, and those that the host
+    waited for.
+    """
     calls, waits, busy = [], [], []
     original, convert = distributed.Calls.__call__, ops._EagerTensorBase.numpy
 
@@ -73,7 +75,12 @@ def test_calls_waits_and_open_files_of_a_run(tmp_path, counts, engine):
         "digits",
         data={"limit": 120, "validation": 0.2, "test": 0.2},
         model={"name": "tiny", "options": {}},
-        train={"engine": engine, "epochs": EPOCHS, "batch_size": 8, "steps_per_call": CALL},
+        train={
+            "engine": engine,
+            "epochs": EPOCHS,
+            "batch_size": 8,
+            "steps_per_call": CALL,
+        },
         callbacks=[counted],
         runtime={"precision": "float32"},
         export={"enabled": False},
@@ -81,7 +88,8 @@ def test_calls_waits_and_open_files_of_a_run(tmp_path, counts, engine):
     )
     steps = run.network.step.position // EPOCHS
     assert calls.count("train") == EPOCHS * math.ceil(steps / CALL)
-    # After each call, for the progress and for bad steps: `auto` makes at most two a second.
+    # After each call, for the progress and for bad steps: `auto` makes at most two a
+    # second.
     assert waits.count("train") == calls.count("train")
     assert waits.count("evaluate") <= calls.count("evaluate") == EPOCHS
     assert counted.files[-1] == counted.files[1]
@@ -97,8 +105,13 @@ def test_an_image_of_cifar10_is_sent_to_the_device_as_its_pixels():
 
     def sent(store):
         split = splits.Split(store(columns), np.arange(64))
-        batches = batching.training(split, settings_of(train={"batch_size": 32}).train, 0)
-        return sum(math.prod(s.shape) * s.dtype.size for s in batches.dataset.element_spec.values())
+        batches = batching.training(
+            split, settings_of(train={"batch_size": 32}).train, 0
+        )
+        return sum(
+            math.prod(s.shape) * s.dtype.size
+            for s in batches.dataset.element_spec.values()
+        )
 
     # The pixels, and one number per batch, by which the device finds ids and labels.
     assert sent(example_store.Memory) == 32 * 3072 + 8

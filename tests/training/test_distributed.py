@@ -30,32 +30,42 @@ def measured(tmp_path_factory):
 
 
 def test_updates_are_those_of_one_device(measured):
-    """With clipping, accumulation, weight decay and L2; with synchronized batch normalisation; with
-    a copy of the examples on each device. Muon's matrix products magnify rounding."""
-    assert measured["replicas"] == 2 and measured["muon"] <= 5e-5 and measured["planned"]
+    """With clipping, accumulation, weight decay and L2; with synchronized batch
+    normalisation; with a copy of the examples on each device. Muon's matrix products
+    magnify rounding.
+    """
+    assert (
+        measured["replicas"] == 2 and measured["muon"] <= 5e-5 and measured["planned"]
+    )
     copies, distance = measured["resident"]
     assert distance <= 1e-5 and len(copies) == 2
-    assert all(len(places) == 1 and places[0].endswith(name) for name, places in copies.items())
+    assert all(
+        len(places) == 1 and places[0].endswith(name) for name, places in copies.items()
+    )
     weights, statistics = measured["synchronized"]
     assert weights <= 1e-5 and statistics <= 1e-6
 
 
 def test_replicas_get_the_same_examples_in_the_same_order(measured):
-    """Augmented on the host or in the step, and prefetched to the device that computes."""
+    """Augmented on the host or in the step, and prefetched to the device
+    that computes.
+    """
     assert measured["sample_order"] and measured["augmented"]
     assert len(measured["prefetched"]) == 5
     assert all(device.endswith("CPU:1") for device in measured["prefetched"])
 
 
 def test_an_overflow_on_any_replica_skips_the_step_on_all(measured):
-    """Weights, moving statistics and optimizer state of all copies are kept; the loss scale is
-    halved if the loss is finite."""
+    """Weights, moving statistics and optimizer state of all copies are kept; the loss
+    scale is halved if the loss is finite.
+    """
     assert measured["overflows"] == [20, 20]
 
 
 def test_statistics_and_metrics_do_not_depend_on_the_replicas(measured):
-    """Those of bad steps and the norms; top-k accuracy, and macro recall, which is not a mean of
-    parts."""
+    """Those of bad steps and the norms; top-k accuracy, and macro recall, which is not
+    a mean of parts.
+    """
     one, two = measured["bad_steps"]
     assert one[:3] == two[:3] == [[1, 2], 2, 2 * 16]
     assert one[3:] == pytest.approx(two[3:], rel=1e-4) and np.isfinite(one[3:]).all()
@@ -72,20 +82,26 @@ def test_replicas_draw_different_dropout_masks(measured):
 # Several machines, as processes on one
 
 
-FIT = "-m pipeline.fit digits --model.name tiny --train.optimizer sgd --train.engine gradient_tape"
+FIT = (
+    "-m pipeline.fit digits --model.name tiny --train.optimizer sgd --train.engine"
+    " gradient_tape"
+)
 
 
 def momenta(path):
     """The momentum of each weight, which after one step is the update itself."""
     reader = tf.train.load_checkpoint(str(path / "state"))
-    names = sorted(n for n in reader.get_variable_to_shape_map() if n.startswith("optimizer/"))
+    names = sorted(
+        n for n in reader.get_variable_to_shape_map() if n.startswith("optimizer/")
+    )
     values = [reader.get_tensor(name) for name in names]
     return [value for value in values if value.dtype == np.float32 and value.ndim]
 
 
 def test_two_workers_are_two_replicas(tmp_path):
-    """One update to 1e-5, one log, one export. The other worker prints who it is and waits for the
-    chief, to which TensorFlow would otherwise report a crash."""
+    """One update to 1e-5, one log, one export. The other worker prints who it is and
+    waits for the chief, to which TensorFlow would otherwise report a crash.
+    """
     words = f"{FIT} --train.steps 1 --data.augment --train.clip-norm 0.1 --train.ema 0.9".split()
     words += ["--train.optimizer-options", "momentum=0.9"]
     with Workers([*words, "--run-directory", "run"], tmp_path) as workers:
@@ -100,11 +116,18 @@ def test_two_workers_are_two_replicas(tmp_path):
     assert line.startswith("worker     1 of 2")
     assert (tmp_path / "saved_models" / "digits" / "1").is_dir()
     assert len((tmp_path / "run" / "log.jsonl").read_text().splitlines()) == 1
-    words += ["--export.no-enabled", "--run-directory", "one", "--runtime.replicas", "2"]
+    words += [
+        "--export.no-enabled",
+        "--run-directory",
+        "one",
+        "--runtime.replicas",
+        "2",
+    ]
     result = run_python(*words, cwd=tmp_path)
     assert "2 logical devices" in result.stdout, result.stderr[-2000:]
     updates = [
-        momenta(tmp_path / name / "checkpoints" / "step-00000001") for name in ("run", "one")
+        momenta(tmp_path / name / "checkpoints" / "step-00000001")
+        for name in ("run", "one")
     ]
     assert len(updates[0]) == 10
     for one, other in zip(*updates, strict=True):
@@ -115,7 +138,9 @@ class Strategy(tf.distribute.MultiWorkerMirroredStrategy):
     """That of the second of two workers, each with one device."""
 
     num_replicas_in_sync = 2
-    extended = SimpleNamespace(worker_devices=["/job:worker/replica:0/task:1/device:CPU:0"])
+    extended = SimpleNamespace(
+        worker_devices=["/job:worker/replica:0/task:1/device:CPU:0"]
+    )
 
     def __init__(self):
         pass
@@ -126,13 +151,24 @@ class Strategy(tf.distribute.MultiWorkerMirroredStrategy):
 
 @pytest.mark.parametrize("repeat", [False, True])
 def test_the_iterators_of_workers_are_not_tuned(split, monkeypatch, repeat):
-    """Deleting a tuned iterator waits for the next round of tuning, at the end of the process."""
-    options = command_line.recipe("digits").changed(train={"batch_size": 4, "epochs": 1}).train
+    """Deleting a tuned iterator waits for the next round of tuning, at the end of the
+    process.
+    """
+    options = (
+        command_line.recipe("digits")
+        .changed(train={"batch_size": 4, "epochs": 1})
+        .train
+    )
     batches = batching.training(split(20), options, seed=0)
-    expected = [ticket["image"].numpy() for ticket in batches.tickets(0, Share(1, 1, 2))]
+    expected = [
+        ticket["image"].numpy() for ticket in batches.tickets(0, Share(1, 1, 2))
+    ]
     monkeypatch.setattr(tf.distribute, "get_strategy", Strategy)
     dataset = distributed.tickets(batches, repeat)
-    assert isinstance(dataset, tf.data.Dataset) and dataset.options().autotune.enabled is False
+    assert (
+        isinstance(dataset, tf.data.Dataset)
+        and dataset.options().autotune.enabled is False
+    )
     images = [ticket["image"].numpy() for ticket in dataset.take(5)]
     np.testing.assert_array_equal(images, expected)
 
@@ -160,7 +196,9 @@ def test_what_several_workers_cannot_do_is_refused(monkeypatch):
 
 def test_a_worker_that_is_missing_is_named():
     found = cluster.Cluster(tuple(f"127.0.0.1:{port}" for port in ports(2)), 0)
-    with pytest.raises(UsageError, match=r"worker 1 \(127.0.0.1:\d+\) did not respond within 0.1"):
+    with pytest.raises(
+        UsageError, match=r"worker 1 \(127.0.0.1:\d+\) did not respond within 0.1"
+    ):
         found.meet(0.1, "token")
 
 
@@ -177,13 +215,18 @@ def test_workers_with_other_options_are_refused():
 
     for tokens in (("same", "same"), ("one", "other")):
         assert not found
-        threads = [threading.Thread(target=meet, args=pair) for pair in enumerate(tokens)]
+        threads = [
+            threading.Thread(target=meet, args=pair) for pair in enumerate(tokens)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     for index, other in ((0, 1), (1, 0)):
-        assert f"worker {other} (127.0.0.1:" in found[index] and "other options" in found[index]
+        assert (
+            f"worker {other} (127.0.0.1:" in found[index]
+            and "other options" in found[index]
+        )
 
 
 @pytest.mark.parametrize(
@@ -208,8 +251,15 @@ def test_tf_config_with_a_chief_counts_it_first():
     found = cluster.read(
         {"TF_CONFIG": json.dumps({**text, "task": {"type": "worker", "index": 1}})}
     )
-    assert found.workers == ("c:1", "a:1", "b:2") and found.index == 2 and not found.is_chief
-    assert cluster.read({}) is None and cluster.read({"TF_CONFIG": text_of(["a:1"])}) is None
+    assert (
+        found.workers == ("c:1", "a:1", "b:2")
+        and found.index == 2
+        and not found.is_chief
+    )
+    assert (
+        cluster.read({}) is None
+        and cluster.read({"TF_CONFIG": text_of(["a:1"])}) is None
+    )
 
 
 def test_a_gpu_that_cannot_be_used_is_explained(tmp_path, monkeypatch):

@@ -1,4 +1,6 @@
-"""Bad steps: skipped, counted, named; what follows them; the norms of gradients in the log."""
+"""Bad steps: skipped, counted, named; what follows them; the norms of gradients in the
+log.
+"""
 
 import dataclasses
 import itertools
@@ -24,7 +26,9 @@ def poisoned(batches, *steps):
     """The same batches; the first example of these steps has a NaN as its weight."""
 
     def spoil(ticket, number):
-        bad = tf.reduce_any(number == tf.constant(steps, tf.int64)) & (tf.range(BATCH) == 0)
+        bad = tf.reduce_any(number == tf.constant(steps, tf.int64)) & (
+            tf.range(BATCH) == 0
+        )
         return {**ticket, "given": tf.where(bad, np.nan, 1.0)}
 
     def tickets(first, *share):
@@ -59,13 +63,17 @@ def state_of(model):
 
 
 def test_bad_steps_leave_no_trace_in_weights_and_metrics():
-    """The loss of the epoch is that of its other steps, for every length of a call, and with either
-    engine. A loss that is not finite does not change the loss scale."""
+    """The loss of the epoch is that of its other steps, for every length of a call, and
+    with either engine. A loss that is not finite does not change the loss scale.
+    """
     ends = []
     for engine, calls in (("model_fit", 1), ("gradient_tape", 3)):
         model, batches = prepared("mixed_float16")
         history = train(model, poisoned(batches, 2, 3, 6), engine=engine, calls=calls)
-        assert np.isfinite(history["loss"]).all() and np.isfinite(history["accuracy"]).all()
+        assert (
+            np.isfinite(history["loss"]).all()
+            and np.isfinite(history["accuracy"]).all()
+        )
         update = model.step.update
         assert update.tally.pop_bad_steps() == ([2, 3, 6], 3, 2)
         assert update.skipped == 3 and model.step.metrics[0].count.numpy() == 5 * BATCH
@@ -79,7 +87,9 @@ def test_bad_steps_leave_no_trace_in_weights_and_metrics():
 
 def test_an_epoch_of_mostly_bad_steps_is_divergence(tmp_path):
     model, batches = prepared()
-    with pytest.raises(Diverged, match="was not finite in 5 of 8 steps of epoch 1; lower"):
+    with pytest.raises(
+        Diverged, match="was not finite in 5 of 8 steps of epoch 1; lower"
+    ):
         train(model, poisoned(batches, 0, 2, 4, 6, 7), monitor(tmp_path, batches))
 
 
@@ -88,7 +98,9 @@ def test_the_culprit_is_a_field_or_a_loss_or_the_batch(tmp_path):
     spoilt = poisoned(batches, 4)
     model.step.set_inputs(spoilt, None)
     found = monitor(tmp_path, spoilt, model)
-    ids = [batches.materialize(ticket)["id"].numpy().tolist() for ticket in batches.dataset]
+    ids = [
+        batches.materialize(ticket)["id"].numpy().tolist() for ticket in batches.dataset
+    ]
     assert found._culprits(4) == {
         "step": 5,
         "epoch": 1,
@@ -158,8 +170,12 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     for group in ("model", "optimizer"):
         variable = next(v for v in model.state[group] if "float" in v.dtype and v.shape)
         values = variable.numpy()
-        variable.assign(np.where(np.arange(values.size).reshape(values.shape) == 1, np.inf, values))
-        with pytest.raises(Diverged, match=f"{variable.path} is not finite after step 3"):
+        variable.assign(
+            np.where(np.arange(values.size).reshape(values.shape) == 1, np.inf, values)
+        )
+        with pytest.raises(
+            Diverged, match=f"{variable.path} is not finite after step 3"
+        ):
             saved.save(3, {})
         variable.assign(values)
     assert not list(tmp_path.iterdir())
@@ -169,8 +185,12 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
 ENGINES = itertools.cycle(registry.names("engines"))
 
 
-@pytest.mark.parametrize(("kind", "engine"), [*zip(poison.KINDS, ENGINES, strict=False)])
+@pytest.mark.parametrize(
+    ("kind", "engine"), [*zip(poison.KINDS, ENGINES, strict=False)]
+)
 def test_a_fault_at_a_random_place(workplace, kind, engine):
     generator = np.random.default_rng([3, poison.KINDS.index(kind)])
     with pytest.MonkeyPatch.context() as patch:
-        assert poison.injected(patch, workplace / "run", kind, engine, generator) is None
+        assert (
+            poison.injected(patch, workplace / "run", kind, engine, generator) is None
+        )

@@ -16,7 +16,9 @@ METRICS = {"sparse_top_k_categorical_accuracy": {"k": 3}, "macro_recall": {}}
 
 
 def examples(count=40, classes=3, missing=0):
-    """(labels, shares of two mixed classes, logits); the last `missing` classes do not occur."""
+    """(labels, shares of two mixed classes, logits); the last `missing` classes do not
+    occur.
+    """
     generator = np.random.default_rng(3)
     labels, others = generator.integers(0, classes - missing, (2, count))
     first = generator.uniform(0.51, 1, size=(count, 1))
@@ -74,8 +76,14 @@ def nothing(metadata):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"loss": "own.mean"}, r"--train.loss own.mean .*one loss per example, .* got \(\)"),
-        ({"metrics": {"own.nothing": {}}}, "own.nothing must return a Keras metric; got 5"),
+        (
+            {"loss": "own.mean"},
+            r"--train.loss own.mean .*one loss per example, .* got \(\)",
+        ),
+        (
+            {"metrics": {"own.nothing": {}}},
+            "own.nothing must return a Keras metric; got 5",
+        ),
     ],
 )
 def test_unsuitable_functions_are_refused(tmp_path, monkeypatch, options, message):
@@ -96,7 +104,9 @@ def macro_recall(labels, logits):
 
 def by_numpy(labels, logits):
     return {
-        "sparse_top_k_categorical_accuracy": pytest.approx(top_k(labels, logits, 3), rel=1e-5),
+        "sparse_top_k_categorical_accuracy": pytest.approx(
+            top_k(labels, logits, 3), rel=1e-5
+        ),
         "macro_recall": pytest.approx(macro_recall(labels, logits), rel=1e-5),
     }
 
@@ -128,7 +138,10 @@ def test_metrics_are_in_history_and_result(tmp_path):
         export={"enabled": False},
         log={"progress": False, "tensorboard": False},
     )
-    lines = [json.loads(line) for line in (run.directory / "log.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line)
+        for line in (run.directory / "log.jsonl").read_text().splitlines()
+    ]
     for split in ("validation", "test"):
         columns = run.splits[split].take(np.arange(len(run.splits[split])))
         images = run.task.prepare({"image": columns["image"]})["image"]

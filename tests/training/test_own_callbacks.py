@@ -71,24 +71,37 @@ def options(**callbacks):
 def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeypatch):
     built, standard = [], trainer.standard_callbacks
     monkeypatch.setattr(
-        trainer, "standard_callbacks", lambda context: built.append(standard(context)) or built[-1]
+        trainer,
+        "standard_callbacks",
+        lambda context: built.append(standard(context)) or built[-1],
     )
     changes = options(**{"own_callbacks.record": {"epochs": 2}})
     run = fit("digits", run_directory="run", **changes)
     (_, context), *calls = own["SEEN"]
     assert isinstance(context, CallbackContext) and context.run.path == run.directory
     *before, checkpoint, logger, last = built[-1]
-    assert isinstance(checkpoint, CheckpointCallback) and checkpoint is context.checkpoint
+    assert (
+        isinstance(checkpoint, CheckpointCallback) and checkpoint is context.checkpoint
+    )
     names = [type(callback).__name__ for callback in (*before, logger, last)]
     first = ["GradientMonitor", "Unfreeze", "AverageWeights", "Throughput"]
     assert names == [*first, "MetricLogger", "Record"]
     # A line of the log and a value of the history for each epoch so far.
     ends = [call for call in calls if call[0] == "epoch end"]
-    assert [(epoch, lines, values) for _, epoch, _, lines, values in ends] == [(0, 1, 1), (1, 2, 2)]
-    assert {"val_loss", "gradient_norm", "examples_per_second", "learning_rate"} <= {*ends[0][2]}
+    assert [(epoch, lines, values) for _, epoch, _, lines, values in ends] == [
+        (0, 1, 1),
+        (1, 2, 2),
+    ]
+    assert {"val_loss", "gradient_norm", "examples_per_second", "learning_rate"} <= {
+        *ends[0][2]
+    }
     assert calls[:2] == [("train begin", True), ("epoch begin", 0)]
     assert calls[2] == ("batch end", 1, ["accuracy", "loss"])
-    assert run.result["steps"] == 2 * context.batches.steps_per_epoch < context.batches.last_step
+    assert (
+        run.result["steps"]
+        == 2 * context.batches.steps_per_epoch
+        < context.batches.last_step
+    )
     # The run stays ended: nothing is trained when the command is repeated.
     del own["SEEN"][:]
     again = fit("digits", run_directory="run", **changes)
@@ -100,7 +113,8 @@ def test_one_of_every_run_is_refused_before_anything_is_written(workplace):
         assert name in registry.names("callbacks")
         with pytest.raises(UsageError) as caught:
             fit("digits", **options(**{name: {}}))
-        assert str(caught.value) == (
-            f'train={{"callbacks": ...}}: {name} is part of every run; remove it'
+        assert (
+            str(caught.value)
+            == f'train={{"callbacks": ...}}: {name} is part of every run; remove it'
         )
     assert not list(workplace.iterdir())

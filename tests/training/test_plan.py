@@ -15,9 +15,13 @@ from pipeline.training import plan
 
 @pytest.fixture
 def planned(workplace, monkeypatch, capsys):
-    """Plans for `count` images of some detail and a machine of some speed; returns the config."""
+    """Plans for `count` images of some detail and a machine of some speed; returns the
+    config.
+    """
     monkeypatch.setenv("KERAS_HOME", str(workplace / "keras"))
-    monkeypatch.setattr(environment, "fast_precision", lambda: ("mixed_bfloat16", "planted"))
+    monkeypatch.setattr(
+        environment, "fast_precision", lambda: ("mixed_bfloat16", "planted")
+    )
 
     def make(count, words="", detail=32, speed=1.0, seconds=None):
         images = np.zeros((count, 2, 2, 3), np.uint8)
@@ -45,7 +49,11 @@ def test_the_size_follows_the_detail_and_the_time(planned):
         return planned(4000, **given)[0].data.image_size[0]
 
     assert size() == 48 and size(speed=2.0) == 64 and size(detail=48, speed=10.0) == 96
-    assert size(detail=224) < size(detail=224, seconds=3600.0) < size(detail=224, speed=100.0)
+    assert (
+        size(detail=224)
+        < size(detail=224, seconds=3600.0)
+        < size(detail=224, speed=100.0)
+    )
     assert size(speed=1e-3) == 32  # the fewest
 
 
@@ -60,7 +68,8 @@ def test_a_time_limit_shrinks_the_plan_and_the_expected_time_is_printed(planned)
 
 def test_what_is_given_stays_and_is_marked(planned):
     words = (
-        "--epochs 7 --image-size 40 --model.name linear --runtime.precision float32 --augment flip"
+        "--epochs 7 --image-size 40 --model.name linear --runtime.precision float32"
+        " --augment flip"
     )
     config, said = planned(4000, words)
     assert (config.train.epochs, config.data.image_size) == (7, (40, 40))
@@ -86,12 +95,20 @@ def test_weights_of_keras_in_its_cache_are_used(planned, workplace):
     file.parent.mkdir(parents=True)
     file.touch()
     tuned, _ = planned(4000)
-    assert tuned.model.name == "application" and Path(tuned.model.options["weights"]) == file
-    assert tuned.train.epochs < config.train.epochs and tuned.data.image_size >= (96, 96)
+    assert (
+        tuned.model.name == "application"
+        and Path(tuned.model.options["weights"]) == file
+    )
+    assert tuned.train.epochs < config.train.epochs and tuned.data.image_size >= (
+        96,
+        96,
+    )
     assert tuned.train.learning_rate < config.train.learning_rate / 5
 
 
-def test_the_network_follows_the_size_or_the_run_that_has_its_weights(planned, workplace):
+def test_the_network_follows_the_size_or_the_run_that_has_its_weights(
+    planned, workplace
+):
     small, large = (planned(4000, f"--image-size {side}")[0] for side in (32, 96))
     assert small.model.options["stem_stride"] == 1 and large.model.options == {}
     (workplace / "earlier").mkdir()
@@ -99,7 +116,9 @@ def test_the_network_follows_the_size_or_the_run_that_has_its_weights(planned, w
     tuned, said = planned(4000, "--image-size 96 --model.weights earlier")
     assert tuned.model.options["stem_stride"] == 1 and "(as in --model.weights)" in said
     (workplace / "earlier/config.json").write_text("{")
-    assert planned(4000, "--image-size 96 --model.weights earlier")[0].model.options == {}
+    assert (
+        planned(4000, "--image-size 96 --model.weights earlier")[0].model.options == {}
+    )
 
 
 def test_the_speed_of_the_machine_is_measured():

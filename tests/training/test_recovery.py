@@ -1,4 +1,6 @@
-"""Retries: a lower learning rate after divergence, smaller micro-batches after out of memory."""
+"""Retries: a lower learning rate after divergence, smaller micro-batches after out of
+memory.
+"""
 
 import dataclasses
 import json
@@ -43,14 +45,18 @@ def plain(tmp_path_factory):
 
 @pytest.fixture
 def memory(monkeypatch):
-    """Limits the examples of a forward pass to `memory.limit`, and counts the failures."""
+    """Limits the examples of a forward pass to `memory.limit`, and counts
+    the failures.
+    """
     box = SimpleNamespace(limit=10**9, refused=0)
     real = Step._forward_and_backward
 
     def limited(self, model, batch):
         if batch["id"].shape[0] > box.limit:
             box.refused += 1
-            raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+            raise tf.errors.ResourceExhaustedError(
+                None, None, "OOM when allocating tensor"
+            )
         return real(self, model, batch)
 
     monkeypatch.setattr(Step, "_forward_and_backward", limited)
@@ -89,12 +95,16 @@ def plan_of(**train):
 def test_the_micro_batch_is_halved_until_it_fits(
     plain, workplace, memory, monkeypatch, capsys, alive, limit, engine, has_trial
 ):
-    """The trial of the precision runs out of memory, if there is one, otherwise the training."""
+    """The trial of the precision runs out of memory, if there is one, otherwise the
+    training.
+    """
     arithmetic = ("mixed_bfloat16" if has_trial else None, "planted")
     monkeypatch.setattr(environment, "fast_precision", lambda: arithmetic)
     memory.limit = limit
     run = digits("run", engine=engine)
-    for one, other in zip(plain.network.get_weights(), run.network.get_weights(), strict=True):
+    for one, other in zip(
+        plain.network.get_weights(), run.network.get_weights(), strict=True
+    ):
         np.testing.assert_allclose(one, other, atol=1e-6)
     failures = {4: 1, 2: 2}[limit]
     assert memory.refused == failures and run.result["steps"] == plain.result["steps"]
@@ -104,20 +114,28 @@ def test_the_micro_batch_is_halved_until_it_fits(
     assert f"micro-batch {limit} (out of memory" in shown
     stored = json.loads((workplace / "run/decisions.json").read_text())
     assert [d["value"] for d in stored if d["name"] == "micro-batch"] == [str(limit)]
-    begun = recovery.begun(dataclasses.replace(run.config, run_directory=run.directory), 1)
+    begun = recovery.begun(
+        dataclasses.replace(run.config, run_directory=run.directory), 1
+    )
     assert begun.settings.train.accumulate == 8 // limit
     assert begun.decisions[0].reason.startswith("as before")
     assert run.config.train.accumulate == 1, "otherwise the run could not be resumed"
 
 
 def test_what_smaller_micro_batches_cannot_solve():
-    with pytest.raises(UsageError, match="out of memory: x; a micro-batch is already one example"):
+    with pytest.raises(
+        UsageError, match="out of memory: x; a micro-batch is already one example"
+    ):
         recovery.after(ERROR, plan_of(batch_size=8, accumulate=4), model_of(), 2)
     with pytest.raises(UsageError, match="lower --train.batch-size"):
         recovery.after(ERROR, plan_of(synchronized_batch_norm=True), model_of(), 1)
-    exhausted = tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\nmore")
+    exhausted = tf.errors.ResourceExhaustedError(
+        None, None, "OOM when allocating tensor\nmore"
+    )
     with (
-        pytest.raises(UsageError, match="during evaluation: OOM when allocating tensor; lower"),
+        pytest.raises(
+            UsageError, match="during evaluation: OOM when allocating tensor; lower"
+        ),
         recovery.out_of_memory(is_training=False),
     ):
         raise exhausted
@@ -126,7 +144,10 @@ def test_what_smaller_micro_batches_cannot_solve():
 
 
 def test_the_rate_is_halved_three_times():
-    error, plan = Diverged("training diverged: why; lower it"), plan_of(on_bad_steps="roll-back")
+    error, plan = (
+        Diverged("training diverged: why; lower it"),
+        plan_of(on_bad_steps="roll-back"),
+    )
     with pytest.raises(Diverged, match="why; lower it$"):
         recovery.after(error, plan_of(), model_of(), 1)
     factors = []
@@ -134,18 +155,31 @@ def test_the_rate_is_halved_three_times():
         plan = recovery.after(error, plan, model_of(factor), 1)
         factors.append(plan.factor)
     assert factors == [0.5, 0.25, 0.125]
-    assert str(*plan.decisions) == "0.125 times the learning rate (training diverged: why)"
+    assert (
+        str(*plan.decisions) == "0.125 times the learning rate (training diverged: why)"
+    )
     with pytest.raises(Diverged, match="it was already rolled back 3 times"):
         recovery.after(error, plan, model_of(0.125), 1)
 
 
 def test_a_run_is_rolled_back_to_a_lower_rate(workplace, capsys):
-    """Plain descent at 0.4 grows by 2.2 per step (largest eigenvalue 8); at 0.2 it shrinks."""
-    train = {"batch_size": 343, "epochs": 90, "optimizer_options": {}, "learning_rate": 0.4}
+    """Plain descent at 0.4 grows by 2.2 per step (largest eigenvalue 8); at 0.2 it
+    shrinks.
+    """
+    train = {
+        "batch_size": 343,
+        "epochs": 90,
+        "optimizer_options": {},
+        "learning_rate": 0.4,
+    }
     train |= {"on_bad_steps": "roll-back", "checkpoint_steps": 10}
     options = poison.settings(train=train, data={"test": 0.2})
     run = fit("regression_linear", run_directory="rolled", **options)
-    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("roll-back")]
+    (line,) = [
+        one
+        for one in capsys.readouterr().out.splitlines()
+        if one.startswith("roll-back")
+    ]
     assert line.startswith("roll-back  0.5 times the learning rate (train")
     assert "; again after step " in line
     assert float(run.network.step.update.factor.numpy()) == 0.5

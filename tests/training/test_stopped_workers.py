@@ -15,13 +15,15 @@ _TEXT = """digits --model.name tests.nightly.fault_injection.reference.subject -
     --train.ema 0.9 --train.patience 2 --train.engine gradient_tape --data.augment
     --log.no-progress --export.no-enabled --run-directory run"""
 WORDS = _TEXT.split()
-# Seconds from the end of the current call to the end of both processes; less than two on two idle
-# cores.
+# Seconds from the end of the current call to the end of both processes; less than two
+# on two idle cores.
 PROMPT = 15.0
 
 
 def train(folder, faults=(None, None)):
-    """Runs both workers to their end: (exit code, output, errors) of each, and seconds to stop."""
+    """Runs both workers to their end: (exit code, output, errors) of each, and seconds
+    to stop.
+    """
     records = [folder / f"{number}.events" for number in (0, 1)]
     words = []
     for record, fault in zip(records, faults, strict=True):
@@ -32,7 +34,11 @@ def train(folder, faults=(None, None)):
     with Workers(words[0], folder, other=words[1]) as workers:
         ends = [workers.output(number) for number in (0, 1)]
         end = time.monotonic()
-    lines = [line.split("\t") for record in records for line in record.read_text().splitlines()]
+    lines = [
+        line.split("\t")
+        for record in records
+        for line in record.read_text().splitlines()
+    ]
     calls = [float(seconds) for name, seconds, _ in lines if name == "computed"]
     return ends, end - max(calls, default=end)
 
@@ -67,10 +73,21 @@ STOPS = {
 
 @pytest.mark.parametrize(
     "name",
-    ["one", *(pytest.param(name, marks=pytest.mark.long) for name in STOPS if name != "one")],
+    [
+        "one",
+        *(
+            pytest.param(name, marks=pytest.mark.long)
+            for name in STOPS
+            if name != "one"
+        ),
+    ],
 )
-def test_a_signal_to_any_worker_stops_all_and_the_run_continues(tmp_path, undisturbed, name):
-    """The chief saves, prints how to continue, and the same command ends bit for bit the same."""
+def test_a_signal_to_any_worker_stops_all_and_the_run_continues(
+    tmp_path, undisturbed, name
+):
+    """The chief saves, prints how to continue, and the same command ends bit for bit
+    the same.
+    """
     faults, codes, step = STOPS[name]
     ends, seconds = train(tmp_path, faults)
     assert [code for code, _, _ in ends] == codes, ends
@@ -80,4 +97,6 @@ def test_a_signal_to_any_worker_stops_all_and_the_run_continues(tmp_path, undist
     assert not any("Traceback" in errors for _, _, errors in ends)
     ends, _ = train(tmp_path)
     assert [code for code, _, _ in ends] == [0, 0], ends
-    assert reference.differences(undisturbed, reference.evidence(tmp_path / "run")) == []
+    assert (
+        reference.differences(undisturbed, reference.evidence(tmp_path / "run")) == []
+    )

@@ -33,7 +33,9 @@ def test_padding_counts_neither_in_loss_nor_in_accuracy():
     log_shares = outputs - np.log(np.exp(outputs).sum(1, keepdims=True))
     losses, right = -log_shares[np.arange(21), columns["label"]], outputs.argmax(1)
     assert history["val_loss"] == [pytest.approx(losses.mean(), rel=1e-5)]
-    assert history["val_accuracy"] == [pytest.approx((right == columns["label"]).mean())]
+    assert history["val_accuracy"] == [
+        pytest.approx((right == columns["label"]).mean())
+    ]
 
 
 def test_training_augments_and_evaluation_does_not(monkeypatch):
@@ -41,8 +43,10 @@ def test_training_augments_and_evaluation_does_not(monkeypatch):
     model, batches = ready(settings, random_split())
     model.step.set_inputs(batches, batches)
     seen, prepare = [], TASK.prepare
-    monkeypatch.setattr(TASK, "prepare", lambda batch: seen.append(batch) or prepare(batch))
-    (ticket, *_) = batches.dataset
+    monkeypatch.setattr(
+        TASK, "prepare", lambda batch: seen.append(batch) or prepare(batch)
+    )
+    ticket, *_ = batches.dataset
     model.step.train(model, ticket)
     model.step.evaluate(model, ticket)
     assert (seen[0]["image"].numpy() != ticket["image"].numpy()).any()
@@ -59,11 +63,15 @@ OTHERS = itertools.product(registry.names("optimizers"), ("float32", "mixed_bflo
 
 @pytest.mark.parametrize(
     ("optimizer", "precision"),
-    [("adam", "mixed_float16"), *(pytest.param(*pair, marks=pytest.mark.long) for pair in OTHERS)],
+    [
+        ("adam", "mixed_float16"),
+        *(pytest.param(*pair, marks=pytest.mark.long) for pair in OTHERS),
+    ],
 )
 def test_engines_agree_bit_for_bit_with_one_trace(optimizer, precision):
-    """Weights, optimizer state, dropout's state and history, with augmentation and schedule; the
-    last epoch has one step."""
+    """Weights, optimizer state, dropout's state and history, with augmentation and
+    schedule; the last epoch has one step.
+    """
     outcomes = []
     for name in ENGINES:
         settings = settings_of(
@@ -93,11 +101,18 @@ def test_engines_agree_bit_for_bit_with_one_trace(optimizer, precision):
 
 
 @pytest.mark.filterwarnings("ignore:Even though the `tf.config")
-@pytest.mark.parametrize(("engine", "accumulate"), [("model_fit", 1), ("gradient_tape", 2)])
+@pytest.mark.parametrize(
+    ("engine", "accumulate"), [("model_fit", 1), ("gradient_tape", 2)]
+)
 def test_functions_may_run_eagerly(engine, accumulate):
-    """`tf.config.run_functions_eagerly`, for debugging: the same weights, with dropout."""
+    """`tf.config.run_functions_eagerly`, for debugging: the same weights,
+    with dropout.
+    """
     train = {"steps": 3, "steps_per_call": 2, "accumulate": accumulate}
-    settings, split = settings_of(model={"name": "sequential"}, train=train), random_split(24)
+    settings, split = (
+        settings_of(model={"name": "sequential"}, train=train),
+        random_split(24),
+    )
     weights = []
     for is_eager in (False, True):
         model, batches = ready(settings, split)

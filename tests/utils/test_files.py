@@ -1,4 +1,6 @@
-"""Atomic writes, temporary files and locks: what a killed process left is removed, nothing else."""
+"""Atomic writes, temporary files and locks: what a killed process left is removed,
+nothing else.
+"""
 
 import json
 import os
@@ -50,7 +52,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space left on device: '.*/x.json'"):
         files.write_text(path, "new")
-    assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == ["x.json"]
+    assert json.loads(path.read_text()) == {"a": 1} and os.listdir(tmp_path) == [
+        "x.json"
+    ]
 
 
 def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
@@ -59,7 +63,9 @@ def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
         run.checkpoints.mkdir()
     models = Path("saved_models/digits")
     models.mkdir(parents=True)
-    other = temp_files.folder(models)  # of another run, which exports to the same directory
+    other = temp_files.folder(
+        models
+    )  # of another run, which exports to the same directory
     abandoned(run.path, run.checkpoints, models)
     with run_directory.opened(config):
         pass

@@ -1,4 +1,6 @@
-"""The bar on a terminal and in a notebook, and the lines that take its place in a file."""
+"""The bar on a terminal and in a notebook, and the lines that take its
+place in a file.
+"""
 
 import io
 import re
@@ -13,7 +15,9 @@ from pipeline.utils.console import say
 
 
 class Terminal(io.StringIO):
-    """A terminal, 100 characters wide, of which only the used control sequences are known."""
+    """A terminal, 100 characters wide, of which only the used control sequences are
+    known.
+    """
 
     encoding = "utf-8"
 
@@ -24,7 +28,9 @@ class Terminal(io.StringIO):
     def screen(self):
         """The lines that a person sees, without trailing spaces."""
         lines, row, column = [""], 0, 0
-        for code, text in re.findall(r"(\x1b\[[?\d;]*\w|[\r\n])|([^\x1b\r\n]+)", self.getvalue()):
+        for code, text in re.findall(
+            r"(\x1b\[[?\d;]*\w|[\r\n])|([^\x1b\r\n]+)", self.getvalue()
+        ):
             if code == "\n":
                 row, column = row + 1, 0
                 lines += [""] * (row == len(lines))
@@ -36,7 +42,11 @@ class Terminal(io.StringIO):
                 row -= 1
             else:
                 assert not code or code.endswith("m"), f"unexpected {code!r}"
-            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
+            lines[row] = (
+                lines[row][:column].ljust(column)
+                + text
+                + lines[row][column + len(text) :]
+            )
             column += len(text)
         return [line.rstrip() for line in lines]
 
@@ -58,7 +68,9 @@ def attach(monkeypatch):
     return found
 
 
-def test_on_a_terminal_lines_stay_whole_and_the_bar_leaves_nothing_behind(monkeypatch, clock):
+def test_on_a_terminal_lines_stay_whole_and_the_bar_leaves_nothing_behind(
+    monkeypatch, clock
+):
     terminal, long = attach(monkeypatch), "x" * 150
     with pytest.raises(KeyboardInterrupt), progress_bar.shown(True):
         progress_bar.stage("opening", "photos")
@@ -75,13 +87,26 @@ def test_on_a_terminal_lines_stay_whole_and_the_bar_leaves_nothing_behind(monkey
         print(" two", file=sys.stderr)
         clock[0] += 0.6
         progress_bar.update("epoch 1/2", "a" * 200, 0.5)
-        assert terminal.screen[-1] == f"epoch 1/2  {'█' * 10}{'░' * 10}  50%  {'a' * 61}…"
+        assert (
+            terminal.screen[-1] == f"epoch 1/2  {'█' * 10}{'░' * 10}  50%  {'a' * 61}…"
+        )
         progress_bar.finish("epoch 1/2  loss 0.5", "epoch 2/2")
-        assert terminal.screen[-2:] == ["epoch 1/2  loss 0.5", f"epoch 2/2  {'░' * 20}   0%"]
+        assert terminal.screen[-2:] == [
+            "epoch 1/2  loss 0.5",
+            f"epoch 2/2  {'░' * 20}   0%",
+        ]
         raise KeyboardInterrupt
     said = f"warning    [red]{long}[/] :smile:"
     print("next")
-    assert terminal.screen == [said, said, "one", " two", "epoch 1/2  loss 0.5", "next", ""]
+    assert terminal.screen == [
+        said,
+        said,
+        "one",
+        " two",
+        "epoch 1/2  loss 0.5",
+        "next",
+        "",
+    ]
     assert sys.stdout is terminal and sys.stderr is terminal
 
 
@@ -122,4 +147,7 @@ def test_in_a_notebook_one_output_changes_in_place(monkeypatch, clock, capsys):
     bar = "█" * 10 + "░" * 10
     assert texts == ["opening    photos", f"decoding   {bar}  50%  1 of 2 examples", ""]
     assert [more["update"] for _, more in shown] == [False, True, True]
-    assert len({more["display_id"] for _, more in shown}) == 1 and capsys.readouterr().out == ""
+    assert (
+        len({more["display_id"] for _, more in shown}) == 1
+        and capsys.readouterr().out == ""
+    )

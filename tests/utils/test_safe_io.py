@@ -23,21 +23,48 @@ from pipeline.utils.errors import UsageError
 
 ROOMS = sorted((REPOSITORY / "pipeline").rglob("*.py"))
 # They run what they read, or have done so by a mistake of theirs.
-MODULES = {"pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "yaml", "h5py"}
-CALLS = {"eval", "exec", "compile", "__import__", "load_model", "model_from_json", "system"}
-CALLS |= {"model_from_config", "deserialize_keras_object", "enable_unsafe_deserialization"}
+MODULES = {
+    "pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+    "yaml",
+    "h5py",
+}
+CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "load_model",
+    "model_from_json",
+    "system",
+}
+CALLS |= {
+    "model_from_config",
+    "deserialize_keras_object",
+    "enable_unsafe_deserialization",
+}
 
-# The last ones run in Keras's safe mode, which refuses code in the file: copies of a schedule with
-# its optimizer, and files of the run or those that the user names.
+# The last ones run in Keras's safe mode, which refuses code in the file: copies of a
+# schedule with its optimizer, and files of the run or those that the user names.
 SAFE = {"re.compile", "model.compile", "plain.compile", "torch.compile"}
 SAFE |= {"keras.saving.deserialize_keras_object", "keras.models.load_model"}
 WEIGHTS = {"models/application.py", "training/pretrained.py"}
-NAMED = {*WEIGHTS, "training/plan.py"}  # looks for files of weights, without opening them
+NAMED = {
+    *WEIGHTS,
+    "training/plan.py",
+}  # looks for files of weights, without opening them
 
 
 @pytest.mark.parametrize("path", ROOMS, ids=lambda p: str(p.relative_to(REPOSITORY)))
 def test_nothing_in_the_source_can_run_what_it_reads(path):
-    tree, inside = ast.parse(path.read_bytes()), path.relative_to(REPOSITORY / "pipeline")
+    tree, inside = (
+        ast.parse(path.read_bytes()),
+        path.relative_to(REPOSITORY / "pipeline"),
+    )
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -55,10 +82,15 @@ def test_nothing_in_the_source_can_run_what_it_reads(path):
                 whole = ast.unparse(node.func)
                 assert name not in CALLS or whole in SAFE, whole
                 if ast.unparse(owner) in ("np", "numpy") and name == "load":
-                    assert any(keyword.arg == "allow_pickle" for keyword in node.keywords)
-                # Files of weights: only those that a user gives by name, into a network of ours.
+                    assert any(
+                        keyword.arg == "allow_pickle" for keyword in node.keywords
+                    )
+                # Files of weights: only those that a user gives by name, into a network
+                # of ours.
                 assert name != "load_weights" or str(inside) in WEIGHTS
-            case ast.Constant(value=str(text)) if text.endswith((".h5", ".hdf5", ".pkl")):
+            case ast.Constant(value=str(text)) if text.endswith(
+                (".h5", ".hdf5", ".pkl")
+            ):
                 assert str(inside) in NAMED
 
 
@@ -117,14 +149,20 @@ def objects(path):
     np.savez(path, train=np.array([Bomb(path.parent)], object))
 
 
-@pytest.mark.parametrize("write", [objects, os.mkdir, lambda path: path.write_text("[]")])
+@pytest.mark.parametrize(
+    "write", [objects, os.mkdir, lambda path: path.write_text("[]")]
+)
 def test_archives_that_are_not_of_plain_arrays_are_refused(box, write):
     write(box / "splits.npz")
-    with pytest.raises(UsageError, match=r"splits.npz is damaged; start again in a new"):
+    with pytest.raises(
+        UsageError, match=r"splits.npz is damaged; start again in a new"
+    ):
         splits.require_same_examples(box / "splits.npz", {}, str)
 
 
-def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(box, monkeypatch):
+def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(
+    box, monkeypatch
+):
     images, labels = np.zeros((4096, 32, 32, 1), np.uint8), np.arange(4096) % 2
     np.savez_compressed("images.npz", images=images, labels=labels)
     assert arrays.arrays(path=Path("images.npz")).info.splits == {"train": 4096}

@@ -1,7 +1,8 @@
 """Resampling of images, with a different affine map for each image of a batch.
 
-Coordinates are fixed-point numbers, float64 rounded to 2**-16 of a pixel; interpolation weights are
-multiples of 2**-8. Therefore, results for 8-bit images are bit-identical on every device.
+Coordinates are fixed-point numbers, float64 rounded to 2**-16 of a pixel; interpolation
+weights are multiples of 2**-8. Therefore, results for 8-bit images are bit-identical on
+every device.
 """
 
 from typing import Literal
@@ -20,7 +21,9 @@ def inverse(matrix: tf.Tensor) -> tf.Tensor:
     """The inverses of affine maps, float64 (batch, 2, 3)."""
     a, b, c, d = (matrix[:, i, j] for i in range(2) for j in range(2))
     scale = 1.0 / (a * d - b * c)
-    turned = tf.reshape(tf.stack([d * scale, -b * scale, -c * scale, a * scale], -1), (-1, 2, 2))
+    turned = tf.reshape(
+        tf.stack([d * scale, -b * scale, -c * scale, a * scale], -1), (-1, 2, 2)
+    )
     offset = -tf.reduce_sum(turned * matrix[:, None, :, 2], axis=-1)
     return tf.concat([turned, offset[..., None]], axis=-1)
 
@@ -30,14 +33,16 @@ def transform(
 ) -> tf.Tensor:
     """Samples each output pixel at the position given by the matrix of its image.
 
-    `matrix`, float64 (batch, 2, 3), maps (row, column, 1) of an output pixel to (row, column) in
-    the input, both in pixels from the center of the image.
+    `matrix`, float64 (batch, 2, 3), maps (row, column, 1) of an output pixel to (row,
+    column) in the input, both in pixels from the center of the image.
     """
     height, width = images.shape[1:3]
     rows, columns = (np.arange(size) - (size - 1) / 2 for size in (height, width))
 
     def place(axis: int, size: int) -> tf.Tensor:
-        """Row or column in the input, int32 (batch, height, width), in 2**-16 of a pixel."""
+        """Row or column in the input, int32 (batch, height, width), in 2**-16 of a
+        pixel.
+        """
         down, right, offset = (matrix[:, axis, i, None] for i in range(3))
         along = _fixed(down * rows)[:, :, None] + _fixed(right * columns)[:, None, :]
         return _near(along + _fixed(offset + (size - 1) / 2)[:, :, None], size, fill)
@@ -60,15 +65,18 @@ def windows(
 ) -> tf.Tensor:
     """Windows of the images, bilinearly resized to the size of the images.
 
-    Same as `tf.image.resize` of the window alone: pixel centers are at halves, and border pixels
-    are repeated. A window (`high` rows from `top`, `wide` columns from `left`, int64 (batch,)) is
-    never larger than its image, so antialiasing is not needed.
+    Same as `tf.image.resize` of the window alone: pixel centers are at halves, and
+    border pixels are repeated. A window (`high` rows from `top`, `wide` columns from
+    `left`, int64 (batch,)) is never larger than its image, so antialiasing is not
+    needed.
     """
     values = tf.cast(images, tf.float32)
     for axis, start, length in ((1, top, high), (2, left, wide)):
         size = images.shape[axis]
         # The center of pixel i is at (i + 1/2) length / size - 1/2 in the window.
-        ahead = (2 * tf.range(size, dtype=tf.int64) + 1)[None, :] * length[:, None] - size
+        ahead = (2 * tf.range(size, dtype=tf.int64) + 1)[None, :] * length[
+            :, None
+        ] - size
         whole = tf.math.floordiv(ahead * 256 + size, 2 * size)  # in 2**-8 of a pixel
         near = tf.math.floordiv(whole, 256)
         share = tf.cast(whole - near * 256, tf.float32) * (1 / 256)
@@ -101,15 +109,21 @@ def _near(places: tf.Tensor, size: int, fill: Fill) -> tf.Tensor:
 
 
 def _parted(places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The pixel before each coordinate, and the weight of the next one, a multiple of 2**-8."""
+    """The pixel before each coordinate, and the weight of the next one, a multiple of
+    2**-8.
+    """
     places = places + (1 << 7)
     before = tf.bitwise.right_shift(places, 16)
     share = tf.bitwise.right_shift(places - before * _ONE, 8)
     return before, tf.cast(share, tf.float32) * (1 / 256)
 
 
-def _pixels(images: tf.Tensor, row: tf.Tensor, column: tf.Tensor, fill: Fill) -> tf.Tensor:
-    """Pixels at integer coordinates, int32 (batch, height, width), which may be outside."""
+def _pixels(
+    images: tf.Tensor, row: tf.Tensor, column: tf.Tensor, fill: Fill
+) -> tf.Tensor:
+    """Pixels at integer coordinates, int32 (batch, height, width), which may be
+    outside.
+    """
     if fill == "zero":  # a frame of zeros for all positions outside
         images = tf.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)))
         row, column = row + 1, column + 1

@@ -1,14 +1,17 @@
-"""Pixels of a batch: their field, range and dtype; brightness, contrast, saturation, sharpness.
+"""Pixels of a batch: their field, range and dtype; brightness, contrast, saturation,
+sharpness.
 
-Levels of integer images range from 0 to the maximum of their dtype and are clipped to this range.
-Float images have no known range and are never clipped; 0 is treated as black, and, for noise, 1 as
-white. Operations compute in float32. Random factors are multiples of 2**-10, and interpolation
-weights are multiples of 2**-8, so products and sums of 8-bit levels are exact in float32: all
-devices and compilers give the same bits, no matter how operations are fused or reordered.
+Levels of integer images range from 0 to the maximum of their dtype and are clipped to
+this range. Float images have no known range and are never clipped; 0 is treated as
+black, and, for noise, 1 as white. Operations compute in float32. Random factors are
+multiples of 2**-10, and interpolation weights are multiples of 2**-8, so products and
+sums of 8-bit levels are exact in float32: all devices and compilers give the same bits,
+no matter how operations are fused or reordered.
 
-As in Pillow's ImageEnhance, an image is blended with a degenerate image: `factor` 0 gives the
-degenerate image, 1 the original, and more than 1 extrapolates. Values are float32 levels, (batch,
-height, width, channels); if `whole`, they are integers, rounded as in Pillow.
+As in Pillow's ImageEnhance, an image is blended with a degenerate image: `factor` 0
+gives the degenerate image, 1 the original, and more than 1 extrapolates. Values are
+float32 levels, (batch, height, width, channels); if `whole`, they are integers, rounded
+as in Pillow.
 """
 
 import tensorflow as tf
@@ -18,10 +21,13 @@ from pipeline.utils.errors import UsageError
 
 
 def of(batch: Example, operation: str) -> tf.Tensor:
-    """The images, (batch, height, width, channels); UsageError if the examples have none."""
+    """The images, (batch, height, width, channels); UsageError if the examples have
+    none.
+    """
     if "image" not in batch:
         raise UsageError(
-            f"--data.augment: {operation} changes images, but the examples have no images"
+            f"--data.augment: {operation} changes images, but the examples have no"
+            " images"
         )
     return batch["image"]
 
@@ -32,7 +38,9 @@ def white(dtype: tf.DType) -> float:
 
 
 def restore(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Converts float32 levels to the image's dtype; for integers, rounds and clips to its range."""
+    """Converts float32 levels to the image's dtype; for integers, rounds and clips to
+    its range.
+    """
     if not dtype.is_integer:
         return tf.cast(values, dtype)
     return tf.cast(tf.round(tf.clip_by_value(values, 0.0, white(dtype))), dtype)
@@ -51,14 +59,17 @@ def either(chosen: tf.Tensor, images: tf.Tensor, others: tf.Tensor) -> tf.Tensor
 def in_rectangle(
     rows: tf.Tensor, columns: tf.Tensor, images: tf.Tensor, others: tf.Tensor
 ) -> tf.Tensor:
-    """Pixels of `images` inside the rectangle of rows and columns, and of `others` elsewhere.
+    """Pixels of `images` inside the rectangle of rows and columns, and of `others`
+    elsewhere.
 
     `rows` is bool (batch, height), `columns` bool (batch, width).
     """
     if not others.dtype.is_integer:
-        return tf.where(rows[:, :, None, None] & columns[:, None, :, None], images, others)
-    # Uses bit operations on whole rows: on a CPU, `tf.where` for each pixel takes several times as
-    # long.
+        return tf.where(
+            rows[:, :, None, None] & columns[:, None, :, None], images, others
+        )
+    # Uses bit operations on whole rows: on a CPU, `tf.where` for each pixel takes
+    # several times as long.
     ones = -1 if others.dtype.min < 0 else others.dtype.max
     columns = tf.cast(tf.repeat(columns, others.shape[-1], axis=1), others.dtype) * ones
     mask = tf.cast(rows, others.dtype)[:, :, None] * columns[:, None, :]
@@ -66,7 +77,9 @@ def in_rectangle(
     return others ^ ((images ^ others) & mask)
 
 
-def mixed(degenerate: tf.Tensor | float, values: tf.Tensor, factor: tf.Tensor) -> tf.Tensor:
+def mixed(
+    degenerate: tf.Tensor | float, values: tf.Tensor, factor: tf.Tensor
+) -> tf.Tensor:
     """The blended images; `factor` is float32 (batch,)."""
     return degenerate + factor[:, None, None, None] * (values - degenerate)
 
@@ -90,12 +103,16 @@ def mean_gray(values: tf.Tensor, whole: bool) -> tf.Tensor:
 
 
 def smooth(values: tf.Tensor, whole: bool) -> tf.Tensor:
-    """Pillow's SMOOTH filter: a 3x3 mean with weight 5 for the center; the border is unchanged."""
+    """Pillow's SMOOTH filter: a 3x3 mean with weight 5 for the center; the border is
+    unchanged.
+    """
     height, width = values.shape[1:3]
     if min(height, width) < 3:
         return values
     around = sum(
-        values[:, i : height - 2 + i, j : width - 2 + j] for i in range(3) for j in range(3)
+        values[:, i : height - 2 + i, j : width - 2 + j]
+        for i in range(3)
+        for j in range(3)
     )
     inner = (around + 4.0 * values[:, 1:-1, 1:-1]) / 13.0
     inner = tf.floor(inner + 0.5) if whole else inner

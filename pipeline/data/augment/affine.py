@@ -27,12 +27,14 @@ def affine(
 
     Args:
         rotation: Largest angle in degrees, in both directions.
-        translation: Largest shift along each axis, in both directions, as a fraction of that side.
+        translation: Largest shift along each axis, in both directions, as a fraction of
+            that side.
         scale: Smallest and largest magnification.
         shear: Largest angle of the vertical lines in degrees, in both directions.
-        interpolation: `bilinear` between the four nearest pixels, or the `nearest` pixel.
-        fill: Values outside the image: `zero`, the nearest pixel (`edge`), or the image mirrored at
-            its border pixels (`reflect`).
+        interpolation: `bilinear` between the four nearest pixels, or the `nearest`
+            pixel.
+        fill: Values outside the image: `zero`, the nearest pixel (`edge`), or the image
+            mirrored at its border pixels (`reflect`).
     """
     images = _pixel_values.of(batch, "affine")
     height, width = images.shape[1:3]
@@ -43,7 +45,8 @@ def affine(
     slant = _drawn(seeds, np.tan(np.radians(_steps(-shear, shear))), 2)
     down = _drawn(seeds, _steps(-translation, translation) * height, 3)
     right = _drawn(seeds, _steps(-translation, translation) * width, 4)
-    # (row, column) -> (row, column + slant * row), times the size, rotated counter-clockwise.
+    # (row, column) -> (row, column + slant * row), times the size, rotated
+    # counter-clockwise.
     rows = tf.stack([size * (cosine - sine * slant), -size * sine, down], axis=-1)
     columns = tf.stack([size * (sine + cosine * slant), size * cosine, right], axis=-1)
     matrix = tf.stack([rows, columns], axis=1)

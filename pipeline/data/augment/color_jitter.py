@@ -17,12 +17,13 @@ def color_jitter(
     contrast: Annotated[float, (0, 4)] = 0.4,
     saturation: Annotated[float, (0, 4)] = 0.4,
 ) -> Example:
-    """Blends each image with black, with its mean gray and with its grayscale image, in this order.
+    """Blends each image with black, with its mean gray and with its grayscale image, in
+    this order.
 
-    Howard, arXiv 1312.5402, section 2.2, with the factors of torchvision's ColorJitter: uniform
-    from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. After each step, integer levels
-    are rounded and clipped as in Pillow; float levels, whose range is unknown, are not. Saturation
-    does not change grayscale images.
+    Howard, arXiv 1312.5402, section 2.2, with the factors of torchvision's ColorJitter:
+    uniform from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. After each
+    step, integer levels are rounded and clipped as in Pillow; float levels, whose range
+    is unknown, are not. Saturation does not change grayscale images.
 
     Args:
         brightness: Strength of the change in brightness; 0 for none.
@@ -37,6 +38,8 @@ def color_jitter(
             continue
         factor = draw.between(seeds, max(0.0, 1 - strength), 1 + strength, draw=number)
         values = tf.cast(images, tf.float32)
-        poor = (lambda *_: 0.0, _pixel_values.mean_gray, _pixel_values.gray)[number](values, whole)
+        poor = (lambda *_: 0.0, _pixel_values.mean_gray, _pixel_values.gray)[number](
+            values, whole
+        )
         images = _pixel_values.restore(_pixel_values.mixed(poor, values, factor), dtype)
     return {**batch, "image": images}

@@ -20,22 +20,27 @@ def crop(
 ) -> Example:
     """Pads each side and crops a window of the original size at a random position.
 
-    As He et al., "Deep residual learning", CVPR 2016, section 4.2, do for CIFAR. This equals a
-    uniform shift by -padding ... +padding pixels along each axis, computed by two gathers without
-    the padded image.
+    As He et al., "Deep residual learning", CVPR 2016, section 4.2, do for CIFAR. This
+    equals a uniform shift by -padding ... +padding pixels along each axis, computed by
+    two gathers without the padded image.
 
     Args:
         padding: Pixels on each side; less than the image's shorter side.
-        fill: Values of the padding: `zero`, or the image mirrored at its border (`reflect`).
+        fill: Values of the padding: `zero`, or the image mirrored at its border
+            (`reflect`).
     """
     images = _pixel_values.of(batch, "crop")
     if padding >= min(images.shape[1:3]):
         height, width = images.shape[1:3]
-        raise UsageError(f"crop: padding {padding} is too large for images of {height}x{width}")
+        raise UsageError(
+            f"crop: padding {padding} is too large for images of {height}x{width}"
+        )
     for axis in (1, 2):
         size = images.shape[axis]
         shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding
-        index = tf.range(size, dtype=tf.int64)[None, :] + shift[:, None]  # (batch, size)
+        index = (
+            tf.range(size, dtype=tf.int64)[None, :] + shift[:, None]
+        )  # (batch, size)
         inside = (index >= 0) & (index < size)
         index = tf.abs(index)
         index = (size - 1) - tf.abs((size - 1) - index)
@@ -55,26 +60,33 @@ def random_resized_crop(
     ratio: Annotated[tuple[float, float], "ascending", (1e-3, 1e3)] = (0.75, 1.3333),
     probability: Annotated[float, (0, 1)] = 1.0,
 ) -> Example:
-    """Crops a window of random area, shape and position, and resizes it to the image's size.
+    """Crops a window of random area, shape and position, and resizes it to the image's
+    size.
 
-    Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. A side that would be
-    longer than the image's is cut to it, while other implementations draw again. Bilinear; as the
-    window is never larger than the image, antialiasing would change nothing.
+    Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. A side that
+    would be longer than the image's is cut to it, while other implementations draw
+    again. Bilinear; as the window is never larger than the image, antialiasing would
+    change nothing.
 
     Args:
         scale: Smallest and largest fraction of the area, drawn uniformly.
-        ratio: Smallest and largest ratio of width to height in pixels, drawn log-uniformly.
+        ratio: Smallest and largest ratio of width to height in pixels, drawn
+            log-uniformly.
         probability: Probability that an image is changed.
     """
     images = _pixel_values.of(batch, "random_resized_crop")
     height, width = images.shape[1:3]
     # From tables: powers and exponentials are rounded differently on different devices.
-    root = draw.choice(seeds, np.sqrt(np.linspace(*scale, 1024) * height * width), draw=1)
+    root = draw.choice(
+        seeds, np.sqrt(np.linspace(*scale, 1024) * height * width), draw=1
+    )
     low, high = np.log(ratio)
     slope = draw.choice(seeds, np.exp(np.linspace(low, high, 1024) / 2), draw=2)
     chosen = draw.uniform(seeds) < probability
     starts, lengths = [], []
-    for number, (size, length) in enumerate(((height, root / slope), (width, root * slope))):
+    for number, (size, length) in enumerate(
+        ((height, root / slope), (width, root * slope))
+    ):
         length = tf.clip_by_value(tf.cast(tf.round(length), tf.int64), 1, size)
         length = tf.where(chosen, length, tf.cast(size, tf.int64))
         starts.append(draw.integers(seeds, size - length + 1, draw=3 + number))

@@ -21,26 +21,31 @@ def erase(
 ) -> Example:
     """Erases one rectangle inside the image.
 
-    Zhong et al., "Random erasing data augmentation", AAAI 2020: the fraction of the area is
-    uniform, the ratio of height to width log-uniform. A side that would be longer than the image's
-    is cut to it, while the authors draw again. With a single area, `ratio=1,1` and probability 1,
-    it is the cutout of DeVries and Taylor, arXiv 1708.04552, kept inside the image.
+    Zhong et al., "Random erasing data augmentation", AAAI 2020: the fraction of the
+    area is uniform, the ratio of height to width log-uniform. A side that would be
+    longer than the image's is cut to it, while the authors draw again. With a single
+    area, `ratio=1,1` and probability 1, it is the cutout of DeVries and Taylor, arXiv
+    1708.04552, kept inside the image.
 
     Args:
         probability: Probability that an image is changed.
         area: Smallest and largest fraction of the image's area.
         ratio: Smallest and largest ratio of height to width.
-        fill: `zero`, the `mean` of each channel of the image, or uniform `noise` for each value
-            (from 0 to 1 in images of floats).
+        fill: `zero`, the `mean` of each channel of the image, or uniform `noise` for
+            each value (from 0 to 1 in images of floats).
     """
     images = _pixel_values.of(batch, "erase")
     height, width = images.shape[1:3]
     # From tables: powers and exponentials are rounded differently on different devices.
-    root = draw.choice(seeds, np.sqrt(np.linspace(*area, 1024) * height * width), draw=1)
+    root = draw.choice(
+        seeds, np.sqrt(np.linspace(*area, 1024) * height * width), draw=1
+    )
     low, high = np.log(ratio)
     slope = draw.choice(seeds, np.exp(np.linspace(low, high, 1024) / 2), draw=2)
     covered = []
-    for axis, (size, length) in enumerate(((height, root * slope), (width, root / slope))):
+    for axis, (size, length) in enumerate(
+        ((height, root * slope), (width, root / slope))
+    ):
         length = tf.clip_by_value(tf.cast(tf.round(length), tf.int64), 1, size)
         start = draw.integers(seeds, size - length + 1, draw=3 + axis)
         place = tf.range(size, dtype=tf.int64)[None, :]
@@ -48,7 +53,10 @@ def erase(
     rows, columns = covered
     rows &= (draw.uniform(seeds) < probability)[:, None]
     filling = _filling(images, seeds, fill)
-    return {**batch, "image": _pixel_values.in_rectangle(rows, columns, filling, images)}
+    return {
+        **batch,
+        "image": _pixel_values.in_rectangle(rows, columns, filling, images),
+    }
 
 
 def _filling(images: tf.Tensor, seeds: tf.Tensor, fill: str) -> tf.Tensor:
@@ -62,5 +70,7 @@ def _filling(images: tf.Tensor, seeds: tf.Tensor, fill: str) -> tf.Tensor:
     own = draw.fold(seeds, 5)[:, None] + tf.range(count, dtype=tf.int64)
     noise = tf.reshape(draw.uniform(own), (-1, *images.shape[1:]))
     if images.dtype.is_integer:
-        return tf.cast(tf.floor(noise * (_pixel_values.white(images.dtype) + 1)), images.dtype)
+        return tf.cast(
+            tf.floor(noise * (_pixel_values.white(images.dtype) + 1)), images.dtype
+        )
     return tf.cast(noise, images.dtype)

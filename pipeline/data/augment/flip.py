@@ -21,11 +21,13 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
 
 
 def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
-    """Flips each image horizontally in every other epoch; half of the images start flipped.
+    """Flips each image horizontally in every other epoch; half of the images start
+    flipped.
 
-    Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", arXiv 2404.00498, section 3.6: two
-    consecutive epochs show both versions of every image, while `flip` shows the same one again half
-    of the time. The first is drawn with a seed that is the same in all epochs; others are unused.
+    Jordan, "94% on CIFAR-10 in 3.29 seconds on a single GPU", arXiv 2404.00498, section
+    3.6: two consecutive epochs show both versions of every image, while `flip` shows
+    the same one again half of the time. The first is drawn with a seed that is the same
+    in all epochs; others are unused.
 
     Args:
         batch: Contains `image`, `epoch` and `lasting_seed` (int64, (batch,)).
@@ -33,4 +35,7 @@ def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
     images = _pixel_values.of(batch, "alternating_flip")
     start = draw.integers(batch["lasting_seed"], 2)
     chosen = (start + batch["epoch"]) % 2 == 1
-    return {**batch, "image": _pixel_values.either(chosen, tf.reverse(images, [2]), images)}
+    return {
+        **batch,
+        "image": _pixel_values.either(chosen, tf.reverse(images, [2]), images),
+    }

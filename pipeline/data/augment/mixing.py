@@ -1,7 +1,8 @@
 """MixUp and CutMix: blend each image with another image, or replace a rectangle of it.
 
-The partner of position i is i xor 1: 0 and 1, 2 and 3, ... Because batches are split into parts of
-even size, for replicas and micro-batches, the pairs are the same as in the whole batch.
+The partner of position i is i xor 1: 0 and 1, 2 and 3, ... Because batches are split
+into parts of even size, for replicas and micro-batches, the pairs are the same as in
+the whole batch.
 """
 
 from typing import Annotated
@@ -22,14 +23,15 @@ def mixup(
     alpha: Annotated[float, (0.01, 100)] = 0.2,
     probability: Annotated[float, (0, 1)] = 1.0,
 ) -> Example:
-    """Replaces each image by a weighted mean with another one; labels get the same weights.
+    """Replaces each image by a weighted mean with another one; labels get the same
+    weights.
 
-    Zhang et al., "mixup: beyond empirical risk minimization", ICLR 2018, with a separate weight for
-    each example.
+    Zhang et al., "mixup: beyond empirical risk minimization", ICLR 2018, with a
+    separate weight for each example.
 
     Args:
-        batch: Contains `image` and `label`. Adds `partner_label`, and `share` (float32, (batch,)),
-            the weight of the original image.
+        batch: Contains `image` and `label`. Adds `partner_label`, and `share` (float32,
+            (batch,)), the weight of the original image.
         alpha: The weight is drawn from Beta(alpha, alpha).
         probability: Probability that an image is changed.
     """
@@ -40,7 +42,11 @@ def mixup(
     own, other = (tf.cast(i, tf.float32) for i in (images, _swapped(images)))
     weight = share[:, None, None, None]
     mixed = own * weight + other * (1 - weight)
-    return {**batch, "image": _pixel_values.restore(mixed, images.dtype), "share": share}
+    return {
+        **batch,
+        "image": _pixel_values.restore(mixed, images.dtype),
+        "share": share,
+    }
 
 
 def cutmix(
@@ -52,12 +58,12 @@ def cutmix(
 ) -> Example:
     """Pastes a rectangle of another image into each image; labels are weighted by area.
 
-    Yun et al., "CutMix", ICCV 2019: the rectangle has the proportions of the image and a uniform
-    center, and is clipped at the border; then its area is computed again.
+    Yun et al., "CutMix", ICCV 2019: the rectangle has the proportions of the image and
+    a uniform center, and is clipped at the border; then its area is computed again.
 
     Args:
-        batch: With `image` and `label`; `partner_label` and `share` are added (float32, (batch,)):
-            the area fraction of the original image, rounded to 2**-16.
+        batch: With `image` and `label`; `partner_label` and `share` are added (float32,
+            (batch,)): the area fraction of the original image, rounded to 2**-16.
         alpha: The area fraction, before clipping, is drawn from Beta(alpha, alpha).
         probability: Probability that an image is changed.
     """
@@ -89,16 +95,19 @@ def _labelled(batch: Example, operation: str) -> Example:
     """Adds `partner_label`, the label of each example's partner, to the batch."""
     images = _pixel_values.of(batch, operation)
     if "label" not in batch:
-        raise UsageError(f"--data.augment: {operation} mixes labels, but the examples have none")
+        raise UsageError(
+            f"--data.augment: {operation} mixes labels, but the examples have none"
+        )
     if "partner_label" in batch:
         raise UsageError(
-            f"--data.augment: {operation} cannot follow mixup or cutmix; use only one of them"
+            f"--data.augment: {operation} cannot follow mixup or cutmix; use only one"
+            " of them"
         )
     if images.shape[0] is None or images.shape[0] % 2:
         raise UsageError(
-            f"--data.augment: {operation} pairs the examples of a micro-batch, which has "
-            f"{images.shape[0]} examples; --train.batch-size divided by the number of replicas and "
-            "by --train.accumulate must be even"
+            f"--data.augment: {operation} pairs the examples of a micro-batch, which"
+            f" has {images.shape[0]} examples; --train.batch-size divided by the number"
+            " of replicas and by --train.accumulate must be even"
         )
     return {**batch, "partner_label": _swapped(batch["label"])}
 
@@ -110,7 +119,8 @@ def _swapped(values: tf.Tensor) -> tf.Tensor:
 
 
 def _shares(alpha: float) -> np.ndarray:
-    """Quantiles of Beta(alpha, alpha), multiples of 2**-16, at the centers of 2**14 intervals.
+    """Quantiles of Beta(alpha, alpha), multiples of 2**-16, at the centers of 2**14
+    intervals.
 
     A randomly chosen quantile is Beta-distributed, up to 2**-14 in probability.
     """

@@ -10,10 +10,27 @@ from pipeline.data import seeds as draw
 from pipeline.data.augment import _geometry, _pixel_values
 from pipeline.utils.errors import UsageError
 
-# The operations of the paper, section 3. The first `_TABLES` are lookup tables of levels.
+# The operations of the paper, section 3. The first `_TABLES` are lookup tables of
+# levels.
 OPERATIONS = (
-    *("identity", "brightness", "contrast", "posterize", "solarize", "autocontrast", "equalize"),
-    *("color", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
+    *(
+        "identity",
+        "brightness",
+        "contrast",
+        "posterize",
+        "solarize",
+        "autocontrast",
+        "equalize",
+    ),
+    *(
+        "color",
+        "sharpness",
+        "shear_x",
+        "shear_y",
+        "translate_x",
+        "translate_y",
+        "rotate",
+    ),
 )
 _TABLES = 7
 
@@ -25,11 +42,12 @@ def rand_augment(
     layers: Annotated[int, (1, 14)] = 2,
     magnitude: Annotated[float, (0, 30)] = 9.0,
 ) -> Example:
-    """Applies `layers` operations to each image, drawn from 14 operations with replacement.
+    """Applies `layers` operations to each image, drawn from 14 operations with
+    replacement.
 
-    Cubuk et al., "RandAugment", NeurIPS 2020, with the strengths of torchvision's RandAugment and
-    Pillow's operations. Geometric operations are around the center, use the nearest pixel, and fill
-    with zeros. Signs are random. For 8-bit images only.
+    Cubuk et al., "RandAugment", NeurIPS 2020, with the strengths of torchvision's
+    RandAugment and Pillow's operations. Geometric operations are around the center, use
+    the nearest pixel, and fill with zeros. Signs are random. For 8-bit images only.
 
     Args:
         layers: Number of operations for each image.
@@ -38,7 +56,8 @@ def rand_augment(
     images = _pixel_values.of(batch, "rand_augment")
     if images.dtype != tf.uint8:
         raise UsageError(
-            f"--data.augment: rand_augment requires uint8 images; got {images.dtype.name}"
+            "--data.augment: rand_augment requires uint8 images; got"
+            f" {images.dtype.name}"
         )
     for layer in range(layers):
         own = draw.fold(seeds, layer)
@@ -54,7 +73,9 @@ def _is(kind: tf.Tensor, name: str) -> tf.Tensor:
     return kind == OPERATIONS.index(name)
 
 
-def _recolored(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
+def _recolored(
+    images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: float
+) -> tf.Tensor:
     """Applies all operations except geometric ones to their images."""
     # A multiple of 2**-10, for exact products.
     factor = 1.0 + sign * (round(0.9 * strength * 1024) / 1024)
@@ -68,19 +89,27 @@ def _recolored(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: fl
     looked_up = tf.gather(tf.reshape(tables, [-1]), start + tf.cast(images, tf.int32))
     mixing = _is(kind, "color") | _is(kind, "sharpness")
     return _pixel_values.either(
-        mixing, _pixel_values.restore(other, images.dtype), tf.cast(looked_up, images.dtype)
+        mixing,
+        _pixel_values.restore(other, images.dtype),
+        tf.cast(looked_up, images.dtype),
     )
 
 
-def _tables(images: tf.Tensor, kind: tf.Tensor, factor: tf.Tensor, strength: float) -> tf.Tensor:
-    """Lookup tables of levels, for each channel of each image: int32 (batch, channels, 256)."""
+def _tables(
+    images: tf.Tensor, kind: tf.Tensor, factor: tf.Tensor, strength: float
+) -> tf.Tensor:
+    """Lookup tables of levels, for each channel of each image: int32 (batch, channels,
+    256).
+    """
     channels = images.shape[-1]
     levels = tf.range(256)
     whole = tf.cast(images, tf.int32)
     start = tf.range(tf.size(kind) * channels) * 256
     place = tf.reshape(start, (-1, 1, 1, channels)) + whole
     ones = tf.ones_like(tf.reshape(place, [-1]))
-    counts = tf.math.unsorted_segment_sum(ones, tf.reshape(place, [-1]), tf.size(start) * 256)
+    counts = tf.math.unsorted_segment_sum(
+        ones, tf.reshape(place, [-1]), tf.size(start) * 256
+    )
     counts = tf.reshape(counts, (-1, channels, 256))
     mean = _pixel_values.mean_gray(tf.cast(images, tf.float32), True)[:, :, 0]
     bright, contrast = (
@@ -90,15 +119,21 @@ def _tables(images: tf.Tensor, kind: tf.Tensor, factor: tf.Tensor, strength: flo
             mean + factor[:, None, None] * (tf.cast(levels, tf.float32) - mean),
         )
     )
-    low, high = (f(whole, axis=(1, 2))[..., None] for f in (tf.reduce_min, tf.reduce_max))
-    stretched = tf.clip_by_value((levels - low) * 255 // tf.maximum(high - low, 1), 0, 255)
+    low, high = (
+        f(whole, axis=(1, 2))[..., None] for f in (tf.reduce_min, tf.reduce_max)
+    )
+    stretched = tf.clip_by_value(
+        (levels - low) * 255 // tf.maximum(high - low, 1), 0, 255
+    )
     lost_bits = round(4 * strength)
     tables = {
         "identity": levels,
         "brightness": bright,
         "contrast": contrast,
         "posterize": levels // (1 << lost_bits) * (1 << lost_bits),
-        "solarize": tf.where(levels < int(np.ceil(255 * (1 - strength))), levels, 255 - levels),
+        "solarize": tf.where(
+            levels < int(np.ceil(255 * (1 - strength))), levels, 255 - levels
+        ),
         "autocontrast": tf.where(high > low, stretched, levels),
         "equalize": _equalized(counts, high),
     }
@@ -108,7 +143,9 @@ def _tables(images: tf.Tensor, kind: tf.Tensor, factor: tf.Tensor, strength: flo
 
 
 def _equalized(counts: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
-    """New levels as in Pillow's ImageOps.equalize, from (batch, channels, 256) counts of levels."""
+    """New levels as in Pillow's ImageOps.equalize, from (batch, channels, 256) counts
+    of levels.
+    """
     last = tf.gather(counts, high, batch_dims=2)
     step = (tf.reduce_sum(counts, axis=-1, keepdims=True) - last) // 255
     before = tf.cumsum(counts, axis=-1, exclusive=True)
@@ -116,8 +153,12 @@ def _equalized(counts: tf.Tensor, high: tf.Tensor) -> tf.Tensor:
     return tf.where(step > 0, spread, tf.range(256))
 
 
-def _matrix(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: float) -> tf.Tensor:
-    """Maps (row, column) in the output to (row, column) in the input; identity if nothing moves."""
+def _matrix(
+    images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: float
+) -> tf.Tensor:
+    """Maps (row, column) in the output to (row, column) in the input; identity if
+    nothing moves.
+    """
     height, width = images.shape[1:3]
     angle = np.radians(30 * strength)
     one, zero = tf.ones_like(sign), tf.zeros_like(sign)
@@ -128,6 +169,14 @@ def _matrix(images: tf.Tensor, kind: tf.Tensor, sign: tf.Tensor, strength: float
     def amount(name: str, most: float) -> tf.Tensor:
         return tf.where(_is(kind, name), sign * (most * strength), zero)
 
-    rows = [stay, amount("shear_y", 0.3) + sine, amount("translate_y", height * 150 / 331)]
-    columns = [amount("shear_x", 0.3) - sine, stay, amount("translate_x", width * 150 / 331)]
+    rows = [
+        stay,
+        amount("shear_y", 0.3) + sine,
+        amount("translate_y", height * 150 / 331),
+    ]
+    columns = [
+        amount("shear_x", 0.3) - sine,
+        stay,
+        amount("translate_x", width * 150 / 331),
+    ]
     return tf.stack([tf.stack(rows, axis=-1), tf.stack(columns, axis=-1)], axis=1)

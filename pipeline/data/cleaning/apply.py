@@ -1,4 +1,6 @@
-"""Cleans a source, decides what a run excludes, and shows the findings with images on a page."""
+"""Cleans a source, decides what a run excludes, and shows the findings with images on a
+page.
+"""
 
 import dataclasses
 import time
@@ -24,7 +26,9 @@ class Found:
         start = time.monotonic()
         self._source, self._title = source, config.source.title
         self.scan = scan.scan(source)
-        self.entries = _decided(issues.find(source, self.scan, config.clean.near), config)
+        self.entries = _decided(
+            issues.find(source, self.scan, config.clean.near), config
+        )
         self.notes = issues.notes(self.scan, self.entries)
         self.seconds = time.monotonic() - start
 
@@ -51,13 +55,16 @@ class Cleaning:
 
 
 def clean(source: Source, config: Config) -> Cleaning:
-    """Applies the section `clean` of a config; a run that is resumed keeps its manifest.
+    """Applies the section `clean` of a config; a run that is resumed keeps its
+    manifest.
 
     Raises:
         UsageError: The manifest cannot be read, or a finding stops the run.
     """
     options, found = config.clean, None
-    earlier = RunDirectory(config.run_directory).manifest if config.run_directory else None
+    earlier = (
+        RunDirectory(config.run_directory).manifest if config.run_directory else None
+    )
     if options.enabled and earlier is not None and earlier.is_file():
         entries, why = manifest.read(earlier), "same as when this run started"
     elif options.enabled:
@@ -65,7 +72,9 @@ def clean(source: Source, config: Config) -> Cleaning:
         entries = found.entries
         why = f"found among {len(found.scan):,} examples in {found.seconds:.0f} s"
     elif options.manifest is not None:
-        entries = _decided(_known(manifest.read(options.manifest), source, config), config)
+        entries = _decided(
+            _known(manifest.read(options.manifest), source, config), config
+        )
         why = str(options.manifest)
     else:
         return Cleaning()
@@ -73,11 +82,16 @@ def clean(source: Source, config: Config) -> Cleaning:
         where = "python -m pipeline.clean with the same options shows them"
         raise UsageError(stop(stopping, where))
     counts = Counter(entry["reason"] for entry in entries if entry["action"] == "drop")
-    value = ", ".join(f"{count:,} {reason}" for reason, count in counts.items()) or "nothing"
+    value = (
+        ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+        or "nothing"
+    )
     decisions = [Decision("cleaning", f"{value} excluded", why)]
     for note in found.notes if found else ():
         decisions.append(Decision("note", note, "found by cleaning"))
-    return Cleaning(manifest.dropped(entries), manifest.groups(entries), tuple(decisions), found)
+    return Cleaning(
+        manifest.dropped(entries), manifest.groups(entries), tuple(decisions), found
+    )
 
 
 def _decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Entry]:
@@ -86,30 +100,47 @@ def _decided(entries: list[manifest.Entry], config: Config) -> list[manifest.Ent
     return manifest.decided(entries, "drop" if config.clean.drop_leakage else kept)
 
 
-def _known(entries: list[manifest.Entry], source: Source, config: Config) -> list[manifest.Entry]:
-    """The entries for examples of the source; UsageError if the manifest is for other data."""
-    ids = {id for split in source.info.splits for id in source.columns(split)["id"].tolist()}
+def _known(
+    entries: list[manifest.Entry], source: Source, config: Config
+) -> list[manifest.Entry]:
+    """The entries for examples of the source; UsageError if the manifest is for other
+    data.
+    """
+    ids = {
+        id
+        for split in source.info.splits
+        for id in source.columns(split)["id"].tolist()
+    }
     known = [
         entry
         for entry in entries
-        if entry["id"] in ids and entry.get("file") in (None, source.location(entry["id"]))
+        if entry["id"] in ids
+        and entry.get("file") in (None, source.location(entry["id"]))
     ]
     if entries and not known and config.data.limit is None:
         raise UsageError(
-            f"--clean.manifest: none of the {len(entries):,} examples in {config.clean.manifest} "
-            "is in this source; choose a manifest for this data"
+            f"--clean.manifest: none of the {len(entries):,} examples in"
+            f" {config.clean.manifest} is in this source; choose a manifest for this"
+            " data"
         )
     return known
 
 
 def stop(stopping: list[manifest.Entry], where: str) -> str:
-    """Why no run can start, and the remedy; `where` describes where to see the findings."""
+    """Why no run can start, and the remedy; `where` describes where to see the
+    findings.
+    """
     first = stopping[0]
-    copy = f" is also in {first['of_split']}: {first['of_file']}" if "of_file" in first else ""
+    copy = (
+        f" is also in {first['of_split']}: {first['of_file']}"
+        if "of_file" in first
+        else ""
+    )
     return (
-        f"{first['reason']}: {first.get('file', first['id'])} in {first.get('split', 'the data')}"
-        f"{copy} ({len(stopping):,} such examples); --clean.drop-leakage excludes them, "
-        f"--clean.allow-leakage accepts them; {where}"
+        f"{first['reason']}: {first.get('file', first['id'])} in"
+        f" {first.get('split', 'the data')}{copy} ({len(stopping):,} such examples);"
+        " --clean.drop-leakage excludes them, --clean.allow-leakage accepts them;"
+        f" {where}"
     )
 
 
@@ -119,7 +150,8 @@ def gallery(
     picture: Callable[[int], str | None],
     notes: Sequence[str] = (),
 ) -> str:
-    """The gallery of a cleaning as HTML: the first entries of each reason, `stop` before others.
+    """The gallery of a cleaning as HTML: the first entries of each reason, `stop`
+    before others.
 
     `picture` maps an id to a data URI; None for an example without an image.
     """

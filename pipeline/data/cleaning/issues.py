@@ -1,10 +1,11 @@
 """Issues of examples: unfit, duplicate, labeled twice, or in two splits.
 
-The action depends on the cost of a wrong decision. Examples are dropped if nothing can be learned
-from them (no pixels, a label out of range, an exact copy) or if they contradict each other (the
-same pixels with two labels, of which the right one is unknown). An image in two splits stops the
-run, because the test result would be too good. Everything that requires human judgment is kept and
-listed. The manifest can be edited.
+The action depends on the cost of a wrong decision. Examples are dropped if nothing can
+be learned from them (no pixels, a label out of range, an exact copy) or if they
+contradict each other (the same pixels with two labels, of which the right one is
+unknown). An image in two splits stops the run, because the test result would be too
+good. Everything that requires human judgment is kept and listed. The manifest can be
+edited.
 """
 
 import dataclasses
@@ -35,10 +36,15 @@ ACTIONS = {
 }
 # A constant image that was encoded as JPEG varies by 1 or 2 levels of 256.
 _BLANK = 3
-# Pixels of the shorter side, or half of the median if this is less, for data with small images.
+# Pixels of the shorter side, or half of the median if this is less, for data with small
+# images.
 _TINY = 8
 _FEW = 20  # with fewer images, most may be copies
-_RANK = ("train", "validation", "test")  # of two copies, the one in the later split is kept
+_RANK = (
+    "train",
+    "validation",
+    "test",
+)  # of two copies, the one in the later split is kept
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,15 +59,17 @@ class _Issue:
 def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
     """Entries of a manifest, in the order of the scan.
 
-    An entry for leakage refers to the copy in train (in validation, if the other is in test).
-    `near` also searches for near duplicates.
+    An entry for leakage refers to the copy in train (in validation, if the other is in
+    test). `near` also searches for near duplicates.
     """
     found = list(_unfit(scan, len(source.info.class_names or ())))
     fit = np.ones(len(scan), bool)
     fit[[issue.row for issue in found if ACTIONS[issue.reason] == "drop"]] = False
     copies, across = _exact(scan, np.flatnonzero(fit))
     fit[[issue.row for issue in copies]] = False
-    found += copies + _leaking(scan, across[:, 0], across[:, 1], np.zeros(len(across)), "leakage")
+    found += copies + _leaking(
+        scan, across[:, 0], across[:, 1], np.zeros(len(across)), "leakage"
+    )
     if near:
         found += _near(scan, np.flatnonzero(fit))
     order = list(ACTIONS)
@@ -70,7 +78,9 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
 
 
 def label_noise(source: Source, scan: Scan, details: Mapping[int, str]) -> list[Entry]:
-    """Entries for labels that are probably wrong; `details` maps ids to details, in this order."""
+    """Entries for labels that are probably wrong; `details` maps ids to details, in
+    this order.
+    """
     return [
         _entry(source, scan, _Issue(scan.row_of[id], "label noise", detail=detail))
         for id, detail in details.items()
@@ -81,9 +91,10 @@ def notes(scan: Scan, entries: list[Entry]) -> list[str]:
     """Remarks on the data as a whole."""
     alike = sum(entry["reason"] == "all alike" for entry in entries)
     text = (
-        f"{alike:,} of {len(scan):,} images are as close to others as copies would be: the images "
-        "are all alike, so only exact copies are reported as duplicates or leakage; use "
-        "--source.group to keep related images in one split; --clean.no-near skips this search"
+        f"{alike:,} of {len(scan):,} images are as close to others as copies would be:"
+        " the images are all alike, so only exact copies are reported as duplicates or"
+        " leakage; use --source.group to keep related images in one split;"
+        " --clean.no-near skips this search"
     )
     return [text] if alike else []
 
@@ -108,10 +119,14 @@ def _unfit(scan: Scan, classes: int) -> Iterator[_Issue]:
 
 
 def _exact(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], np.ndarray]:
-    """Copies within splits, and pairs of remaining examples across splits, rows (pairs, 2)."""
+    """Copies within splits, and pairs of remaining examples across splits, rows (pairs,
+    2).
+    """
     _, group = np.unique(scan.digest[rows], axis=0, return_inverse=True)
     order = np.argsort(group.reshape(-1), kind="stable")
-    _, starts, counts = np.unique(group.reshape(-1)[order], return_index=True, return_counts=True)
+    _, starts, counts = np.unique(
+        group.reshape(-1)[order], return_index=True, return_counts=True
+    )
     found: list[_Issue] = []
     across: list[tuple[int, int]] = []
     for start, count in zip(starts[counts > 1], counts[counts > 1], strict=True):
@@ -125,7 +140,9 @@ def _exact(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], np.ndarray]:
                 found += [_Issue(row, "duplicate", same[0]) for row in same[1:]]
                 continue
             for row, label in zip(same, labels, strict=True):
-                found.append(_Issue(row, "two labels", same[int(np.argmax(labels != label))]))
+                found.append(
+                    _Issue(row, "two labels", same[int(np.argmax(labels != label))])
+                )
         across += itertools.combinations(left, 2)
     return found, np.array(across, np.int64).reshape(-1, 2)
 
@@ -136,14 +153,16 @@ def _near(scan: Scan, rows: np.ndarray) -> list[_Issue]:
     first, second, distance = rows[pairs.first], rows[pairs.second], pairs.distance
     new = (scan.digest[first] != scan.digest[second]).any(axis=1)  # not an exact copy
     apart = scan.split[first] != scan.split[second]
-    # If most images are crowded, a small distance does not indicate a copy. Being in a pair is not
-    # enough: if each image has a copy, all images are in pairs.
+    # If most images are crowded, a small distance does not indicate a copy. Being in a
+    # pair is not enough: if each image has a copy, all images are in pairs.
     if len(rows) >= _FEW and pairs.crowded.mean() > 0.5:
         alike = pairs.crowded.copy()
         alike[pairs.first[new]] = alike[pairs.second[new]] = True
         return [_Issue(row, "all alike") for row in rows[alike].tolist()]
     across = new & apart
-    found = _leaking(scan, first[across], second[across], distance[across], "near leakage")
+    found = _leaking(
+        scan, first[across], second[across], distance[across], "near leakage"
+    )
     return found + _linked(scan, first[~apart], second[~apart], distance[~apart])
 
 
@@ -157,8 +176,12 @@ def _leaking(
     order = np.lexsort((held_out, distance, copy))
     _, nearest = np.unique(copy[order], return_index=True)
     found = []
-    for row, other in zip(copy[order][nearest].tolist(), held_out[order][nearest], strict=True):
-        detail = "with a different label" if scan.label[row] != scan.label[other] else ""
+    for row, other in zip(
+        copy[order][nearest].tolist(), held_out[order][nearest], strict=True
+    ):
+        detail = (
+            "with a different label" if scan.label[row] != scan.label[other] else ""
+        )
         found.append(_Issue(row, reason, int(other), detail))
     return found
 
@@ -187,7 +210,11 @@ def _entry(source: Source, scan: Scan, issue: _Issue) -> Entry:
             f"{prefix}label": names[label] if 0 <= label < len(names) else label,
         }
 
-    entry = {"id": int(scan.id[issue.row]), **describe(issue.row), "reason": issue.reason}
+    entry = {
+        "id": int(scan.id[issue.row]),
+        **describe(issue.row),
+        "reason": issue.reason,
+    }
     entry["action"] = ACTIONS[issue.reason]
     if issue.of is not None:
         entry |= {"of": int(scan.id[issue.of]), **describe(issue.of, "of_")}

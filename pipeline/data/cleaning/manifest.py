@@ -2,9 +2,10 @@
 
 {"id": 17, "file": "cats/17.jpg", "split": "train", "reason": "blank", "action": "drop"}
 
-`action` is `drop` (the example is excluded), `keep` (it is only listed) or `stop` (no run starts).
-An entry about a pair has `of`, the id of the other example, and `of_file`; `detail` explains the
-finding. Only `id`, `reason` and `action` are required, and the file may be edited by hand.
+`action` is `drop` (the example is excluded), `keep` (it is only listed) or `stop` (no
+run starts). An entry about a pair has `of`, the id of the other example, and `of_file`;
+`detail` explains the finding. Only `id`, `reason` and `action` are required, and the
+file may be edited by hand.
 """
 
 import json
@@ -46,7 +47,11 @@ def read(path: Path) -> list[Entry]:
             entry = safe_io.parse_json(line)
             ids = (entry["id"], entry.get("of", 0))
             valid = all(type(id) is int and -(2**63) <= id < 2**63 for id in ids)
-            if not valid or entry["action"] not in ACTIONS or type(entry["reason"]) is not str:
+            if (
+                not valid
+                or entry["action"] not in ACTIONS
+                or type(entry["reason"]) is not str
+            ):
                 raise ValueError
         except (ValueError, KeyError, TypeError, AttributeError):
             raise UsageError(
@@ -68,14 +73,21 @@ def dropped(entries: Iterable[Entry]) -> dict[int, str]:
 
 
 def stopping(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that stop a run, except those about examples that are excluded anyway."""
+    """The entries that stop a run, except those about examples that are excluded
+    anyway.
+    """
     entries = list(entries)
     gone = dropped(entries).keys()
-    return [e for e in entries if e["action"] == "stop" and not gone & {e["id"], e.get("of")}]
+    return [
+        e
+        for e in entries
+        if e["action"] == "stop" and not gone & {e["id"], e.get("of")}
+    ]
 
 
 def groups(entries: Iterable[Entry]) -> dict[int, int]:
-    """Maps ids of examples connected by `of` to their group, which must stay in one split.
+    """Maps ids of examples connected by `of` to their group, which must stay in one
+    split.
 
     A group is identified by its smallest id. Examples without connections are omitted.
     """

@@ -1,25 +1,29 @@
 """Finds near duplicates among images, by comparing thumbnails.
 
-Near duplicates are the same image re-encoded, resized, mirrored, or shifted by about a pixel. There
-are three filters, from coarse to fine:
+Near duplicates are the same image re-encoded, resized, mirrored, or shifted by about a
+pixel. There are three filters, from coarse to fine:
 
-1. All pairs of 4x4 color thumbnails are compared, unchanged and mirrored, by blocked matrix
-   products. The part of the difference that a small shift explains is removed (the tangent distance
-   of Simard, Le Cun and Denker, NIPS 1992); otherwise, a shift of one pixel changes 32x32 images by
-   up to 16 levels, and thousands of unrelated images are closer. Brightness and top-minus-bottom do
-   not change when an image is mirrored, and differ by at most as much as the images, so only pairs
-   that are close in both are compared.
-2. For the remaining pairs, the same difference of 8x8 thumbnails must be small, and not larger than
-   the distance to the surroundings, the fourth nearest of a sample of all images.
-3. The 32x32 thumbnails are compared, one of them shifted by the integer shift found by filter 2.
+1. All pairs of 4x4 color thumbnails are compared, unchanged and mirrored, by blocked
+   matrix products. The part of the difference that a small shift explains is removed
+   (the tangent distance of Simard, Le Cun and Denker, NIPS 1992); otherwise, a shift of
+   one pixel changes 32x32 images by up to 16 levels, and thousands of unrelated images
+   are closer. Brightness and top-minus-bottom do not change when an image is mirrored,
+   and differ by at most as much as the images, so only pairs that are close in both are
+   compared.
+2. For the remaining pairs, the same difference of 8x8 thumbnails must be small, and not
+   larger than the distance to the surroundings, the fourth nearest of a sample of all
+   images.
+3. The 32x32 thumbnails are compared, one of them shifted by the integer shift found by
+   filter 2.
 
-A duplicate must be much closer than the surroundings, as in the ratio test of Lowe (IJCV 2004):
-trousers in a catalog and X-rays of one device are all similar without being copies. If the
-surroundings are as close as another encoding of the same image (a gauge filmed by a fixed camera),
-copies cannot be distinguished from other images, and none are found.
+A duplicate must be much closer than the surroundings, as in the ratio test of Lowe
+(IJCV 2004): trousers in a catalog and X-rays of one device are all similar without
+being copies. If the surroundings are as close as another encoding of the same image (a
+gauge filmed by a fixed camera), copies cannot be distinguished from other images, and
+none are found.
 
-Distances are root mean squares over pixels and channels, in levels from 0 to 255. The limits were
-determined on CIFAR-10 and Fashion-MNIST (`benchmarks/clean.py`).
+Distances are root mean squares over pixels and channels, in levels from 0 to 255. The
+limits were determined on CIFAR-10 and Fashion-MNIST (`benchmarks/clean.py`).
 """
 
 import dataclasses
@@ -31,26 +35,29 @@ from threadpoolctl import threadpool_limits
 SIDE = 32
 """Height and width of a thumbnail, in pixels."""
 _COARSE, _FINE = 4, 8
-# JPEG of quality 75, resizing to 3/4 and back, and a diagonal shift by one pixel stay below these
-# for 99% of the images of CIFAR-10; the second limit is a fraction of the image's own contrast.
+# JPEG of quality 75, resizing to 3/4 and back, and a diagonal shift by one pixel stay
+# below these for 99% of the images of CIFAR-10; the second limit is a fraction of the
+# image's own contrast.
 _COARSE_LIMIT, _COARSE_SHARE = 4.0, 0.6
 _FINE_LIMIT, _FINE_SHARE = 10.0, 0.3
 _BLURRED_LIMIT, _BLURRED_SHARE = 6.0, 0.2
 _PIXEL_LIMIT, _PIXEL_SHARE = 16.0, 0.4
-# The surroundings: the distance to the fourth nearest in a sample of this size. The distance of
-# duplicates must be less than a fraction of it. With a sample of 256, pairs of Fashion-MNIST with
-# different labels would pass.
+# The surroundings: the distance to the fourth nearest in a sample of this size. The
+# distance of duplicates must be less than a fraction of it. With a sample of 256, pairs
+# of Fashion-MNIST with different labels would pass.
 _NEXT, _SAMPLE, _SHARE = 4, 1024, 0.4
 # JPEG of quality 75 changes a low-contrast image by 1 or 2 levels.
 _CROWDED = 2.0
-# A shift by one pixel changes brightness a little: pairs further apart than this are not compared.
+# A shift by one pixel changes brightness a little: pairs further apart than this are
+# not compared.
 _REACH = _COARSE_LIMIT + 1.5
 _ROWS, _COLUMNS, _PAIRS = 256, 4096, 4096
 
 
 @dataclasses.dataclass(frozen=True)
 class Pairs:
-    """Pairs of near duplicates: the positions of two images, `second` larger than `first`.
+    """Pairs of near duplicates: the positions of two images, `second` larger than
+    `first`.
 
     `distance` is that of the best matching thumbnails, in levels from 0 to 255.
     """
@@ -58,7 +65,9 @@ class Pairs:
     first: np.ndarray  # int64 (pairs,)
     second: np.ndarray  # int64 (pairs,)
     distance: np.ndarray  # float32 (pairs,)
-    crowded: np.ndarray  # whether other images are as close as copies would be, bool (images,)
+    crowded: (
+        np.ndarray
+    )  # whether other images are as close as copies would be, bool (images,)
 
 
 # With such small products, threads wait for each other: 24 s of CPU time instead of 6.
@@ -66,14 +75,19 @@ class Pairs:
 def near(thumbnails: np.ndarray) -> Pairs:
     """All pairs of near duplicates among thumbnails, uint8 (images, 32, 32, 3).
 
-    Needs about 1.6 kB of memory per image, besides the thumbnails. The time grows with the square
-    of their number, but only one percent of all pairs is compared.
+    Needs about 1.6 kB of memory per image, besides the thumbnails. The time grows with
+    the square of their number, but only one percent of all pairs is compared.
     """
     none = np.zeros(0, np.int64)
     found = [(none, none, np.zeros(0, np.float32))]
     if len(thumbnails) < 2:
-        return Pairs(none, none, np.zeros(0, np.float32), np.zeros(len(thumbnails), bool))
-    coarse, fine = _Descriptors(thumbnails, _COARSE), _Descriptors(thumbnails, _FINE, np.float16)
+        return Pairs(
+            none, none, np.zeros(0, np.float32), np.zeros(len(thumbnails), bool)
+        )
+    coarse, fine = (
+        _Descriptors(thumbnails, _COARSE),
+        _Descriptors(thumbnails, _FINE, np.float16),
+    )
     around = _surroundings(fine)
     crowded = around < _CROWDED
     around[crowded] = -1  # nothing is that near
@@ -85,7 +99,9 @@ def near(thumbnails: np.ndarray) -> Pairs:
             first, second, limit = first[pair], second[pair], limit[pair]
             if not len(first):
                 continue
-            distance, kept = _compare(thumbnails[first], thumbnails[second], mirrored, moved)
+            distance, kept = _compare(
+                thumbnails[first], thumbnails[second], mirrored, moved
+            )
             kept &= distance <= _SHARE * limit
             found.append((first[kept], second[kept], distance[kept]))
     first, second, distance = map(np.concatenate, zip(*found, strict=True))
@@ -98,7 +114,9 @@ def near(thumbnails: np.ndarray) -> Pairs:
 
 
 def _surroundings(fine: "_Descriptors") -> np.ndarray:
-    """The distance of each image to the fourth nearest of a sample; infinite if there is none."""
+    """The distance of each image to the fourth nearest of a sample; infinite if there
+    is none.
+    """
     count = len(fine.values)
     if count <= _NEXT:
         return np.full(count, np.inf, np.float32)
@@ -117,9 +135,13 @@ def _surroundings(fine: "_Descriptors") -> np.ndarray:
 
 
 class _Descriptors:
-    """Thumbnails of `cells` x `cells` and their derivatives; sums of squares are mean squares."""
+    """Thumbnails of `cells` x `cells` and their derivatives; sums of squares are mean
+    squares.
+    """
 
-    def __init__(self, thumbnails: np.ndarray, cells: int, dtype: type = np.float32) -> None:
+    def __init__(
+        self, thumbnails: np.ndarray, cells: int, dtype: type = np.float32
+    ) -> None:
         self.cells, self.numbers = cells, cells * cells * 3
         shape = (len(thumbnails), self.numbers)
         self.values: np.ndarray = np.empty(shape, dtype)
@@ -131,20 +153,30 @@ class _Descriptors:
             self._describe(np.asarray(thumbnails[part]), part)
         # Standard deviation around the mean color, as the contrast.
         grid = self.values.reshape(-1, cells * cells, 3)
-        self.contrast = np.sqrt(grid.var(axis=1, dtype=np.float32).sum(axis=1) * cells**2)
+        self.contrast = np.sqrt(
+            grid.var(axis=1, dtype=np.float32).sum(axis=1) * cells**2
+        )
 
     def _describe(self, pictures: np.ndarray, part: slice) -> None:
         padded = np.pad(pictures, ((0, 0), (1, 1), (1, 1), (0, 0)), "edge")
         values = self._means(pictures)
-        right = (self._means(padded[:, 1:-1, 2:]) - self._means(padded[:, 1:-1, :-2])) / 2
-        down = (self._means(padded[:, 2:, 1:-1]) - self._means(padded[:, :-2, 1:-1])) / 2
+        right = (
+            self._means(padded[:, 1:-1, 2:]) - self._means(padded[:, 1:-1, :-2])
+        ) / 2
+        down = (
+            self._means(padded[:, 2:, 1:-1]) - self._means(padded[:, :-2, 1:-1])
+        ) / 2
         # Orthonormal, so that a shift explains the sum of two squares.
         width = np.linalg.norm(right, axis=1) + 1e-3
         right /= width[:, None]
         slant = (right * down).sum(axis=1)
         down -= slant[:, None] * right
         height = np.linalg.norm(down, axis=1) + 1e-3
-        self.values[part], self.right[part], self.down[part] = values, right, down / height[:, None]
+        self.values[part], self.right[part], self.down[part] = (
+            values,
+            right,
+            down / height[:, None],
+        )
         self.steps[part] = np.stack([width, slant, height], axis=1)
 
     def _means(self, pictures: np.ndarray) -> np.ndarray:
@@ -158,7 +190,9 @@ class _Descriptors:
 
 
 def _cells(pictures: np.ndarray, axis: int, each: int) -> np.ndarray:
-    """Sums of `each` neighbors along an axis; NumPy's sum over an inner axis is 20 times slower."""
+    """Sums of `each` neighbors along an axis; NumPy's sum over an inner axis is 20
+    times slower.
+    """
     parts = [slice(None)] * axis
     total = pictures[(*parts, slice(0, None, each))]
     total = total.astype(np.promote_types(total.dtype, np.uint16))
@@ -203,7 +237,9 @@ def _candidates(
 
 
 class _Table:
-    """Some of the descriptors, arranged so that a product with `_rows` of others is a distance."""
+    """Some of the descriptors, arranged so that a product with `_rows` of others is a
+    distance.
+    """
 
     def __init__(self, descriptors: _Descriptors, some: np.ndarray) -> None:
         values, *tangents = (
@@ -217,10 +253,14 @@ class _Table:
         self._tangents = []
         for tangent in tangents:
             own = (values * tangent).sum(axis=1, keepdims=True)
-            self._tangents.append(np.concatenate([tangent / -2, -own, np.zeros_like(one)], axis=1))
+            self._tangents.append(
+                np.concatenate([tangent / -2, -own, np.zeros_like(one)], axis=1)
+            )
 
     def distances(self, rows: np.ndarray, columns: slice = slice(None)) -> np.ndarray:
-        """Squared distances, except for the part that a shift explains, (rows, columns)."""
+        """Squared distances, except for the part that a shift explains, (rows,
+        columns).
+        """
         distance = rows @ self._columns[columns].T
         for tangent in self._tangents:
             along = rows @ tangent[columns].T
@@ -236,9 +276,15 @@ def _rows(values: np.ndarray) -> np.ndarray:
 
 
 def _filter(
-    fine: _Descriptors, first: np.ndarray, second: np.ndarray, mirrored: bool, limit: np.ndarray
+    fine: _Descriptors,
+    first: np.ndarray,
+    second: np.ndarray,
+    mirrored: bool,
+    limit: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the pairs that pass the second filter, and their shift (down, right)."""
+    """Positions of the pairs that pass the second filter, and their shift (down,
+    right).
+    """
     values = fine.values[first].astype(np.float32)
     difference = (fine.mirrored(values) if mirrored else values) - fine.values[second]
     along = (difference * fine.right[second]).sum(axis=1)
@@ -257,7 +303,9 @@ def _filter(
 def _compare(
     one: np.ndarray, other: np.ndarray, mirrored: bool, moved: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Distances of images, `other` shifted by (down, right) pixels; whether they are small."""
+    """Distances of images, `other` shifted by (down, right) pixels; whether they are
+    small.
+    """
     one = one[:, :, ::-1] if mirrored else one
     inside = np.arange(1, SIDE - 1)
     at = np.arange(len(one))[:, None, None]
@@ -266,7 +314,8 @@ def _compare(
     one = one[:, 1:-1, 1:-1].astype(np.float32)
     difference = one - other[at, rows, columns]
     contrast = _variance(one)
-    # Encoding and resizing change single pixels: means of 2x2 are compared, then of 5x5.
+    # Encoding and resizing change single pixels: means of 2x2 are compared, then of
+    # 5x5.
     smooth = difference[:, 1:, 1:] + difference[:, :-1, 1:]
     smooth += difference[:, 1:, :-1] + difference[:, :-1, :-1]
     pixels = _mean_square(smooth) / 16

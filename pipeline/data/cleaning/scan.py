@@ -1,4 +1,6 @@
-"""Decodes every example once, in parallel: size, digest of the pixels, thumbnail, or an error."""
+"""Decodes every example once, in parallel: size, digest of the pixels, thumbnail, or an
+error.
+"""
 
 import dataclasses
 import functools
@@ -15,7 +17,8 @@ from pipeline.utils import html_pages, progress_bar
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, with_options
 
-# Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012): two hashes make one of 126 bits.
+# Two keys of SipHash-2-4 (Aumasson and Bernstein, 2012): two hashes make one of 126
+# bits.
 _KEYS = ((0x70697065, 0x6C696E65), (0x70697865, 0x6C730A00))
 _BUCKETS = 2**63 - 1
 _BATCH = 256
@@ -31,17 +34,25 @@ _NOISE = (
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """Measurements, one row per example, in the order of the splits and of the source."""
+    """Measurements, one row per example, in the order of the splits and of
+    the source.
+    """
 
     splits: tuple[str, ...]
     split: np.ndarray  # position in `splits`, int8 (examples,)
     id: np.ndarray  # int64 (examples,)
     label: np.ndarray  # int64 (examples,)
     size: np.ndarray
-    """Height, width, channels, int32 (examples, 3); zeros if the image cannot be decoded."""
+    """Height, width, channels, int32 (examples, 3); zeros if the image cannot be
+    decoded.
+    """
     spread: np.ndarray
-    """Largest minus smallest value, of the channel with the widest range, uint8 (examples,)."""
-    digest: np.ndarray  # hash of the decoded pixels and their shape, int64 (examples, 2)
+    """Largest minus smallest value, of the channel with the widest range, uint8
+    (examples,).
+    """
+    digest: (
+        np.ndarray
+    )  # hash of the decoded pixels and their shape, int64 (examples, 2)
     thumbnail: np.ndarray
     """uint8 (examples, 32, 32, 3); gray is repeated, the aspect is not kept."""
     errors: Mapping[int, str]  # row -> why it cannot be decoded
@@ -62,10 +73,14 @@ def scan(source: Source) -> Scan:
         UsageError: The source has no images and labels.
     """
     fields = source.info.fields
-    if not {"image", "label"} <= set(fields) or fields["image"].dtype not in (tf.uint8, tf.string):
+    if not {"image", "label"} <= set(fields) or fields["image"].dtype not in (
+        tf.uint8,
+        tf.string,
+    ):
+        names = [f"{name} ({spec.dtype.name})" for name, spec in fields.items()]
         raise UsageError(
-            "only images of uint8 pixels or encoded bytes with labels can be cleaned; this source "
-            f"has {', '.join(f'{name} ({spec.dtype.name})' for name, spec in fields.items())}"
+            "only images of uint8 pixels or encoded bytes with labels can be cleaned; "
+            f"this source has {', '.join(names)}"
         )
     counts = source.info.splits
     total = sum(counts.values())
@@ -81,7 +96,9 @@ def scan(source: Source) -> Scan:
     errors: dict[int, str] = {}
     start = 0
     for split, count in counts.items():
-        parts = {name: column[start : start + count] for name, column in columns.items()}
+        parts = {
+            name: column[start : start + count] for name, column in columns.items()
+        }
         with native_logs.held(_NOISE):
             failed = _measure(source, split, count, parts) if count else {}
         errors.update({start + position: why for position, why in failed.items()})
@@ -115,13 +132,17 @@ def pictures(source: Source, scan: Scan) -> Callable[[int], str | None]:
 
 @functools.cache
 def _traced(image: tf.TensorSpec, form: tuple[int, int]) -> Callable:
-    """`_describe`, traced once for all splits: with encoded images it takes a second."""
+    """`_describe`, traced once for all splits: with encoded images it
+    takes a second.
+    """
     traced = tf.function(functools.partial(_describe, form))
     return traced.get_concrete_function(tf.TensorSpec((), tf.int64), image)
 
 
 def _format(source: Source) -> tuple[int, int]:
-    """The channels that encoded images are decoded to, and the bits that 16-bit PNGs use."""
+    """The channels that encoded images are decoded to, and the bits that 16-bit PNGs
+    use.
+    """
     return 1 if source.info.image_shape[2] == 1 else 3, source.info.image_bits
 
 
@@ -129,13 +150,17 @@ def _pixels(form: tuple[int, int], image: tf.Tensor) -> tf.Tensor:
     return image_decoding.pixels(image, *form) if image.dtype == tf.string else image
 
 
-def _describe(form: tuple[int, int], position: tf.Tensor, image: tf.Tensor) -> dict[str, tf.Tensor]:
+def _describe(
+    form: tuple[int, int], position: tf.Tensor, image: tf.Tensor
+) -> dict[str, tf.Tensor]:
     image = _pixels(form, image)
     # Includes type and shape, so that 2x8 and 4x4 differ.
     content = tf.io.serialize_tensor(image)
     digest = [tf.strings.to_hash_bucket_strong(content, _BUCKETS, key) for key in _KEYS]
     # Gray is repeated, transparency dropped.
-    rgb = tf.gather(image, [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0], axis=-1)
+    rgb = tf.gather(
+        image, [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0], axis=-1
+    )
     thumbnail = tf.cond(
         tf.reduce_all(tf.shape(rgb)[:2] == SIDE),
         lambda: rgb,
@@ -144,7 +169,9 @@ def _describe(form: tuple[int, int], position: tf.Tensor, image: tf.Tensor) -> d
     return {
         "position": position,
         "size": tf.shape(image),
-        "spread": tf.reduce_max(tf.reduce_max(rgb, (0, 1)) - tf.reduce_min(rgb, (0, 1))),
+        "spread": tf.reduce_max(
+            tf.reduce_max(rgb, (0, 1)) - tf.reduce_min(rgb, (0, 1))
+        ),
         "digest": tf.stack(digest),
         "thumbnail": tf.ensure_shape(thumbnail, (SIDE, SIDE, 3)),
     }
@@ -153,7 +180,9 @@ def _describe(form: tuple[int, int], position: tf.Tensor, image: tf.Tensor) -> d
 def _measure(
     source: Source, split: str, count: int, columns: dict[str, np.ndarray]
 ) -> dict[int, str]:
-    """Fills the columns of a split; returns position -> error of the undecodable examples."""
+    """Fills the columns of a split; returns position -> error of the undecodable
+    examples.
+    """
     read = source.reader(split)
     describe = _traced(source.info.fields["image"], _format(source))
     seen, done = np.zeros(count, bool), 0

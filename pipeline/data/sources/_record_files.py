@@ -1,11 +1,12 @@
-"""TFRecord files: finding records, reading them by number, naming damaged ones; their features.
+"""TFRecord files: finding records, reading them by number, naming damaged ones; their
+features.
 
-A record is its length (uint64), a checksum of the length (uint32), the bytes, and their checksum,
-all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format
-details").
+A record is its length (uint64), a checksum of the length (uint32), the bytes, and their
+checksum, all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord,
+"TFRecords format details").
 
-`python -m pipeline.shards DIRECTORY > DIRECTORY/shards.json` writes a manifest of sharded files;
-every later run compares the files with it.
+`python -m pipeline.shards DIRECTORY > DIRECTORY/shards.json` writes a manifest of
+sharded files; every later run compares the files with it.
 """
 
 import contextlib
@@ -31,13 +32,29 @@ _SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
 _STRING = {"output_types": [tf.string], "output_shapes": [tf.TensorShape([])]}
 # Field -> common names of its feature, the preferred name first.
 _KNOWN = {
-    "image": ("image/encoded", "image", "image_raw", "image_bytes", "encoded", "jpeg", "png"),
-    "label": ("image/class/label", "label", "labels", "class", "class_id", "image/class/text"),
+    "image": (
+        "image/encoded",
+        "image",
+        "image_raw",
+        "image_bytes",
+        "encoded",
+        "jpeg",
+        "png",
+    ),
+    "label": (
+        "image/class/label",
+        "label",
+        "labels",
+        "class",
+        "class_id",
+        "image/class/text",
+    ),
     "group": (),
 }
 Layout = Mapping[str, tuple[str, str]]
-"""Maps fields (image, label, optionally group) to (feature, type of its value: int64, bytes, or
-float for a label)."""
+"""Maps fields (image, label, optionally group) to (feature, type of its value: int64,
+bytes, or float for a label).
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +65,17 @@ class Records:
     offsets: np.ndarray
     """int64 (records,): position of each record in its file."""
     first: np.ndarray
-    """int64 (files + 1,): number of each file's first record, then the number of all records."""
+    """int64 (files + 1,): number of each file's first record, then the number of all
+    records.
+    """
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def places(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The (index of the file, number in this file) of records, (n,); both int64 (n,)."""
+        """The (index of the file, number in this file) of records, (n,); both int64
+        (n,).
+        """
         files = np.searchsorted(self.first, numbers, side="right") - 1
         return files, numbers - self.first[files]
 
@@ -64,15 +85,20 @@ class Records:
         return f"{self.files[file]}: record {inside}"
 
     def read(self, number: tf.Tensor) -> tf.Tensor:
-        """The bytes of a record by its number (int64, scalar), in a graph; string, scalar.
+        """The bytes of a record by its number (int64, scalar), in a graph; string,
+        scalar.
 
-        TensorFlow's reader verifies the checksums; a damaged record is a tf.errors.DataLossError.
+        TensorFlow's reader verifies the checksums; a damaged record is a
+        tf.errors.DataLossError.
         """
-        with tf.init_scope():  # captured, not copied into the graph, whose size is limited to 2 GB
+        with (
+            tf.init_scope()
+        ):  # captured, not copied into the graph, whose size is limited to 2 GB
             first, offsets = tf.constant(self.first), tf.constant(self.offsets)
             names = tf.constant([str(path) for path in self.files])
         file = tf.searchsorted(first, number[None], side="right")
-        # The public TFRecordDataset does not take an offset, but its raw operation does.
+        # The public TFRecordDataset does not take an offset, but its raw operation
+        # does.
         records = tf.raw_ops.TFRecordDatasetV2(
             filenames=tf.gather(names, file - 1),
             compression_type="",
@@ -88,23 +114,31 @@ class Records:
     def sequence(self, numbers: np.ndarray) -> tf.data.Dataset:
         """The bytes of these records, int64 (n,), in this order.
 
-        Consecutive records are read at once. A damaged record raises a tf.errors.DataLossError;
-        `require_sound` names the record.
+        Consecutive records are read at once. A damaged record raises a
+        tf.errors.DataLossError; `require_sound` names the record.
         """
         files, inside = self.places(numbers)
-        begins = np.flatnonzero(np.r_[True, (np.diff(numbers) != 1) | (np.diff(files) != 0)])
+        begins = np.flatnonzero(
+            np.r_[True, (np.diff(numbers) != 1) | (np.diff(files) != 0)]
+        )
         begins = begins[: len(numbers)]
         counts = np.diff(np.r_[begins, len(numbers)])
         names = np.array([str(path) for path in self.files])[files[begins]]
         runs = tf.data.Dataset.from_tensor_slices((names, inside[begins], counts))
         return runs.flat_map(
-            lambda name, skip, count: tf.data.TFRecordDataset(name).skip(skip).take(count)
+            lambda name, skip, count: (
+                tf.data.TFRecordDataset(name).skip(skip).take(count)
+            )
         )
 
     def require_sound(self, numbers: np.ndarray) -> None:
-        """Raises UsageError that names the first of these records with a wrong checksum."""
+        """Raises UsageError that names the first of these records with a wrong
+        checksum.
+        """
         found = tf.data.Dataset.from_tensor_slices(numbers)
-        found = found.map(self.read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
+        found = found.map(
+            self.read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
         at = 0
         try:
             for _ in found:
@@ -133,7 +167,9 @@ class RecordSource(Source):
         self._columns: dict[str, dict[str, np.ndarray]] = {}
 
     def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
-        """Parses serialized examples into the fields of a layout, as returned by `examples`."""
+        """Parses serialized examples into the fields of a layout, as returned by
+        `examples`.
+        """
         return parse(layout, records)
 
     def _info(self, class_names: tuple[str, ...], image_shape: Any) -> Info:
@@ -148,10 +184,14 @@ class RecordSource(Source):
         )
 
     def _explain(self, split: str) -> None:
-        """Raises UsageError that names the first record that is damaged or has another layout."""
+        """Raises UsageError that names the first record that is damaged or has another
+        layout.
+        """
         numbers = self._numbers[split]
         self._records.require_sound(numbers)
-        for number, record in zip(numbers, self._records.sequence(numbers), strict=True):
+        for number, record in zip(
+            numbers, self._records.sequence(numbers), strict=True
+        ):
             where = self._records.location(number)
             require(self._layout, record.numpy(), where)
 
@@ -177,20 +217,32 @@ class RecordSource(Source):
     def columns(self, split: str) -> dict[str, np.ndarray]:
         """Reads all records once, without parsing images."""
         if split not in self._columns:
-            short = {name: feature for name, feature in self._layout.items() if name != "image"}
-            parts = list(self._batches(split, lambda records: self._parse(short, records)))
-            columns = {name: np.concatenate([part[name] for part in parts]) for name in short}
+            short = {
+                name: feature
+                for name, feature in self._layout.items()
+                if name != "image"
+            }
+            parts = list(
+                self._batches(split, lambda records: self._parse(short, records))
+            )
+            columns = {
+                name: np.concatenate([part[name] for part in parts]) for name in short
+            }
             self._columns[split] = {"id": self._ids[self._numbers[split]], **columns}
         return dict(self._columns[split])
 
-    def _batches(self, split: str, parse: Callable[[tf.Tensor], Example]) -> Iterator[dict]:
+    def _batches(
+        self, split: str, parse: Callable[[tf.Tensor], Example]
+    ) -> Iterator[dict]:
         """What `parse` returns for the records of a split, 256 at a time."""
         batches = self._records.sequence(self._numbers[split]).batch(256).map(parse, 2)
         try:
             yield from with_options(batches.prefetch(2)).as_numpy_iterator()
         except READ_ERRORS as error:
             self._explain(split)
-            raise UsageError(f"the split {split!r} cannot be read: {reason(error)}") from None
+            raise UsageError(
+                f"the split {split!r} cannot be read: {reason(error)}"
+            ) from None
 
 
 def index(files: Sequence[Path]) -> Records:
@@ -207,7 +259,10 @@ def _offsets(path: Path) -> np.ndarray:
         size = path.stat().st_size
         if not size:
             return np.zeros(0, np.int64)
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw:
+        with (
+            path.open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw,
+        ):
             while at + 12 <= size:
                 places.append(at)
                 at += _LENGTH(raw, at)[0] + 16
@@ -215,8 +270,8 @@ def _offsets(path: Path) -> np.ndarray:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     if at != size:
         raise UsageError(
-            f"{path}: record {_intact(path)} is damaged or truncated, or the file is compressed or "
-            "not a TFRecord file; copy or write it again"
+            f"{path}: record {_intact(path)} is damaged or truncated, or the file is"
+            " compressed or not a TFRecord file; copy or write it again"
         )
     return np.array(places, np.int64)
 
@@ -233,28 +288,30 @@ def _intact(path: Path) -> int:
 def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layout:
     """The layout of the first example, a serialized tf.Example.
 
-    `wanted` maps image, label and group to the name of the feature; None: the first common name.
-    Raises UsageError if a feature is missing.
+    `wanted` maps image, label and group to the name of the feature; None: the first
+    common name. Raises UsageError if a feature is missing.
     """
     content = _content(record, where)
     layout = {}
     for field, names in _KNOWN.items():
         name = wanted[field] or next((name for name in names if name in content), None)
         if name is not None:
-            numbers = {"image": (), "label": ("int64", "float"), "group": ("int64",)}[field]
+            numbers = {"image": (), "label": ("int64", "float"), "group": ("int64",)}[
+                field
+            ]
             kind, _ = content.get(name, ("", []))
             layout[field] = name, kind if kind in numbers else "bytes"
         elif field != "group":
             raise UsageError(
-                f"{where}: unknown feature for the {field}; set it with --source.{field}; "
-                f"choose from {', '.join(sorted(content)) or 'none'}"
+                f"{where}: unknown feature for the {field}; set it with"
+                f" --source.{field}; choose from {', '.join(sorted(content)) or 'none'}"
             )
     require(layout, record, where)
     name, _ = layout["image"]
     if not image_formats.is_image(content[name][1][0]):
         raise UsageError(
-            f"{where}: the feature {name!r} (--source.image) is not a {image_formats.NAMES} file; "
-            "encode raw pixels with tf.io.encode_png"
+            f"{where}: the feature {name!r} (--source.image) is not a"
+            f" {image_formats.NAMES} file; encode raw pixels with tf.io.encode_png"
         )
     return layout
 
@@ -265,28 +322,32 @@ def require(layout: Layout, record: bytes, where: str) -> None:
     for field, (name, expected) in layout.items():
         if name not in content:
             raise UsageError(
-                f"{where} has no feature {name!r} (--source.{field}); {suggest(name, content)}"
+                f"{where} has no feature {name!r} (--source.{field});"
+                f" {suggest(name, content)}"
             )
         kind, values = content[name]
         if kind != expected or len(values) != 1:
             raise UsageError(
-                f"{where}: the feature {name!r} (--source.{field}) must be one value of "
-                f"{expected}; got {len(values)} of {kind}"
+                f"{where}: the feature {name!r} (--source.{field}) must be one value of"
+                f" {expected}; got {len(values)} of {kind}"
             )
         if kind == "float" and not values[0].is_integer():
             raise UsageError(
-                f"{where}: the feature {name!r} (--source.{field}) must be a whole number, the "
-                f"class; got {values[0]:g}"
+                f"{where}: the feature {name!r} (--source.{field}) must be a whole"
+                f" number, the class; got {values[0]:g}"
             )
 
 
 def parse(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses serialized tf.Examples into fields of the same shape, () or (n,); groups are hashed.
+    """Parses serialized tf.Examples into fields of the same shape, () or (n,); groups
+    are hashed.
 
     Raises tf.errors.InvalidArgumentError for an example with a different layout.
     """
     types = {"int64": tf.int64, "bytes": tf.string, "float": tf.float32}
-    spec = {name: tf.io.FixedLenFeature((), types[kind]) for name, kind in layout.values()}
+    spec = {
+        name: tf.io.FixedLenFeature((), types[kind]) for name, kind in layout.values()
+    }
     values = tf.io.parse_example(records, spec)
     found = {field: values[name] for field, (name, _) in layout.items()}
     if "group" in found and found["group"].dtype == tf.string:
@@ -304,7 +365,9 @@ def _content(record: bytes, where: str) -> dict[str, tuple[str, list]]:
     """Maps each feature to its type (int64, float or bytes) and its values."""
     try:
         features = tf.train.Example.FromString(record).features.feature
-    except Exception:  # DecodeError of google.protobuf, which is not a direct dependency
+    except (
+        Exception
+    ):  # DecodeError of google.protobuf, which is not a direct dependency
         features = {}
     kinds = {name: value.WhichOneof("kind") for name, value in features.items()}
     if not any(kinds.values()):
@@ -317,24 +380,35 @@ def _content(record: bytes, where: str) -> dict[str, tuple[str, list]]:
 
 
 def is_shard(name: str) -> bool:
-    """Whether this is the name of a TFRecord file: `x.tfrecord`, `x-00000-of-00010`, ..."""
+    """Whether this is the name of a TFRecord file: `x.tfrecord`, `x-00000-of-00010`,
+    ...
+    """
     known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
     return bool(known) and not image_formats.is_ignored(name)
 
 
-def listed(root: Path, wanted: Callable[[str], object] = lambda name: False) -> list[Path]:
-    """The TFRecord files in a directory and its subdirectories of `wanted` names, sorted.
+def listed(
+    root: Path, wanted: Callable[[str], object] = lambda name: False
+) -> list[Path]:
+    """The TFRecord files in a directory and its subdirectories of `wanted` names,
+    sorted.
 
     Raises UsageError if there are none.
     """
     try:
-        inside = sorted(path for path in root.iterdir() if path.is_dir() and wanted(path.name))
-        found = [path for folder in (root, *inside) for path in sorted(folder.iterdir())]
+        inside = sorted(
+            path for path in root.iterdir() if path.is_dir() and wanted(path.name)
+        )
+        found = [
+            path for folder in (root, *inside) for path in sorted(folder.iterdir())
+        ]
     except OSError as error:
         raise UsageError(f"{root} cannot be read: {error.strerror}") from None
     found = [path for path in found if is_shard(path.name)]
     if not found:
-        raise UsageError(f"{root} contains no TFRecord files, such as train-00000-of-00010")
+        raise UsageError(
+            f"{root} contains no TFRecord files, such as train-00000-of-00010"
+        )
     return found
 
 
@@ -345,13 +419,17 @@ def records(paths: Sequence[Path]) -> Records:
     """
     _require_all(paths)
     found = index(paths)
-    for folder in sorted({path.parent for path in paths if (path.parent / MANIFEST).is_file()}):
+    for folder in sorted(
+        {path.parent for path in paths if (path.parent / MANIFEST).is_file()}
+    ):
         _compare(folder, paths)
     return found
 
 
 def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
-    """Maps the TFRecord files in a directory to {"examples": count, "sha256": digest}."""
+    """Maps the TFRecord files in a directory to {"examples": count,
+    "sha256": digest}.
+    """
     return {
         path.name: {"examples": len(index([path])), "sha256": files.sha256(path)}
         for path in listed(folder)
@@ -370,13 +448,21 @@ def _require_all(paths: Sequence[Path]) -> None:
 
 
 def _compare(folder: Path, paths: Sequence[Path]) -> None:
-    """Raises UsageError if a file in the manifest is missing, or one of `paths` has changed."""
+    """Raises UsageError if a file in the manifest is missing, or one of `paths` has
+    changed.
+    """
     path = folder / MANIFEST
     try:
         entries = safe_io.read_json(path).items()
-        expected = {folder / Path(name).name: str(entry["sha256"]) for name, entry in entries}
+        expected = {
+            folder / Path(name).name: str(entry["sha256"]) for name, entry in entries
+        }
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise UsageError(f"{path} was not written by python -m pipeline.shards") from None
+        raise UsageError(
+            f"{path} was not written by python -m pipeline.shards"
+        ) from None
     for file, digest in expected.items():
         if not file.is_file() or (file in paths and files.sha256(file) != digest):
-            raise UsageError(f"{file} is missing or does not match the sha256 in {MANIFEST}")
+            raise UsageError(
+                f"{file} is missing or does not match the sha256 in {MANIFEST}"
+            )

@@ -1,4 +1,6 @@
-"""An `.npz` file with the keys `images` and `labels`, or a directory of such `.npy` files."""
+"""An `.npz` file with the keys `images` and `labels`, or a directory of such `.npy`
+files.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,18 +18,21 @@ from pipeline.utils import npz
 from pipeline.utils.errors import UsageError, reason
 
 
-def arrays(*, path: Annotated[Path, "exists"], class_names: tuple[str, ...] = ()) -> Source:
+def arrays(
+    *, path: Annotated[Path, "exists"], class_names: tuple[str, ...] = ()
+) -> Source:
     """NumPy arrays of images and labels. The id of an example is its index.
 
     Args:
-        path: An `.npz` file; or a directory with `KEY.npy` for each key, which is read in pieces
-            and may be larger than memory; or a directory of such directories: train, and optionally
-            validation (valid, val) and test. Keys: `images`, uint8, uint16 or float32 of shape
-            (n, height, width) or (n, height, width, channels); `labels`, the whole numbers 0 ...
-            classes - 1 of any dtype, or strings, of shape (n,) or (n, 1), or one-hot; `groups`
-            (optional), integers or strings of shape (n,): examples with the same value stay in one
-            split; `class_names` (optional, in train), strings of shape (classes,): by default, the
-            classes are named "0", "1", ...
+        path: An `.npz` file; or a directory with `KEY.npy` for each key, which is read
+            in pieces and may be larger than memory; or a directory of such directories:
+            train, and optionally validation (valid, val) and test. Keys: `images`,
+            uint8, uint16 or float32 of shape (n, height, width) or (n, height, width,
+            channels); `labels`, the whole numbers 0 ... classes - 1 of any dtype, or
+            strings, of shape (n,) or (n, 1), or one-hot; `groups` (optional), integers
+            or strings of shape (n,): examples with the same value stay in one split;
+            `class_names` (optional, in train), strings of shape (classes,): by default,
+            the classes are named "0", "1", ...
         class_names: Names of the labels 0, 1, ... if the data have none.
     """
     try:
@@ -35,7 +40,9 @@ def arrays(*, path: Annotated[Path, "exists"], class_names: tuple[str, ...] = ()
         found = {split: _read(folder) for split, folder in folders.items()}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    splits = {split: _examples(found[split], folder) for split, folder in folders.items()}
+    splits = {
+        split: _examples(found[split], folder) for split, folder in folders.items()
+    }
     given = found["train"].get("class_names")
     names = class_names or None
     if given is not None:
@@ -45,28 +52,34 @@ def arrays(*, path: Annotated[Path, "exists"], class_names: tuple[str, ...] = ()
         own = found[split].get("class_names")
         if own is not None and class_names_of(own, f"{folder}: class_names") != names:
             raise UsageError(
-                f"{folder}/class_names.npy differs from that of train; use the same in all splits"
+                f"{folder}/class_names.npy differs from that of train; use the same in"
+                " all splits"
             )
     train = splits.pop("train")
     return ArraySource(train, splits, class_names=names, name=path.name)
 
 
 def _folders(root: Path) -> dict[str, Path]:
-    found = split_names.directories(root, [p.name for p in root.iterdir() if p.is_dir()])
+    found = split_names.directories(
+        root, [p.name for p in root.iterdir() if p.is_dir()]
+    )
     return found if "train" in found else {"train": root}
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an archive, or of a directory, where their content stays in the files."""
+    """The arrays of an archive, or of a directory, where their content stays in the
+    files.
+    """
     if path.is_dir():
         return {file.stem: _mapped(file) for file in sorted(path.glob("*.npy"))}
     try:
         return npz.read(path, psutil.virtual_memory().available)
     except ValueError as error:
         raise UsageError(
-            f"{path} is not an .npz of plain arrays, or does not fit into memory "
-            f"({reason(error)}); write it with numpy.savez(path, images=images, labels=labels), or "
-            "save images.npy and labels.npy in a directory, which is read in pieces"
+            f"{path} is not an .npz of plain arrays, or does not fit into memory"
+            f" ({reason(error)}); write it with numpy.savez(path, images=images,"
+            " labels=labels), or save images.npy and labels.npy in a directory, which"
+            " is read in pieces"
         ) from None
 
 
@@ -77,19 +90,26 @@ def _mapped(path: Path) -> np.memmap:
         raise
     except Exception:  # NumPy raises many types of exceptions for damaged files
         raise UsageError(
-            f"{path} is not a complete .npy file of a plain array; write it with numpy.save"
+            f"{path} is not a complete .npy file of a plain array; write it with"
+            " numpy.save"
         ) from None
 
 
 def _examples(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """The fields `label`, `image` with an axis for the channels, and `group` if present."""
+    """The fields `label`, `image` with an axis for the channels, and `group` if
+    present.
+    """
     for key in ("images", "labels"):
         if key not in columns:
             has = ", ".join(columns) or "no arrays"
-            raise UsageError(f"{path} has no {key}; it has {has}; expected are images and labels")
+            raise UsageError(
+                f"{path} has no {key}; it has {has}; expected are images and labels"
+            )
     found = examples(str(path), columns["images"], columns["labels"])
     if "label" not in found:
-        raise UsageError(f"{path}: images must have shape (n, height, width[, channels])")
+        raise UsageError(
+            f"{path}: images must have shape (n, height, width[, channels])"
+        )
     if "groups" in columns:
         found["group"] = _groups(columns["groups"], len(found["label"]), path)
     return found

@@ -19,7 +19,9 @@ from pipeline.utils import image_formats, safe_io
 from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError
 
-_SPLITS = {name: split for split, names in split_names.ALIASES.items() for name in names}
+_SPLITS = {
+    name: split for split, names in split_names.ALIASES.items() for name in names
+}
 
 
 def csv(
@@ -32,21 +34,29 @@ def csv(
     """A table with a row for each image: a file, a label, and perhaps a split.
 
     Files are searched below the directory of the table: by their path, with slashes or
-    backslashes. If no file is there, as in a table from another machine, by the last parts of the
-    path, upper or lower case, with or without its suffix; a note says so. Rows without a label or
-    an existing file are left out, with a note. The id of an example is a hash of its path below
-    that directory. Labels that are all numbers are in the order of their values.
+    backslashes. If no file is there, as in a table from another machine, by the last
+    parts of the path, upper or lower case, with or without its suffix; a note says so.
+    Rows without a label or an existing file are left out, with a note. The id of an
+    example is a hash of its path below that directory. Labels that are all numbers are
+    in the order of their values.
 
     Args:
         path: A `.csv` or `.tsv` file in UTF-8 whose first line names the columns.
-        image: Column with the files; None: found by its name, such as path, file, image.
-        label: Column with the names of the classes; None: found by its name, such as label, class.
-        split: Column with train, validation (valid, val) or test; None: `split`, if it exists.
+        image: Column with the files; None: found by its name, such as path, file,
+            image.
+        label: Column with the names of the classes; None: found by its name, such as
+            label, class.
+        split: Column with train, validation (valid, val) or test; None: `split`, if it
+            exists.
     """
     rows = _rows(path)
     image = _column(rows[0], image, data_path.IMAGES, path)
     label = _column(rows[0], label, data_path.LABELS, path)
-    split = _column(rows[0], split, ["split"], path) if split or "split" in rows[0] else None
+    split = (
+        _column(rows[0], split, ["split"], path)
+        if split or "split" in rows[0]
+        else None
+    )
     root = os.path.abspath(path.parent)
     files, notes = _files([row[image] for row in rows], root, path)
     examples: dict[str, tuple[str, str]] = {}
@@ -61,7 +71,10 @@ def csv(
             if not about[1]:
                 wrong = f"the split {part!r} is not one of {', '.join(_SPLITS)}"
             raise UsageError(f"{path}, row {number}: {wrong}; correct the table")
-    note = f"{path}: no label or no existing file in {len(left_out):,} of {len(rows):,} rows"
+    note = (
+        f"{path}: no label or no existing file in {len(left_out):,} of {len(rows):,}"
+        " rows"
+    )
     note += f", such as {left_out[0]}" if left_out else ""
     splits = np.array([split for _, split in examples.values()], str)
     if "train" not in splits:
@@ -76,7 +89,10 @@ def csv(
         rows_of = np.flatnonzero(splits == name)
         if len(rows_of):
             paths[name] = [names[row] for row in rows_of]
-            columns[name] = {"id": np.array(ids, np.int64)[rows_of], "label": labels[rows_of]}
+            columns[name] = {
+                "id": np.array(ids, np.int64)[rows_of],
+                "label": labels[rows_of],
+            }
     classes = numbered(columns, None, "--source.label")
     return ImageFiles(paths, columns, classes, root=root, notes=tuple(notes))
 
@@ -94,14 +110,22 @@ def _rows(path: Path) -> list[dict[str, str]]:
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     except Error as error:
-        raise UsageError(f"{path}, line {line + 1}: {error}; correct the quotes") from None
+        raise UsageError(
+            f"{path}, line {line + 1}: {error}; correct the quotes"
+        ) from None
     if len(rows) < 2:
-        raise UsageError(f"{path} has no rows; add one with a file and a label for each image")
+        raise UsageError(
+            f"{path} has no rows; add one with a file and a label for each image"
+        )
     names = [data_path.column(name) for name in rows[0]]
-    return [dict(zip(names, [*row, *[""] * len(names)], strict=False)) for row in rows[1:]]
+    return [
+        dict(zip(names, [*row, *[""] * len(names)], strict=False)) for row in rows[1:]
+    ]
 
 
-def _column(row: dict[str, str], given: str | None, usual: list[str], path: Path) -> str:
+def _column(
+    row: dict[str, str], given: str | None, usual: list[str], path: Path
+) -> str:
     wanted = [data_path.column(given)] if given else usual
     for name in wanted:
         if name in row:
@@ -115,8 +139,8 @@ def _column(row: dict[str, str], given: str | None, usual: list[str], path: Path
 def _files(names: list[str], root: str, table: Path) -> tuple[list[str], list[str]]:
     """The file of each name, below the directory of the table; empty if there is none.
 
-    If no file is where the table says, files are searched by the last parts of their paths. And
-    notes for the user.
+    If no file is where the table says, files are searched by the last parts of their
+    paths. And notes for the user.
     """
     names = [data_path.with_slashes(name) for name in names]
     paths = [os.path.normpath(os.path.join(root, name)) for name in names]
@@ -125,19 +149,26 @@ def _files(names: list[str], root: str, table: Path) -> tuple[list[str], list[st
     files = _Files(root)
     paths = [files.search(name) for name in names]
     below = [path and os.path.relpath(path, root) for path in paths]
-    moved = [at for at, name in enumerate(names) if "/" in name and not below[at].startswith(name)]
+    moved = [
+        at
+        for at, name in enumerate(names)
+        if "/" in name and not below[at].startswith(name)
+    ]
     moved = [at for at in moved if paths[at]]
     if not moved:
         return paths, []
     example = f"{below[moved[0]]} for {names[moved[0]]}"
     return paths, [
-        f"{table}: {len(moved):,} of {counted(len(names), 'file')} are not where the table says, "
-        f"but below {table.parent}, found by the last parts of their paths, such as {example}"
+        f"{table}: {len(moved):,} of {counted(len(names), 'file')} are not where the"
+        f" table says, but below {table.parent}, found by the last parts of their"
+        f" paths, such as {example}"
     ]
 
 
 class _Files:
-    """The image files below a directory, to be found by the last parts of their paths."""
+    """The image files below a directory, to be found by the last parts of
+    their paths.
+    """
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -153,7 +184,9 @@ class _Files:
                         self._by_name.setdefault(name, []).append(path)
 
     def search(self, name: str) -> str:
-        """The file whose path ends in most parts of a name; empty if there is none, or several."""
+        """The file whose path ends in most parts of a name; empty if there is none, or
+        several.
+        """
         parts = [part.lower() for part in name.split("/")]
         paths = self._by_name.get(parts[-1], [])
         lengths = [self._equal(path, parts) for path in paths]
@@ -168,4 +201,6 @@ class _Files:
         """How many of the last directories are the same."""
         folders = os.path.relpath(os.path.dirname(path), self._root).lower().split("/")
         pairs = zip(reversed(folders), reversed(parts[:-1]), strict=False)
-        return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        return sum(
+            1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+        )

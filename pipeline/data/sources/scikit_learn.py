@@ -9,15 +9,17 @@ from pipeline.data.columns import ArraySource
 
 
 def scikit_learn(*, dataset: Literal["digits", "diabetes"]) -> Source:
-    """A data set of scikit-learn, as the split `train`. The id of an example is its index.
+    """A data set of scikit-learn, as the split `train`. The id of an example is its
+    index.
 
     Args:
-        dataset: `digits`: 1,797 handwritten digits, 8x8 pixels in 17 shades of gray (E. Alpaydin,
-            C. Kaynak, UCI 1998), scaled to 0 to 255; `image` is uint8 (8, 8, 1), `label` is int64.
-            `diabetes`: 442 patients (Efron, Hastie, Johnstone, Tibshirani, "Least angle
-            regression", Annals of Statistics 2004); `features` is float32 (10,): age, sex, body
-            mass index, blood pressure and six blood values, as scaled by scikit-learn; `target` is
-            float32: the progression of the disease after one year, from 25 to 346.
+        dataset: `digits`: 1,797 handwritten digits, 8x8 pixels in 17 shades of gray (E.
+            Alpaydin, C. Kaynak, UCI 1998), scaled to 0 to 255; `image` is uint8 (8, 8,
+            1), `label` is int64. `diabetes`: 442 patients (Efron, Hastie, Johnstone,
+            Tibshirani, "Least angle regression", Annals of Statistics 2004); `features`
+            is float32 (10,): age, sex, body mass index, blood pressure and six blood
+            values, as scaled by scikit-learn; `target` is float32: the progression of
+            the disease after one year, from 25 to 346.
     """
     return {"digits": _digits, "diabetes": _diabetes}[dataset]()
 
@@ -39,6 +41,9 @@ def _diabetes() -> Source:
 
     bunch = load_diabetes()
     return ArraySource(
-        {"features": bunch.data.astype(np.float32), "target": bunch.target.astype(np.float32)},
+        {
+            "features": bunch.data.astype(np.float32),
+            "target": bunch.target.astype(np.float32),
+        },
         feature_names=tuple(bunch.feature_names),
     )

@@ -24,8 +24,9 @@ def tfds(
 ) -> Source:
     """A data set of TensorFlow Datasets: the builder's splits, or parts of them.
 
-    The id of an example is its index in the builder's split, in stored order, and does not depend
-    on which part is read. Images stay encoded, and the task decodes them as a server does.
+    The id of an example is its index in the builder's split, in stored order, and does
+    not depend on which part is read. Images stay encoded, and the task decodes them as
+    a server does.
 
     Args:
         dataset: Name of a builder, such as `cifar10`, with a config or version as in
@@ -33,8 +34,8 @@ def tfds(
         path: TFDS's data_dir; by default $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
         splits: What to read as train, validation or test, in TFDS's notation, such as
             `train=train[:10%]`. The other splits are the builder's own, if it has them.
-        group: Name of a feature with a number or a string; examples with the same value stay in one
-            split.
+        group: Name of a feature with a number or a string; examples with the same value
+            stay in one split.
     """
     builder = _builder(dataset, path)
     layout = _layout(builder, group)
@@ -42,8 +43,9 @@ def tfds(
         above = len(builder.info.full_name.split("/")) - 1  # name[/config]/version
         where = path or Path(builder.data_dir).parents[above]
         raise UsageError(
-            f"{dataset} is not prepared in {where}; on a machine with network access, run: "
-            f"tfds build {dataset} --data_dir {where}  (or set its directory with --source.path)"
+            f"{dataset} is not prepared in {where}; on a machine with network access,"
+            f" run: tfds build {dataset} --data_dir {where}  (or set its directory with"
+            " --source.path)"
         )
     return Tfds(builder, layout, splits or {})
 
@@ -60,16 +62,25 @@ class Tfds(_record_files.RecordSource):
             (self._split_of[name] << 40) + np.arange(split.num_examples, dtype=np.int64)
             for name, split in builder.info.splits.items()
         ]
-        numbers = {s: _numbers(builder, wanted, starts) for s, wanted in self._splits.items()}
+        numbers = {
+            s: _numbers(builder, wanted, starts) for s, wanted in self._splits.items()
+        }
         super().__init__(records, np.concatenate(ids), numbers, layout)
-        image, label = (builder.info.features[layout[name][0]] for name in ("image", "label"))
+        image, label = (
+            builder.info.features[layout[name][0]] for name in ("image", "label")
+        )
         # An alpha channel is dropped, both in training and in serving.
         shape = (*image.shape[:2], 1 if image.shape[2] == 1 else 3)
         self.info = self._info(tuple(label.names), shape)
 
     def fingerprint(self) -> str:
-        """Hash of the builder's full name, the splits, and the sizes and times of its files."""
-        files = [(p.name, p.stat().st_size, p.stat().st_ctime_ns) for p in self._records.files]
+        """Hash of the builder's full name, the splits, and the sizes and times of its
+        files.
+        """
+        files = [
+            (p.name, p.stat().st_size, p.stat().st_ctime_ns)
+            for p in self._records.files
+        ]
         state = (self._builder.info.full_name, self._splits, self._layout, files)
         return hashlib.sha256(repr(state).encode()).hexdigest()
 
@@ -85,7 +96,9 @@ def _split_numbers(builder: Any) -> dict[str, int]:
     aliases = enumerate(split_names.ALIASES.values())
     numbers = {name: number for number, names in aliases for name in names}
     others = sorted(set(builder.info.splits) - set(numbers))
-    numbers |= {name: number for number, name in enumerate(others, len(split_names.SPLITS))}
+    numbers |= {
+        name: number for number, name in enumerate(others, len(split_names.SPLITS))
+    }
     return {name: numbers[name] for name in builder.info.splits}
 
 
@@ -96,7 +109,8 @@ def _chosen(builder: Any, wanted: Mapping[Any, str]) -> dict[str, str]:
     if "train" not in chosen:
         names = ", ".join(builder.info.splits) or "none"
         raise UsageError(
-            f"{builder.name} has no split 'train'; choose from {names} with --source.splits train="
+            f"{builder.name} has no split 'train'; choose from {names} with"
+            " --source.splits train="
         )
     return {split: chosen[split] for split in split_names.SPLITS if split in chosen}
 
@@ -107,8 +121,9 @@ def _records(builder: Any) -> tuple[_record_files.Records, dict[str, int]]:
 
     if builder.info.file_format != tfds.core.FileFormat.TFRECORD:
         raise UsageError(
-            f"{builder.info.full_name} is stored as {builder.info.file_format.value}; run: "
-            f"tfds convert_format --out_file_format=tfrecord --dataset_dir={builder.data_path}"
+            f"{builder.info.full_name} is stored as {builder.info.file_format.value};"
+            " run: tfds convert_format --out_file_format=tfrecord"
+            f" --dataset_dir={builder.data_path}"
         )
     splits = builder.info.splits.values()
     files = [Path(path) for split in splits for path in split.filepaths]
@@ -117,10 +132,12 @@ def _records(builder: Any) -> tuple[_record_files.Records, dict[str, int]]:
     for path, found, length in zip(files, np.diff(records.first), lengths, strict=True):
         if found != length:
             raise UsageError(
-                f"{path} has {found} records, but its dataset_info.json lists {length}; copy or "
-                "build it again"
+                f"{path} has {found} records, but its dataset_info.json lists {length};"
+                " copy or build it again"
             )
-    return records, {str(p): int(n) for p, n in zip(files, records.first[:-1], strict=True)}
+    return records, {
+        str(p): int(n) for p, n in zip(files, records.first[:-1], strict=True)
+    }
 
 
 def _numbers(builder: Any, wanted: str, starts: dict[str, int]) -> np.ndarray:
@@ -128,10 +145,14 @@ def _numbers(builder: Any, wanted: str, starts: dict[str, int]) -> np.ndarray:
     try:
         instructions = builder.info.splits[wanted].file_instructions
     except (ValueError, KeyError, TypeError, AssertionError) as error:
-        raise UsageError(f"--source.splits: TFDS rejects {wanted!r}: {reason(error)}") from None
+        raise UsageError(
+            f"--source.splits: TFDS rejects {wanted!r}: {reason(error)}"
+        ) from None
     runs = [starts[str(i.filename)] + i.skip + np.arange(i.take) for i in instructions]
     if not runs:
-        raise UsageError(f"--source.splits: {wanted!r} of {builder.name} has no examples")
+        raise UsageError(
+            f"--source.splits: {wanted!r} of {builder.name} has no examples"
+        )
     return np.concatenate(runs).astype(np.int64)
 
 
@@ -143,34 +164,49 @@ def _builder(dataset: str, path: Path | None) -> Any:
     logging.getLogger("absl").setLevel(logging.ERROR)
     try:
         return tfds.builder(dataset, data_dir=path, try_gcs=False)
-    except Exception as error:  # TFDS's parser and builders raise many types of exceptions
+    except (
+        Exception
+    ) as error:  # TFDS's parser and builders raise many types of exceptions
         raise UsageError(
-            f"--source.dataset: TFDS rejects {dataset!r}: {reason(error)}; the names are at "
-            "tensorflow.org/datasets/catalog"
+            f"--source.dataset: TFDS rejects {dataset!r}: {reason(error)}; the names"
+            " are at tensorflow.org/datasets/catalog"
         ) from None
 
 
 def _layout(builder: Any, group: str | None) -> Layout:
-    """The builder's features for `image`, `label` and `group` (optional); UsageError if missing."""
+    """The builder's features for `image`, `label` and `group` (optional); UsageError if
+    missing.
+    """
     import tensorflow_datasets as tfds
 
     features = builder.info.features
-    items = dict(features.items()) if isinstance(features, tfds.features.FeaturesDict) else {}
+    items = (
+        dict(features.items())
+        if isinstance(features, tfds.features.FeaturesDict)
+        else {}
+    )
     # The builder's supervised keys come first.
-    names = sorted(items, key=lambda name: name not in (builder.info.supervised_keys or ()))
+    names = sorted(
+        items, key=lambda name: name not in (builder.info.supervised_keys or ())
+    )
     images = [name for name in names if isinstance(items[name], tfds.features.Image)]
     images = [name for name in images if items[name].np_dtype == np.uint8]
-    labels = [name for name in names if isinstance(items[name], tfds.features.ClassLabel)]
+    labels = [
+        name for name in names if isinstance(items[name], tfds.features.ClassLabel)
+    ]
     if not images or not labels:
         raise UsageError(
-            f"{builder.name} is not for image classification, which requires an 8-bit Image and a "
-            f"ClassLabel; its features are {', '.join(items) or type(features).__name__}"
+            f"{builder.name} is not for image classification, which requires an 8-bit"
+            " Image and a ClassLabel; its features are"
+            f" {', '.join(items) or type(features).__name__}"
         )
     chosen = {"image": (images[0], "bytes"), "label": (labels[0], "int64")}
     if group is None:
         return chosen
     if group not in items:
-        raise UsageError(f"--source.group: unknown feature {group!r}; {suggest(group, items)}")
+        raise UsageError(
+            f"--source.group: unknown feature {group!r}; {suggest(group, items)}"
+        )
     spec = items[group].get_tensor_info()
     kind = np.dtype(getattr(spec, "np_dtype", float)).kind
     if getattr(spec, "shape", None) != () or kind not in "iuOSU":

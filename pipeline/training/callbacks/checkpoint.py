@@ -18,20 +18,22 @@ from pipeline.training.distributed import agreed
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, reason
 
-# The end of an epoch is saved only after training for this many times the duration of the last
-# save, which keeps the cost of saving below 2% however short the epochs are. 50 was not enough:
-# including the save at the end of training, a run of 14 s spent 2.1%.
+# The end of an epoch is saved only after training for this many times the duration of
+# the last save, which keeps the cost of saving below 2% however short the epochs are.
+# 50 was not enough: including the save at the end of training, a run of 14 s spent
+# 2.1%.
 _WORTHWHILE = 60
 
 
 class CheckpointCallback(keras.callbacks.Callback):
     """Saves during training; ends it on request or when patience is exhausted.
 
-    It keeps the two newest checkpoints and the best one, which has the lowest `val_loss`; without a
-    validation split, the last is the best. If a checkpoint cannot be written, for example because
-    the disk is full, training continues until the next one is due. The steps of the training
-    batches number the checkpoints. Of the options, `patience` and `checkpoint_*` are used. After
-    each call, `stops` is asked whether training should end.
+    It keeps the two newest checkpoints and the best one, which has the lowest
+    `val_loss`; without a validation split, the last is the best. If a checkpoint cannot
+    be written, for example because the disk is full, training continues until the next
+    one is due. The steps of the training batches number the checkpoints. Of the
+    options, `patience` and `checkpoint_*` are used. After each call, `stops` is asked
+    whether training should end.
     """
 
     def __init__(
@@ -89,9 +91,13 @@ class CheckpointCallback(keras.callbacks.Callback):
             if self.step < self.batches.end_of(self.epoch - 1):
                 # A smaller `--train.steps` had ended this epoch early; it goes on.
                 self.epoch, self.seconds = self.epoch - 1, self.seconds[:-1]
-                self.history = {name: values[:-1] for name, values in self.history.items()}
+                self.history = {
+                    name: values[:-1] for name, values in self.history.items()
+                }
         return dataclasses.replace(
-            self.batches, first_step=self.step, first_epoch=min(self.epoch, self.batches.epochs)
+            self.batches,
+            first_step=self.step,
+            first_epoch=min(self.epoch, self.batches.epochs),
         )
 
     def _accept(self, state: dict[str, Any]) -> None:
@@ -110,7 +116,9 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.stops.resume(state["elapsed"])
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if self._running is not None:  # saved within this epoch; Keras has just reset them
+        if (
+            self._running is not None
+        ):  # saved within this epoch; Keras has just reset them
             checkpoints.restore_metrics(self.model.step.metrics, self._running)
             self._running = None
         # Requested after the last epoch was saved, or while it was.
@@ -134,7 +142,8 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         if asked := self.stops.reason(agreed):
-            self.model.step.update.swap_ema()  # validation uses the averages: see `Update`
+            # validation uses the averages: see `Update`
+            self.model.step.update.swap_ema()
             self._save(self._running)
             raise Stopped(asked)
 
@@ -145,10 +154,11 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.step = self.batches.end_of(epoch)
         if not math.isfinite(logs["loss"]):
             raise Diverged(
-                f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']}; lower "
-                "--train.learning-rate. Nothing from this epoch was saved"
+                f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']};"
+                " lower --train.learning-rate. Nothing from this epoch was saved"
             )
-        # NaN for metrics that an epoch does not have, because another precision was forced.
+        # NaN for metrics that an epoch does not have, because another precision was
+        # forced.
         for name in {**self.history, **logs}:
             values = self.history.setdefault(name, [math.nan] * epoch)
             values.append(float(logs.get(name, math.nan)))
@@ -177,7 +187,9 @@ class CheckpointCallback(keras.callbacks.Callback):
         every, last = self._options.checkpoint_steps, max(self._saved, default=0)
         if every and self.step // every > last // every:
             return True
-        return time.monotonic() - self._last_save >= 60 * self._options.checkpoint_minutes
+        return (
+            time.monotonic() - self._last_save >= 60 * self._options.checkpoint_minutes
+        )
 
     def _save(self, running: list[list[str]] | None) -> None:
         """Saves this step; `running` are the metrics of an unfinished epoch."""
@@ -189,11 +201,17 @@ class CheckpointCallback(keras.callbacks.Callback):
         except WRITE_ERRORS as error:
             why = getattr(error, "strerror", None) or reason(error)
             if not self.unsaved:
-                print(f"warning    step {self.step:,} was not saved: {why}; training continues")
+                print(
+                    f"warning    step {self.step:,} was not saved: {why}; training"
+                    " continues"
+                )
             self.unsaved, self._unsaved_state = why, state
         else:
             if self.unsaved:
-                print(f"saved      step {self.step:,}: the disk is writable again", flush=True)
+                print(
+                    f"saved      step {self.step:,}: the disk is writable again",
+                    flush=True,
+                )
             self.unsaved = ""
             self._saved = dict(saved)
             self._prune()
@@ -201,7 +219,8 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._cost = self._last_save - start
 
     def save_unsaved(self, directory: Path) -> None:
-        """After training: writes the checkpoint that could not be saved to another directory.
+        """After training: writes the checkpoint that could not be saved to another
+        directory.
 
         Copied to the directory of the checkpoints, it becomes one of them.
         """
@@ -229,13 +248,21 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._checkpoints.keep({*self._saved, *self._saved.values()})
 
     def choose(self) -> Decision:
-        """Restores the final weights: the best ones if patience is set, otherwise the last."""
+        """Restores the final weights: the best ones if patience is set, otherwise the
+        last.
+        """
         last = f"step {self.step}"
         if self._options.patience is None or not self._best_step:
-            return Decision("weights", last, "the last; --train.patience selects the best")
+            return Decision(
+                "weights", last, "the last; --train.patience selects the best"
+            )
         try:
             self._checkpoints.restore(self._best_step)
         except Damaged as error:
             say("warning", f"the best weights cannot be read: {error}")
-            return Decision("weights", last, "the last, because the best cannot be read")
-        return Decision("weights", f"step {self._best_step}", f"lowest val_loss, {self._best:.4f}")
+            return Decision(
+                "weights", last, "the last, because the best cannot be read"
+            )
+        return Decision(
+            "weights", f"step {self._best_step}", f"lowest val_loss, {self._best:.4f}"
+        )

@@ -1,4 +1,6 @@
-"""Monitors bad steps after each call and gradients after each epoch, and names what caused them."""
+"""Monitors bad steps after each call and gradients after each epoch, and names what
+caused them.
+"""
 
 import json
 import math
@@ -13,25 +15,28 @@ from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged
 
-# A layer's gradient below this fraction of the largest layer's is lost: float32 keeps only seven
-# digits (2**-23 = 1.2e-7).
+# A layer's gradient below this fraction of the largest layer's is lost: float32 keeps
+# only seven digits (2**-23 = 1.2e-7).
 VANISHED = 1e-7
-# Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks", 2013,
-# section 3.2: clipping at half to ten times the average norm still converges. In a normal run of
-# `digits_tiny`, the norm rises to 10 times its mean in the first epoch, which learns nothing.
+# Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks",
+# 2013, section 3.2: clipping at half to ten times the average norm still converges. In
+# a normal run of `digits_tiny`, the norm rises to 10 times its mean in the first epoch,
+# which learns nothing.
 EXPLODED = 30.0
 
 
 def gradient_monitor(context: CallbackContext) -> keras.callbacks.Callback:
-    """Reports steps whose gradient is not finite; warns of vanishing and exploding gradients."""
+    """Reports steps whose gradient is not finite; warns of vanishing and exploding
+    gradients.
+    """
     return GradientMonitor(context)
 
 
 class GradientMonitor(keras.callbacks.Callback):
     """Ends a run that only skips steps, and names the examples or layers responsible.
 
-    It comes before the callbacks that write files, so that nothing from a bad call is written. The
-    chief lists the bad steps in `bad_steps.jsonl`.
+    It comes before the callbacks that write files, so that nothing from a bad call is
+    written. The chief lists the bad steps in `bad_steps.jsonl`.
     """
 
     def __init__(self, context: CallbackContext) -> None:
@@ -55,9 +60,9 @@ class GradientMonitor(keras.callbacks.Callback):
             self._record(steps, new)
         if row >= self._context.train.max_bad_steps:
             raise Diverged(
-                f"training diverged: {row} steps in a row, up to step {steps[-1] + 1:,}, "
-                "had no finite loss and gradient; lower --train.learning-rate. None of them was "
-                "saved"
+                f"training diverged: {row} steps in a row, up to step"
+                f" {steps[-1] + 1:,}, had no finite loss and gradient; lower"
+                " --train.learning-rate. None of them was saved"
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
@@ -66,9 +71,9 @@ class GradientMonitor(keras.callbacks.Callback):
         steps = batches.end_of(epoch) - epoch * batches.steps_per_epoch
         if 2 * bad > steps or (bad and math.isnan(mean)):
             raise Diverged(
-                f"training diverged: the loss or the gradient was not finite in {bad} of {steps} "
-                f"steps of epoch {epoch + 1}; lower --train.learning-rate. Nothing from this epoch "
-                "was saved"
+                f"training diverged: the loss or the gradient was not finite in {bad}"
+                f" of {steps} steps of epoch {epoch + 1}; lower --train.learning-rate."
+                " Nothing from this epoch was saved"
             )
         logs["gradient_norm"], logs["gradient_norm_max"] = mean, largest
         layers = _peak_of_each_layer(self.model, peaks)
@@ -95,8 +100,9 @@ class GradientMonitor(keras.callbacks.Callback):
     def _culprits(self, step: int) -> dict[str, Any]:
         """What is known about a bad step, as a line of `bad_steps.jsonl`.
 
-        The losses are computed with the current weights. A bad step does not change the weights, so
-        they are those of that step unless later steps of the same call have changed them.
+        The losses are computed with the current weights. A bad step does not change the
+        weights, so they are those of that step unless later steps of the same call have
+        changed them.
         """
         batches = self._context.batches
         (ticket,) = batches.tickets(step).take(1)
@@ -113,8 +119,9 @@ class GradientMonitor(keras.callbacks.Callback):
 
 
 def _blamed(batch: Mapping[str, Any], losses: np.ndarray) -> tuple[str, np.ndarray]:
-    """Why a step was bad, and a mask of the examples responsible: those with a field that is not
-    finite, or else those with a loss that is not finite, or else all."""
+    """Why a step was bad, and a mask of the examples responsible: those with a field
+    that is not finite, or else those with a loss that is not finite, or else all.
+    """
     for name, values in batch.items():
         if values.dtype.is_floating:
             numbers = values.numpy().reshape(len(losses), -1).astype(np.float64)
@@ -130,7 +137,9 @@ def _blamed(batch: Mapping[str, Any], losses: np.ndarray) -> tuple[str, np.ndarr
 
 
 def _peak_of_each_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str, float]:
-    """The largest gradient norm among the weights of each trained layer, in the model's order."""
+    """The largest gradient norm among the weights of each trained layer, in the model's
+    order.
+    """
     layers: dict[str, float] = {}
     trained = {id(variable) for variable in model.trainable_variables}
     for variable, peak in zip(model.step.update.weights, peaks, strict=True):
@@ -144,23 +153,29 @@ def _peak_of_each_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str,
 def _findings(
     largest: float, layers: Mapping[str, float], before: Sequence[float], mean: float
 ) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with an epoch's gradients: (kind, layer, sentence), at most one of each kind.
+    """What is wrong with an epoch's gradients: (kind, layer, sentence), at most one of
+    each kind.
 
-    `largest` is the largest norm of the whole gradient, `layers` has the same for each layer; the
-    mean norm of this epoch stands for those of earlier ones in the first epoch.
+    `largest` is the largest norm of the whole gradient, `layers` has the same for each
+    layer; the mean norm of this epoch stands for those of earlier ones in the first
+    epoch.
     """
     most = max(layers.values(), default=0.0)
     gone = [name for name, peak in layers.items() if peak <= VANISHED * most < math.inf]
     if gone and most > 0:
         others = f" and of {len(gone) - 1} more layers" if len(gone) > 1 else ""
         share = layers[gone[0]] / most
-        text = f"the gradient of layer {gone[0]!r}{others} vanishes: {share:.1g} of the largest"
+        text = (
+            f"the gradient of layer {gone[0]!r}{others} vanishes: {share:.1g} of the"
+            " largest"
+        )
         yield "vanishes", gone[0], text
     usual = max(filter(math.isfinite, before), default=mean)
     if largest > EXPLODED * usual:
         name = max(layers, key=layers.__getitem__)
         text = (
-            f"the gradient explodes, most in layer {name!r}: its norm reached {largest:.3g}, "
-            f"{largest / usual:.0f} times the usual; --train.clip-norm {usual:.2g} would bound it"
+            f"the gradient explodes, most in layer {name!r}: its norm reached"
+            f" {largest:.3g}, {largest / usual:.0f} times the usual; --train.clip-norm"
+            f" {usual:.2g} would bound it"
         )
         yield "explodes", name, text

@@ -1,4 +1,6 @@
-"""Logs metrics: of each epoch as lines of JSON, and within epochs as well for TensorBoard."""
+"""Logs metrics: of each epoch as lines of JSON, and within epochs as well for
+TensorBoard.
+"""
 
 import json
 import time
@@ -25,21 +27,27 @@ def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
 
 
 class MetricLogger(keras.callbacks.Callback):
-    """Writes a JSON object per epoch to `log.jsonl`: epoch, step, seconds of the run, all metrics.
+    """Writes a JSON object per epoch to `log.jsonl`: epoch, step, seconds of the run,
+    all metrics.
 
-    The same values are written for TensorBoard, with Keras's names (`epoch_loss`, ...), in the runs
-    `train` and `validation`. `train` also has the config, and points within epochs against the step
-    (`batch_loss`, ...), at most one a second: the metrics of the epoch so far, the learning rate.
+    The same values are written for TensorBoard, with Keras's names (`epoch_loss`, ...),
+    in the runs `train` and `validation`. `train` also has the config, and points within
+    epochs against the step (`batch_loss`, ...), at most one a second: the metrics of
+    the epoch so far, the learning rate.
 
-    Both contain the history of the checkpoint callback, which is called first. They are rewritten
-    when a run resumes and after a failed write, so that no epoch is missing or duplicated, no
-    matter when a process was killed. Points after the checkpoint are then removed.
+    Both contain the history of the checkpoint callback, which is called first. They are
+    rewritten when a run resumes and after a failed write, so that no epoch is missing
+    or duplicated, no matter when a process was killed. Points after the checkpoint are
+    then removed.
     """
 
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()
         self._run, self._batches = context.run, context.batches
-        self._checkpoint, self._tensorboard = context.checkpoint, context.log.tensorboard
+        self._checkpoint, self._tensorboard = (
+            context.checkpoint,
+            context.log.tensorboard,
+        )
         self._writers: dict[str, EventFile] = {}
         self._is_current = False
         """Whether all earlier epochs have been written."""
@@ -50,7 +58,9 @@ class MetricLogger(keras.callbacks.Callback):
         if not self._is_current:
             self.write()
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, float] | None = None
+    ) -> None:
         if not (self._is_current and self._tensorboard) or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + _SECONDS
@@ -59,7 +69,9 @@ class MetricLogger(keras.callbacks.Callback):
         try:
             writer = self._writer("train")
             for name, value in values.items():
-                writer.add(self.model.step.position, f"{_WITHIN}{name}", simple_value=value)
+                writer.add(
+                    self.model.step.position, f"{_WITHIN}{name}", simple_value=value
+                )
             writer.flush()
         except (OSError, tf.errors.OpError) as error:
             self._failed(error)
@@ -68,7 +80,9 @@ class MetricLogger(keras.callbacks.Callback):
         self.write(epoch if self._is_current else 0)
 
     def write(self, first: int = 0) -> None:
-        """Writes the epochs from `first` on; 0 replaces everything that was written before."""
+        """Writes the epochs from `first` on; 0 replaces everything that was written
+        before.
+        """
         epochs = range(first, self._checkpoint.epoch)
         lines = "".join(map(self._line, epochs))
         try:
@@ -88,16 +102,23 @@ class MetricLogger(keras.callbacks.Callback):
         if not self._reported:
             self._reported = True
             why = getattr(error, "strerror", None) or reason(error)
-            say("warning", f"{self._run.log} cannot be written: {why}; training continues")
+            say(
+                "warning",
+                f"{self._run.log} cannot be written: {why}; training continues",
+            )
 
     def _line(self, epoch: int) -> str:
-        values = {name: values[epoch] for name, values in self._checkpoint.history.items()}
+        values = {
+            name: values[epoch] for name, values in self._checkpoint.history.items()
+        }
         step, seconds = self._batches.end_of(epoch), self._checkpoint.seconds[epoch]
         entry = {"epoch": epoch + 1, "step": step, "seconds": seconds, **values}
         return json.dumps(files.strict(entry)) + "\n"
 
     def _begin_scalars(self) -> None:
-        """Starts over with the config and the points within epochs up to the checkpoint."""
+        """Starts over with the config and the points within epochs up to the
+        checkpoint.
+        """
         train, self._writers = self._run.tensorboard / "train", {}
         kept = [
             event
@@ -115,8 +136,14 @@ class MetricLogger(keras.callbacks.Callback):
             self._begin_scalars()
         for epoch in epochs:
             for name, values in self._checkpoint.history.items():
-                writer = self._writer("validation" if name.startswith("val_") else "train")
-                writer.add(epoch, f"epoch_{name.removeprefix('val_')}", simple_value=values[epoch])
+                writer = self._writer(
+                    "validation" if name.startswith("val_") else "train"
+                )
+                writer.add(
+                    epoch,
+                    f"epoch_{name.removeprefix('val_')}",
+                    simple_value=values[epoch],
+                )
         for writer in self._writers.values():
             writer.flush()
 

@@ -1,4 +1,6 @@
-"""What each epoch begins or ends with: layers are unfrozen; weights are averaged; more logs."""
+"""What each epoch begins or ends with: layers are unfrozen; weights are averaged; more
+logs.
+"""
 
 import math
 import time
@@ -13,7 +15,8 @@ GROUPS = 4
 
 
 def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
-    """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs, or gradually.
+    """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs, or
+    gradually.
 
     Gradual unfreezing: Howard, Ruder, "Universal language model fine-tuning for text
     classification", ACL 2018, section 3.3.
@@ -22,7 +25,9 @@ def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
 
 
 class Unfreeze(keras.callbacks.Callback):
-    """Unfreezes a group of layers after every `freeze_epochs` epochs, the last layers first."""
+    """Unfreezes a group of layers after every `freeze_epochs` epochs, the last layers
+    first.
+    """
 
     def __init__(self, options: Train) -> None:
         super().__init__()
@@ -50,12 +55,16 @@ def _leaves(layers: list[keras.Layer]) -> list[keras.Layer]:
 
 
 def average_weights(context: CallbackContext) -> keras.callbacks.Callback:
-    """Validates with averaged weights (EMA); logs skipped steps, loss scale and learning rate."""
+    """Validates with averaged weights (EMA); logs skipped steps, loss scale and
+    learning rate.
+    """
     return AverageWeights()
 
 
 class AverageWeights(keras.callbacks.Callback):
-    """Adds `skipped_steps`, `learning_rate` and, if it is used, `loss_scale` to the logs."""
+    """Adds `skipped_steps`, `learning_rate` and, if it is used, `loss_scale` to the
+    logs.
+    """
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.model.step.update.swap_ema()
@@ -69,7 +78,9 @@ class AverageWeights(keras.callbacks.Callback):
             logs["loss_scale"] = float(update.scale.numpy())
         # Always, because the history has one value per epoch.
         logs["skipped_steps"] = update.skipped
-        logs["learning_rate"] = float(self.model.optimizer.learning_rate)  # of the next step
+        logs["learning_rate"] = float(
+            self.model.optimizer.learning_rate
+        )  # of the next step
 
 
 def throughput(context: CallbackContext) -> keras.callbacks.Callback:

@@ -14,15 +14,17 @@ _HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "learnin
 
 
 def progress(context: CallbackContext) -> keras.callbacks.Callback | None:
-    """Shows metrics, examples per second and time left: in a bar, and in a line per epoch."""
+    """Shows metrics, examples per second and time left: in a bar, and in a line per
+    epoch.
+    """
     return Progress(context) if context.is_chief and context.log.progress else None
 
 
 class Progress(keras.callbacks.Callback):
     """Prints one line per epoch, and updates the bar between calls.
 
-    A call's logs are the metrics of its epoch so far. Keras's callback list has already read them
-    from the device for all callbacks, so that this adds no synchronization.
+    A call's logs are the metrics of its epoch so far. Keras's callback list has already
+    read them from the device for all callbacks, so that this adds no synchronization.
     """
 
     def __init__(self, context: CallbackContext) -> None:
@@ -40,7 +42,9 @@ class Progress(keras.callbacks.Callback):
         self._start = self._start or self._shown
         self._update("")
 
-    def on_train_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
+    def on_train_batch_end(
+        self, batch: int, logs: dict[str, Any] | None = None
+    ) -> None:
         if not progress_bar.is_due():
             return
         end = self._batches.end_of(self._epoch)
@@ -48,7 +52,9 @@ class Progress(keras.callbacks.Callback):
         self._shown = now, step
         speed = (step - first) * self._batches.batch_size / max(now - before, 1e-9)
         run = self._left(self._batches.last_step)
-        self._update(f"{self._left(end)} left (run {run})  {_metrics(logs or {}, speed)}")
+        self._update(
+            f"{self._left(end)} left (run {run})  {_metrics(logs or {}, speed)}"
+        )
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._update("validation")
@@ -72,7 +78,9 @@ class Progress(keras.callbacks.Callback):
         return time.monotonic(), self.model.step.position
 
     def _left(self, end: int) -> str:
-        """The time until step `end` at the average speed so far, which includes validation."""
+        """The time until step `end` at the average speed so far, which includes
+        validation.
+        """
         (start, first), (now, step) = self._start or self._now(), self._now()
         left = (now - start) / max(1, step - first) * (end - step)
         if self._stops.left is not None:

@@ -16,21 +16,26 @@ def gradient_tape(
 ) -> dict[str, list[float]]:
     """A custom GradientTape loop; the weights equal those of `model_fit` bit for bit.
 
-    Trains from `train.first_step` to `train.last_step`; returns metric -> value per epoch. The
-    GradientTape itself is in `train_step.py`.
+    Trains from `train.first_step` to `train.last_step`; returns metric -> value per
+    epoch. The GradientTape itself is in `train_step.py`.
 
     Args:
         model: Compiled by `build`.
         train: All epochs in one dataset.
         validation: Evaluated after each epoch unless None.
-        callbacks: Keras callbacks. What they call a batch is a call of `model.steps_per_execution`
-            steps; after it, the loop ends if `model.stop_training` is set.
+        callbacks: Keras callbacks. What they call a batch is a call of
+            `model.steps_per_execution` steps; after it, the loop ends if
+            `model.stop_training` is set.
     """
     model.step.set_inputs(train, validation)
     call = distributed.Calls(model, "train", train)
     evaluated: Any = distributed.tickets(validation) if validation else None
     listeners = keras.callbacks.CallbackList(
-        callbacks, add_history=True, model=model, epochs=train.epochs, steps=train.steps_per_epoch
+        callbacks,
+        add_history=True,
+        model=model,
+        epochs=train.epochs,
+        steps=train.steps_per_epoch,
     )
     model.stop_training = False
     logs: dict[str, float] = {}
@@ -58,7 +63,10 @@ def gradient_tape(
 
 
 def _evaluate(
-    model: keras.Model, validation: Batches, tickets: Any, listeners: keras.callbacks.CallbackList
+    model: keras.Model,
+    validation: Batches,
+    tickets: Any,
+    listeners: keras.callbacks.CallbackList,
 ) -> dict[str, float]:
     """The metrics of the validation split."""
     call = distributed.Calls(model, "evaluate", validation)
@@ -66,7 +74,9 @@ def _evaluate(
     model.reset_metrics()
     for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
         listeners.on_test_batch_begin(first)
-        listeners.on_test_batch_end(first + model.steps_per_execution - 1, call(tickets))
+        listeners.on_test_batch_end(
+            first + model.steps_per_execution - 1, call(tickets)
+        )
     result = model.get_metrics_result()
     listeners.on_test_end(result)
     return result

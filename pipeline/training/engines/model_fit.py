@@ -47,19 +47,23 @@ def model_fit(
 
 
 def _parts(train: Batches) -> Iterator[tuple[Batches, int]]:
-    """Yields (batches, end of their epochs). `fit` gives all epochs the same number of steps, so an
-    epoch that was partly trained before needs a separate `fit`."""
+    """Yields (batches, end of their epochs). `fit` gives all epochs the same number of
+    steps, so an epoch that was partly trained before needs a separate `fit`.
+    """
     first = train.first_epoch
     if train.first_step != first * train.steps_per_epoch:
         yield train, first + 1
-        train = dataclasses.replace(train, first_step=train.end_of(first), first_epoch=first + 1)
+        train = dataclasses.replace(
+            train, first_step=train.end_of(first), first_epoch=first + 1
+        )
     if train.first_epoch < train.epochs:
         yield train, train.epochs
 
 
 class _Position(keras.callbacks.Callback):
-    """Sets the position of the calls; ends training at the last step, which may be within an
-    epoch."""
+    """Sets the position of the calls; ends training at the last step, which may be
+    within an epoch.
+    """
 
     def __init__(self, calls: distributed.Calls, batches: Batches) -> None:
         super().__init__()

@@ -26,5 +26,7 @@ def acc(metadata: Metadata) -> keras.metrics.Metric:
 
 def _accuracy(name: str, metadata: Metadata) -> keras.metrics.Metric:
     if "class_names" not in metadata:
-        raise UsageError(f"--train.metrics: {name} is for classification only; remove it")
+        raise UsageError(
+            f"--train.metrics: {name} is for classification only; remove it"
+        )
     return keras.metrics.CategoricalAccuracy(name=name)

@@ -1,8 +1,10 @@
-"""The update rule: unscale, sum over replicas, check for finiteness, clip, apply, average.
+"""The update rule: unscale, sum over replicas, check for finiteness, clip, apply,
+average.
 
-Keras 3.15 clips before it sums over replicas, lets only replica 0 decide whether a gradient is
-finite, and cannot accumulate gradients under a strategy. Here every decision is based on the sum,
-which is the same on every replica, so that the weights do not depend on the number of replicas.
+Keras 3.15 clips before it sums over replicas, lets only replica 0 decide whether a
+gradient is finite, and cannot accumulate gradients under a strategy. Here every
+decision is based on the sum, which is the same on every replica, so that the weights do
+not depend on the number of replicas.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,33 +18,40 @@ from pipeline.config import config
 from pipeline.training.optim.step_stats import Tally, counter
 from pipeline.utils.errors import UsageError
 
-# Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2, with the usual values of
-# later implementations: start at 2**15, halve when the gradient overflows although the loss is
-# finite, double after 2,000 good steps.
+# Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2, with the
+# usual values of later implementations: start at 2**15, halve when the gradient
+# overflows although the loss is finite, double after 2,000 good steps.
 FIRST_SCALE = 2.0**15
 GROWTH_STEPS = 2000
 
 
 @keras.saving.register_keras_serializable("pipeline")
 class Adjusted(LearningRateSchedule):
-    """A schedule that is lowered and sped up by variables saved with the optimizer's state.
+    """A schedule that is lowered and sped up by variables saved with the optimizer's
+    state.
 
-    A rate that a callback has assigned replaces the schedule. The rate is multiplied by `factor`,
-    which is 1 until a run is rolled back. If `paced` by a time limit, the schedule may be evaluated
-    at a later step than the current one, so that it ends when the time does (Li, Yumer, Ramanan,
-    "Budgeted training", ICLR 2020).
+    A rate that a callback has assigned replaces the schedule. The rate is multiplied by
+    `factor`, which is 1 until a run is rolled back. If `paced` by a time limit, the
+    schedule may be evaluated at a later step than the current one, so that it ends when
+    the time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
     """
 
-    def __init__(self, schedule: LearningRateSchedule | float, paced: bool = False) -> None:
+    def __init__(
+        self, schedule: LearningRateSchedule | float, paced: bool = False
+    ) -> None:
         self.schedule, self.paced = schedule, paced
         self.pace = counter("pace", [0.0, 0.0, 1.0], "float32")
-        """A step, the schedule's position at that step, and its increment per later step."""
+        """A step, the schedule's position at that step, and its increment per later
+        step.
+        """
         self.factor = counter("rate_factor", 1.0, "float32")
         self.assigned = counter("assigned_rate", -1.0, "float32")
         """The rate that replaces the schedule; negative: none."""
 
     def assign(self, rate: float) -> None:
-        """Replaces the schedule by this rate, which may be 0, for the rest of the run."""
+        """Replaces the schedule by this rate, which may be 0, for the rest
+        of the run.
+        """
         self.assigned.assign(rate / float(self.factor.numpy()))
 
     def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
@@ -59,20 +68,26 @@ class Adjusted(LearningRateSchedule):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "Adjusted":
-        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["paced"])
+        return cls(
+            keras.saving.deserialize_keras_object(config["schedule"]), config["paced"]
+        )
 
 
 class Update:
-    """Updates the weights from the gradients of all replicas, unless one of them is not finite.
+    """Updates the weights from the gradients of all replicas, unless one of them is not
+    finite.
 
     Args:
-        optimizer: Any unbuilt Keras optimizer; it gets gradients that are summed and clipped.
+        optimizer: Any unbuilt Keras optimizer; it gets gradients that are summed and
+            clipped.
         variables: All weights that are trained at any time.
-        statistics: Weights that a forward pass changes (moving averages of BatchNormalization).
-            They are averaged over the replicas, and restored if the update is skipped.
+        statistics: Weights that a forward pass changes (moving averages of
+            BatchNormalization). They are averaged over the replicas, and restored if
+            the update is skipped.
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 requires.
-        rate: The optimizer's learning rate; its variables are saved with the other state.
+        rate: The optimizer's learning rate; its variables are saved with the other
+            state.
     """
 
     def __init__(
@@ -85,8 +100,8 @@ class Update:
         rate: Adjusted,
     ) -> None:
         _refuse_own_rules(optimizer)
-        # Otherwise it would create its variables inside the first trace, and `fit` would draw an
-        # extra batch to build it.
+        # Otherwise it would create its variables inside the first trace, and `fit`
+        # would draw an extra batch to build it.
         optimizer.build(variables)
         # A private hook of Keras; the sum has already been taken when it is called.
         optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
@@ -111,7 +126,9 @@ class Update:
         self.weights = list(variables)
         """All weights that are trained at any time, in the order of `tally.norms`."""
         self._averages = {
-            id(variable): keras.Variable(variable.numpy(), trainable=False, name=f"average_{n}")
+            id(variable): keras.Variable(
+                variable.numpy(), trainable=False, name=f"average_{n}"
+            )
             for n, variable in enumerate(variables if self._decay is not None else ())
         }
 
@@ -132,7 +149,9 @@ class Update:
         return loss * self.scale.value if self.scaled else loss
 
     def unscale(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Gradients of the unscaled loss; exact, because the scale is a power of two."""
+        """Gradients of the unscaled loss; exact, because the scale is a
+        power of two.
+        """
         if not self.scaled:
             return gradients
         inverse = 1.0 / self.scale.value
@@ -152,7 +171,8 @@ class Update:
         """Ends a step; called in replica context.
 
         Args:
-            gradients: This replica's part of the gradient of the mean loss over the global batch.
+            gradients: This replica's part of the gradient of the mean loss over the
+                global batch.
             loss: This replica's part of that mean, float32, not scaled.
             variables: The weights that the gradients belong to, in the same order.
             before: What `remember` returned.
@@ -163,10 +183,14 @@ class Update:
         if (replicas := context.num_replicas_in_sync) > 1:
             gradients, now, loss = _summed(context, gradients, before, now, loss)
         # Half the squared norm of each gradient; from their sum, the norm of all.
-        halves = tf.stack([tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients])
+        halves = tf.stack(
+            [tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients]
+        )
         norm = tf.sqrt(2.0 * tf.reduce_sum(halves))
         # The same on every replica, because everything is computed from the sum.
-        sound = tf.reduce_all([tf.reduce_all(tf.math.is_finite(value)) for value in (loss, *now)])
+        sound = tf.reduce_all(
+            [tf.reduce_all(tf.math.is_finite(value)) for value in (loss, *now)]
+        )
         finite = sound & tf.math.is_finite(norm)
 
         def accept(gradients: list, now: list, norm: tf.Tensor) -> None:
@@ -182,8 +206,11 @@ class Update:
             for measure, value in zip(self.measures, measured, strict=True):
                 measure.assign(tf.where(tf.math.is_finite(loss), measure.value, value))
 
-        def decide(strategy: tf.distribute.Strategy, judged: Any, new: Any, old: Any) -> None:
-            # A branch can contain updates of mirrored variables only in cross-replica context.
+        def decide(
+            strategy: tf.distribute.Strategy, judged: Any, new: Any, old: Any
+        ) -> None:
+            # A branch can contain updates of mirrored variables only in cross-replica
+            # context.
             local = strategy.experimental_local_results
             finite, sound, norm, halves = (local(value)[0] for value in judged)
             run = strategy.extended.call_for_each_replica
@@ -194,7 +221,8 @@ class Update:
 
             def bad() -> None:
                 run(reject, args=old)
-                # Not a bad step if only the loss scale is too large and can still be halved.
+                # Not a bad step if only the loss scale is too large and can still be
+                # halved.
                 self.tally.bad(self.steps.value, ~sound | (self.scale.value <= 1.0))
 
             tf.cond(finite, good, bad)
@@ -203,7 +231,9 @@ class Update:
         judged, new = (finite, sound, norm, halves), (gradients, now, norm)
         context.merge_call(decide, args=(judged, new, (before, measured, loss)))
 
-    def _step(self, gradients: list[tf.Tensor], variables: Sequence[keras.Variable]) -> None:
+    def _step(
+        self, gradients: list[tf.Tensor], variables: Sequence[keras.Variable]
+    ) -> None:
         scaled = [variable for variable in variables if id(variable) in self.factors]
         before = [tf.identity(variable.value) for variable in scaled]
         self._optimizer.apply(gradients, variables)
@@ -219,7 +249,9 @@ class Update:
             average.assign_add(share * (variable.value - average))
 
     def _count(self, finite: tf.Tensor, overflowed: tf.Tensor) -> None:
-        """Counts the step and adapts the loss scale, unless the forward pass was not finite."""
+        """Counts the step and adapts the loss scale, unless the forward pass was not
+        finite.
+        """
         self.steps.value.assign_add(1)
         if not self.scaled:
             return
@@ -232,7 +264,9 @@ class Update:
         self.scale.value.assign(tf.clip_by_value(scale, 1.0, 2.0**32))
 
     def swap_ema(self) -> None:
-        """Swaps the weights with their averages, if there are any. Called between steps."""
+        """Swaps the weights with their averages, if there are any. Called between
+        steps.
+        """
         for variable in self.weights if self._averages else ():
             average, trained = self._averages[id(variable)], variable.numpy()
             variable.assign(average.numpy())
@@ -240,15 +274,25 @@ class Update:
 
 
 def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises UsageError for options that Keras applies before summing gradients over replicas."""
+    """Raises UsageError for options that Keras applies before summing gradients over
+    replicas.
+    """
     if optimizer.built:
-        raise UsageError("--train.optimizer: it already belongs to a model; return a new one")
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or optimizer.loss_scale_factor:
         raise UsageError(
-            "--train.optimizer: loss scaling is built in; remove LossScaleOptimizer and "
-            "loss_scale_factor"
+            "--train.optimizer: it already belongs to a model; return a new one"
         )
-    for name, flag in {"gradient_accumulation_steps": "accumulate", "use_ema": "ema"}.items():
+    if (
+        isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+        or optimizer.loss_scale_factor
+    ):
+        raise UsageError(
+            "--train.optimizer: loss scaling is built in; remove LossScaleOptimizer and"
+            " loss_scale_factor"
+        )
+    for name, flag in {
+        "gradient_accumulation_steps": "accumulate",
+        "use_ema": "ema",
+    }.items():
         if getattr(optimizer, name, None):
             raise UsageError(f"--train.optimizer: remove {name} and use --train.{flag}")
 
@@ -261,9 +305,12 @@ def _assign(variables: Sequence[keras.Variable], values: list[tf.Tensor]) -> Non
 def _summed(
     context: Any, gradients: list, before: list, now: list, loss: tf.Tensor
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
-    """Gradients and loss summed over the replicas, and the mean of the statistics `now`."""
+    """Gradients and loss summed over the replicas, and the mean of the statistics
+    `now`.
+    """
     replicas = context.num_replicas_in_sync
-    # Changes, not values: statistics that do not change, such as frozen ones, must not drift.
+    # Changes, not values: statistics that do not change, such as frozen ones, must not
+    # drift.
     changes = [(new - old) / replicas for new, old in zip(now, before, strict=True)]
     # One call for all: each one synchronizes the replicas.
     summed = context.all_reduce("sum", [*gradients, *changes, loss])
@@ -278,10 +325,12 @@ def _clipped(
     norm: tf.Tensor,
     variables: Sequence[keras.Variable],
 ) -> list[tf.Tensor]:
-    """The gradients of `variables`, whose joint norm is `norm`, clipped by at most one rule."""
+    """The gradients of `variables`, whose joint norm is `norm`, clipped by at most one
+    rule.
+    """
     if options.clip_norm is not None:
-        # One factor for all: Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent
-        # neural networks", 2013, algorithm 1.
+        # One factor for all: Pascanu, Mikolov, Bengio, "On the difficulty of training
+        # recurrent neural networks", 2013, algorithm 1.
         factor = tf.minimum(1.0, options.clip_norm / tf.maximum(norm, 1e-30))
         return [gradient * factor for gradient in gradients]
     if (limit := options.clip_variable_norm) is not None:
@@ -289,18 +338,22 @@ def _clipped(
     if (limit := options.clip_value) is not None:
         return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
     if options.clip_adaptive is not None:
-        return adaptively(gradients, options.clip_adaptive, [v.value for v in variables])
+        return adaptively(
+            gradients, options.clip_adaptive, [v.value for v in variables]
+        )
     return gradients
 
 
 def adaptively(
     gradients: list[tf.Tensor], limit: float, variables: list[tf.Tensor]
 ) -> list[tf.Tensor]:
-    """Scales each unit's gradient to at most `limit` times the norm of the unit's weights.
+    """Scales each unit's gradient to at most `limit` times the norm of the unit's
+    weights.
 
     Brock, De, Smith, Simonyan, "High-performance large-scale image recognition without
-    normalization", 2021, equation 3, with the paper's minimum of 0.001 for the norm of the weights.
-    A unit is an output channel (the last axis); in a bias or scale, each number is a unit.
+    normalization", 2021, equation 3, with the paper's minimum of 0.001 for the norm of
+    the weights. A unit is an output channel (the last axis); in a bias or scale, each
+    number is a unit.
     """
     clipped = []
     for gradient, variable in zip(gradients, variables, strict=True):

@@ -1,9 +1,9 @@
 """What a user's loss or metric gets as `y_true` and `y_pred`.
 
-In a step, y of a classifier is the share of each class, float32 (batch, classes), and the outputs
-are logits. This is the only place that converts them: to whole numbers for Keras's `Sparse*`
-classes and for functions, to one column if the user's network has a single output, and to
-probabilities unless logits are asked for.
+In a step, y of a classifier is the share of each class, float32 (batch, classes), and
+the outputs are logits. This is the only place that converts them: to whole numbers for
+Keras's `Sparse*` classes and for functions, to one column if the user's network has a
+single output, and to probabilities unless logits are asked for.
 """
 
 import dataclasses
@@ -25,8 +25,10 @@ class Arguments:
     classes: int
     """0 in a regression, whose y and outputs are passed on as they are."""
     labels: str = "one-hot"
-    """`one-hot`, float32 (batch, classes); `index`, int64 (batch,), or `float index`, float32; or
-    `binary`: the second of two classes, float32 (batch, 1), in `y_pred`, too."""
+    """`one-hot`, float32 (batch, classes); `index`, int64 (batch,), or `float index`,
+    float32; or `binary`: the second of two classes, float32 (batch, 1), in `y_pred`,
+    too.
+    """
     logits: bool = False
     """Whether `y_pred` is logits instead of probabilities."""
 
@@ -48,8 +50,10 @@ def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
     """What a loss or metric may expect, the likeliest first.
 
     Args:
-        kind: A subclass of `keras.losses.Loss` or `keras.metrics.Metric`; None for a function.
-        metadata: Metadata of the task: `class_names` and `ends_in`, the end of the user's network.
+        kind: A subclass of `keras.losses.Loss` or `keras.metrics.Metric`; None for a
+            function.
+        metadata: Metadata of the task: `class_names` and `ends_in`, the end of the
+            user's network.
         logits: Whether it expects logits.
     """
     classes = len(metadata.get("class_names", ()))
@@ -77,12 +81,15 @@ def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
 
 
 def examples(classes: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random y and outputs of a step, float32 (count, classes), or (count, 1) for a regression."""
+    """Random y and outputs of a step, float32 (count, classes), or (count, 1) for a
+    regression.
+    """
     generator = np.random.default_rng(0)
     outputs = generator.normal(size=(count, classes or 1)).astype(np.float32)
     if not classes:
         return generator.normal(size=(count, 1)).astype(np.float32), outputs
-    # Half of the answers are right. Two are class 0, which `argmax` finds in a single number.
+    # Half of the answers are right. Two are class 0, which `argmax` finds in a single
+    # number.
     labels = np.arange(count) % classes
     answers = np.where(np.arange(count) % 2, np.roll(labels, 1), labels)
     one_hot = np.eye(classes, dtype=np.float32)
@@ -94,9 +101,9 @@ def fitting(
 ) -> Arguments:
     """The first arguments for which a function returns a value for each example.
 
-    A function that compares whole numbers with the largest of a row, for example, also runs with
-    labels of another form, but an example's value then depends on the other examples; arguments
-    without that come first.
+    A function that compares whole numbers with the largest of a row, for example, also
+    runs with labels of another form, but an example's value then depends on the other
+    examples; arguments without that come first.
 
     Args:
         call: A function of `y_true` and `y_pred`.
@@ -110,7 +117,8 @@ def fitting(
     problems: list[str] = []
     dependent: list[Arguments] = []
     for arguments in possible:
-        # Another number than that of the classes, so that wrong axes do not fit by chance.
+        # Another number than that of the classes, so that wrong axes do not fit by
+        # chance.
         y, outputs = examples(arguments.classes, 7 if arguments.classes != 7 else 8)
         try:
             values = per_example(call(*arguments(y, outputs)))
@@ -124,16 +132,20 @@ def fitting(
         if values.shape.rank == 0:
             problems.insert(0, "it returns one value for the whole batch")
         elif values.shape != (len(y),):
-            problems.insert(0, f"it returns values of shape {values.shape} for {len(y)} examples")
-        elif np.allclose(values, np.concatenate(rows), rtol=1e-4, atol=1e-5, equal_nan=True):
+            problems.insert(
+                0, f"it returns values of shape {values.shape} for {len(y)} examples"
+            )
+        elif np.allclose(
+            values, np.concatenate(rows), rtol=1e-4, atol=1e-5, equal_nan=True
+        ):
             return arguments
         else:
             dependent.append(arguments)
     if dependent:
         return dependent[0]
     raise UsageError(
-        f"the {what} {name} must return one value per example, of shape (batch,), for labels as "
-        f"whole numbers (batch,) or one-hot (batch, classes): {problems[0]}"
+        f"the {what} {name} must return one value per example, of shape (batch,), for"
+        f" labels as whole numbers (batch,) or one-hot (batch, classes): {problems[0]}"
     )
 
 
@@ -146,7 +158,9 @@ def per_example(values: Any) -> tf.Tensor:
 
 
 def takes_from_logits(function: Callable[..., Any]) -> bool:
-    """Whether a function has an argument `from_logits`, such as Keras's cross-entropies."""
+    """Whether a function has an argument `from_logits`, such as Keras's
+    cross-entropies.
+    """
     try:
         return "from_logits" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # of a C extension

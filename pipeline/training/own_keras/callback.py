@@ -21,20 +21,30 @@ _REPLACED = {
     "SwapEMAWeights": 'use train={"ema": 0.999}',
     "ProgbarLogger": "the run prints its own progress",
 }
-# Attributes of callbacks of Keras, W&B and MLflow: a number of batches, or `epoch` or None.
+# Attributes of callbacks of Keras, W&B and MLflow: a number of batches, or `epoch` or
+# None.
 _FREQUENCIES = ("save_freq", "update_freq", "log_freq", "log_every_n_steps")
-_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+_BATCH_HOOKS = (
+    "on_batch_begin",
+    "on_batch_end",
+    "on_train_batch_begin",
+    "on_train_batch_end",
+)
 
 
 def adapt(found: Any) -> Callable[..., keras.callbacks.Callback | None]:
-    """A registered callback for a Keras callback, its class, or a function of the context."""
+    """A registered callback for a Keras callback, its class, or a function of the
+    context.
+    """
     if inspect.isfunction(found):
         return found
 
     if not inspect.isclass(found):
         from_object(found)
 
-    def callback(context: CallbackContext, **options: Any) -> keras.callbacks.Callback | None:
+    def callback(
+        context: CallbackContext, **options: Any
+    ) -> keras.callbacks.Callback | None:
         made = found(**options) if inspect.isclass(found) else found
         return from_object(made, context.is_chief)
 
@@ -55,31 +65,41 @@ def from_object(callback: Any, is_chief: bool = True) -> "OwnCallback":
     if getattr(callback, "restore_best_weights", False):
         raise UsageError(
             f"the callback {name} cannot restore the best weights; remove it and use "
-            f'train={{"patience": {max(1, getattr(callback, "patience", 1))}}}, which restores the '
+            f'train={{"patience": {max(1, getattr(callback, "patience", 1))}}}, which'
+            " restores the "
             "weights of the lowest val_loss"
         )
     return OwnCallback(callback, is_chief)
 
 
 class OwnCallback(keras.callbacks.Callback):
-    """Calls a user's callback as Keras does: once for each call of the compiled function.
+    """Calls a user's callback as Keras does: once for each call of the compiled
+    function.
 
-    Its `model` is a plain Keras model, from raw inputs to answers, that shares the weights of the
-    network in training; its layers are those of the user. Its `optimizer` has the rate of the run:
-    setting it lasts. The other workers get rate and `stop_training` from the chief.
+    Its `model` is a plain Keras model, from raw inputs to answers, that shares the
+    weights of the network in training; its layers are those of the user. Its
+    `optimizer` has the rate of the run: setting it lasts. The other workers get rate
+    and `stop_training` from the chief.
     """
 
-    def __init__(self, callback: keras.callbacks.Callback, is_chief: bool = True) -> None:
+    def __init__(
+        self, callback: keras.callbacks.Callback, is_chief: bool = True
+    ) -> None:
         super().__init__()
         self.callback, self._is_chief = callback, is_chief
         self._view: Any = None
         kind = type(callback)
         own = (name for name in _BATCH_HOOKS if not is_default(getattr(callback, name)))
         hook = next(own, None)
-        stated = [getattr(callback, name) for name in _FREQUENCIES if hasattr(callback, name)]
+        stated = [
+            getattr(callback, name) for name in _FREQUENCIES if hasattr(callback, name)
+        ]
         self.per_batch: str | None = None
         """Why it must be called after each step; None if once a call is enough."""
-        is_own = kind is keras.callbacks.LambdaCallback or not kind.__module__.startswith("keras.")
+        is_own = (
+            kind is keras.callbacks.LambdaCallback
+            or not kind.__module__.startswith("keras.")
+        )
         if any(isinstance(frequency, int) for frequency in stated):
             self.per_batch = f"the callback {kind.__name__} counts batches"
         elif hook and is_own and not stated:  # else it listens per epoch
@@ -97,7 +117,8 @@ class OwnCallback(keras.callbacks.Callback):
         self._view.fit = self._view.train_on_batch = _refuse_fit
         self._view.compile = _refuse_compile
         self._view.get_layer = functools.partial(_layer, self._view)
-        # Without the optimizer, so that the file fits a model compiled with another one.
+        # Without the optimizer, so that the file fits a model compiled with another
+        # one.
         self._view.save_weights = plain_model.uncompiled(self._view).save_weights
         if self._is_chief:
             self.callback.set_model(self._view)
@@ -166,7 +187,9 @@ def _set_mode(callback: Any, metrics: Sequence[keras.metrics.Metric]) -> None:
 
 
 def _explained(error: AttributeError, view: keras.Model, kind: str) -> Exception:
-    """One line about an attribute that the model or optimizer of a callback does not have."""
+    """One line about an attribute that the model or optimizer of a callback does not
+    have.
+    """
     names = {id(view): "self.model", id(view.optimizer): "self.model.optimizer"}
     name = names.get(id(error.obj))
     if name is None:
@@ -174,11 +197,16 @@ def _explained(error: AttributeError, view: keras.Model, kind: str) -> Exception
         return error
     hint = "attributes of your own class are on its layer: self.model.get_layer(NAME)"
     hint = hint if name == "self.model" else "read or set its learning_rate"
-    what = f"{name}.{error.name}, which the {type(error.obj).__name__} of a run does not have"
+    what = (
+        f"{name}.{error.name}, which the {type(error.obj).__name__} of a run does not"
+        " have"
+    )
     return UsageError(f"the callback {kind} uses {what}; {hint}")
 
 
-def _layer(model: keras.Model, name: str | None = None, index: int | None = None) -> keras.Layer:
+def _layer(
+    model: keras.Model, name: str | None = None, index: int | None = None
+) -> keras.Layer:
     """`get_layer`, which also finds the layers inside of layers by their names."""
     if name is None or any(layer.name == name for layer in model.layers):
         return keras.Model.get_layer(model, name=name, index=index)
@@ -186,7 +214,9 @@ def _layer(model: keras.Model, name: str | None = None, index: int | None = None
     layer = next((layer for layer in inner if layer.name == name), None)
     if layer is None:
         names = [layer.name for layer in model.layers]
-        raise UsageError(f"a callback asks for the layer {name!r}; {suggest(name, names)}")
+        raise UsageError(
+            f"a callback asks for the layer {name!r}; {suggest(name, names)}"
+        )
     return layer
 
 
@@ -196,6 +226,6 @@ def _refuse_fit(*arguments: Any, **named: Any) -> None:
 
 def _refuse_compile(*arguments: Any, **named: Any) -> None:
     raise UsageError(
-        "a callback must not compile the model that is being trained; pass optimizer, loss and "
-        "metrics to fit"
+        "a callback must not compile the model that is being trained; pass optimizer,"
+        " loss and metrics to fit"
     )

@@ -1,7 +1,8 @@
 """What a user's network ends in: logits, probabilities or features.
 
-An activation is recognized by what it computes, not by its name: a layer, a function, an operation
-and the last layer of a nested model are all compared with softmax and sigmoid on the same numbers.
+An activation is recognized by what it computes, not by its name: a layer, a function,
+an operation and the last layer of a nested model are all compared with softmax and
+sigmoid on the same numbers.
 """
 
 import functools
@@ -23,7 +24,8 @@ _ACTIVATIONS = {
 def probe_inputs(shape: tuple[int, ...]) -> np.ndarray:
     """Eight inputs of different ranges, float32 (8, *shape).
 
-    Some are negative and some are large, so that logits do not look like probabilities by chance.
+    Some are negative and some are large, so that logits do not look like probabilities
+    by chance.
     """
     generator = np.random.default_rng(0)
     uniform = generator.random(shape)
@@ -43,13 +45,14 @@ def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str
     """The functional network up to its final softmax or sigmoid, and what it ended in.
 
     Args:
-        model: A functional network with one output. The activation of its last layer is changed.
+        model: A functional network with one output. The activation of its last layer is
+            changed.
         values: Inputs on which operations are compared.
 
     Returns:
-        The network; and `softmax` or `sigmoid`, which was removed; `linear` for an output layer
-        without activation; `features` for a layer with another activation; `unknown` if the last
-        operation does not tell.
+        The network; and `softmax` or `sigmoid`, which was removed; `linear` for an
+        output layer without activation; `features` for a layer with another activation;
+        `unknown` if the last operation does not tell.
     """
     output = model.outputs[0]
     operation, node_index, _ = output._keras_history
@@ -69,7 +72,11 @@ def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str
     if "activation" in vars(operation) and operation.weights:
         nodes = itertools.chain(*model._nodes_by_depth.values())
         is_shared = sum(node.operation is operation for node in nodes) > 1
-        return (model, "unknown") if is_shared else _without_fused_activation(model, values)
+        return (
+            (model, "unknown")
+            if is_shared
+            else _without_fused_activation(model, values)
+        )
     computed = part(model, [source, output])(values, training=False)
     before, after = map(keras.ops.convert_to_numpy, computed)
     if not getattr(operation, "weights", None) and _is_identity(operation, before):
@@ -83,7 +90,9 @@ def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str
     return model, "unknown"
 
 
-def _without_fused_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str]:
+def _without_fused_activation(
+    model: keras.Model, values: Any
+) -> tuple[keras.Model, str]:
     """`remove_activation` for a last layer that has an argument `activation`."""
     layer = model.outputs[0]._keras_history.operation
     activation = layer.activation
@@ -100,20 +109,29 @@ def _without_fused_activation(model: keras.Model, values: Any) -> tuple[keras.Mo
 
 
 def _is_identity(operation: Any, values: np.ndarray) -> bool:
-    """Whether an operation changes at most the shape of numbers, of logits as of probabilities."""
-    numbers = np.random.default_rng(0).normal(scale=5, size=values.shape).astype(values.dtype)
+    """Whether an operation changes at most the shape of numbers, of logits as of
+    probabilities.
+    """
+    numbers = (
+        np.random.default_rng(0).normal(scale=5, size=values.shape).astype(values.dtype)
+    )
     try:
-        computed = keras.ops.convert_to_numpy(operation(keras.ops.convert_to_tensor(numbers)))
+        computed = keras.ops.convert_to_numpy(
+            operation(keras.ops.convert_to_tensor(numbers))
+        )
     except Exception:  # it needs other arguments
         return False
-    return computed.size == numbers.size and _close(computed.reshape(numbers.shape), numbers)
+    return computed.size == numbers.size and _close(
+        computed.reshape(numbers.shape), numbers
+    )
 
 
 def kind_of_answers(answers: np.ndarray) -> str:
-    """`softmax` for rows of probabilities, `sigmoid` for one probability, else `linear`.
+    """`softmax` for rows of probabilities, `sigmoid` for one probability, else
+    `linear`.
 
-    `log_softmax` for rows that are logarithms of probabilities. `answers` has shape (examples, n),
-    or another rank, which is `linear`.
+    `log_softmax` for rows that are logarithms of probabilities. `answers` has shape
+    (examples, n), or another rank, which is `linear`.
     """
     tolerance = _tolerance(answers)
     answers = answers.astype(np.float32)
@@ -132,7 +150,9 @@ def kind_of_answers(answers: np.ndarray) -> str:
 
 
 def _activation(before: np.ndarray, after: np.ndarray) -> str:
-    """The name of the activation that turns `before` into `after`; empty if it is another one."""
+    """The name of the activation that turns `before` into `after`; empty if it is
+    another one.
+    """
     if before.shape != after.shape:
         return ""
     for name, function in _ACTIVATIONS.items():

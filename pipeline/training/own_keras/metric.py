@@ -1,4 +1,6 @@
-"""Metrics that users hand over: Keras metrics, their classes, functions `(y_true, y_pred)`."""
+"""Metrics that users hand over: Keras metrics, their classes, functions `(y_true,
+y_pred)`.
+"""
 
 import functools
 import inspect
@@ -19,7 +21,9 @@ from pipeline.utils.errors import UsageError, reason
 
 
 def adapt(metric: Any) -> Callable[..., keras.metrics.Metric]:
-    """A registered metric for a Keras metric, its class, or a function of one or two arguments."""
+    """A registered metric for a Keras metric, its class, or a function of one or two
+    arguments.
+    """
     if not (inspect.isfunction(metric) and declared(metric).required == 1):
         return functools.partial(from_object, metric)
 
@@ -35,18 +39,20 @@ def from_object(metric: Any, metadata: Metadata, **options: Any) -> "OwnMetric":
     """The metric on y and outputs of a task.
 
     Args:
-        metric: A Keras metric or loss, its class, or a function `(y_true, y_pred)` that returns one
-            value per example. It gets labels as Keras's metrics expect them (`arguments.choices`),
-            and probabilities unless its `from_logits` is true.
+        metric: A Keras metric or loss, its class, or a function `(y_true, y_pred)` that
+            returns one value per example. It gets labels as Keras's metrics expect them
+            (`arguments.choices`), and probabilities unless its `from_logits` is true.
         metadata: Metadata of the task, and `ends_in`, the end of the user's network.
         options: Arguments of the class or function.
 
     Raises:
-        UsageError: It is not a metric, does not suit the task, or ignores `sample_weight`, so that
-            the padding of the last batch would count.
+        UsageError: It is not a metric, does not suit the task, or ignores
+            `sample_weight`, so that the padding of the last batch would count.
     """
     if inspect.isclass(metric):
-        if "average" in inspect.signature(metric).parameters:  # else one value per class
+        if (
+            "average" in inspect.signature(metric).parameters
+        ):  # else one value per class
             options = {"average": "macro", **options}
         metric = metric(**options)
         options = {}
@@ -55,16 +61,18 @@ def from_object(metric: Any, metadata: Metadata, **options: Any) -> "OwnMetric":
     if not isinstance(metric, keras.metrics.Metric):
         if not callable(metric):
             raise UsageError(
-                "a metric must be a name, a Keras metric, or a function (y_true, y_pred); got "
-                f"{type(metric).__name__}"
+                "a metric must be a name, a Keras metric, or a function (y_true,"
+                f" y_pred); got {type(metric).__name__}"
             )
-        metric = keras.metrics.MeanMetricWrapper(metric, name=function_name(metric), **options)
+        metric = keras.metrics.MeanMetricWrapper(
+            metric, name=function_name(metric), **options
+        )
     if type(metric) is keras.metrics.MeanMetricWrapper:
         return _of_function(metric, metadata)
     if type(metric) is keras.metrics.Accuracy:
         raise UsageError(
-            "keras.metrics.Accuracy counts numbers that are equal, and probabilities never equal "
-            "labels; use metrics=['accuracy']"
+            "keras.metrics.Accuracy counts numbers that are equal, and probabilities"
+            " never equal labels; use metrics=['accuracy']"
         )
     logits = bool(_config(metric).get("from_logits"))
     if getattr(metric, "threshold", 0.5) is None:  # compares classes with each other
@@ -81,10 +89,14 @@ def from_object(metric: Any, metadata: Metadata, **options: Any) -> "OwnMetric":
     raise problem or UsageError(f"the metric {metric.name} does not suit the task")
 
 
-def _of_function(metric: keras.metrics.MeanMetricWrapper, metadata: Metadata) -> "OwnMetric":
+def _of_function(
+    metric: keras.metrics.MeanMetricWrapper, metadata: Metadata
+) -> "OwnMetric":
     function = functools.partial(metric._fn, **metric._fn_kwargs)
     keywords = {**getattr(metric._fn, "keywords", {}), **metric._fn_kwargs}
-    possible = arguments.choices(None, metadata, logits=bool(keywords.get("from_logits")))
+    possible = arguments.choices(
+        None, metadata, logits=bool(keywords.get("from_logits"))
+    )
     chosen = arguments.fitting(function, possible, metric.name, "metric")
     return OwnMetric(metric, chosen)
 
@@ -98,12 +110,18 @@ def _of_loss(loss: keras.losses.Loss, metadata: Metadata) -> "OwnMetric":
 
 
 def free_name(name: str, taken: Container[str]) -> str:
-    """The name, with the first number that makes it a new one: `auc`, `auc_1`, ..., as in Keras."""
-    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(1)))
+    """The name, with the first number that makes it a new one: `auc`, `auc_1`, ..., as
+    in Keras.
+    """
+    names = itertools.chain(
+        [name], (f"{name}_{number}" for number in itertools.count(1))
+    )
     return next(name for name in names if name not in taken)
 
 
-def is_same(first: keras.metrics.Metric, second: keras.metrics.Metric, classes: int) -> bool:
+def is_same(
+    first: keras.metrics.Metric, second: keras.metrics.Metric, classes: int
+) -> bool:
     """Whether two new metrics give the same number for random y and outputs."""
     y, outputs = arguments.examples(classes, 32)
     results = []
@@ -121,13 +139,20 @@ class OwnMetric(keras.metrics.Metric):
     """
 
     def __init__(
-        self, metric: keras.metrics.Metric, own_arguments: Arguments, name: str | None = None
+        self,
+        metric: keras.metrics.Metric,
+        own_arguments: Arguments,
+        name: str | None = None,
     ) -> None:
         super().__init__(name=name or _name(metric))
         self.metric = _copy(metric)
         self.own_arguments = own_arguments
-        if not getattr(self.metric, "_built", True):  # now: a trace on two replicas cannot
-            width = 1 if own_arguments.labels == "binary" else max(own_arguments.classes, 1)
+        if not getattr(
+            self.metric, "_built", True
+        ):  # now: a trace on two replicas cannot
+            width = (
+                1 if own_arguments.labels == "binary" else max(own_arguments.classes, 1)
+            )
             count = len(inspect.signature(self.metric._build).parameters)
             self.metric._build(*[(None, width)] * count)
 
@@ -158,24 +183,30 @@ def _config(metric: keras.metrics.Metric) -> dict[str, Any]:
         return metric.get_config()
     except (TypeError, NotImplementedError) as error:
         raise UsageError(
-            f"the metric {metric.name} cannot be copied: {reason(error)}; define get_config"
+            f"the metric {metric.name} cannot be copied: {reason(error)}; define"
+            " get_config"
         ) from error
 
 
 def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
-    if type(metric) is keras.metrics.MeanMetricWrapper:  # its config needs a registered function
+    if (
+        type(metric) is keras.metrics.MeanMetricWrapper
+    ):  # its config needs a registered function
         return type(metric)(metric._fn, name=metric.name, **metric._fn_kwargs)
     config = _config(metric)
     try:
         return type(metric).from_config(config)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise UsageError(
-            f"the metric {metric.name} cannot be copied: {reason(error)}; define get_config"
+            f"the metric {metric.name} cannot be copied: {reason(error)}; define"
+            " get_config"
         ) from error
 
 
 def _name(metric: keras.metrics.Metric) -> str:
-    """Its name without the number that Keras appends in a process that has several of them."""
+    """Its name without the number that Keras appends in a process that has several of
+    them.
+    """
     numbered = re.fullmatch(r"(.+)_\d+", metric.name)
     kind = type(metric).__name__.lower()
     if numbered and numbered[1].replace("_", "") == kind:
@@ -184,7 +215,9 @@ def _name(metric: keras.metrics.Metric) -> str:
 
 
 def _require_weights(metric: OwnMetric) -> None:
-    """Raises UsageError if examples of weight 0 change the result, or it is not one number."""
+    """Raises UsageError if examples of weight 0 change the result, or it is not one
+    number.
+    """
     classes = metric.own_arguments.classes
     count = 8 if classes != 8 else 9
     y, outputs = arguments.examples(classes, count)
@@ -200,9 +233,11 @@ def _require_weights(metric: OwnMetric) -> None:
                 f"the metric {metric.name} does not suit the task: {reason(error)}"
             ) from error
     if results[0].ndim:
-        raise UsageError(f"the metric {metric.name} must return one number; got {results[0].shape}")
+        raise UsageError(
+            f"the metric {metric.name} must return one number; got {results[0].shape}"
+        )
     if not np.allclose(results[0], results[1], equal_nan=True):
         raise UsageError(
-            f"the metric {metric.name} ignores sample_weight, so that the padding of the last "
-            "batch would count; pass sample_weight on in update_state"
+            f"the metric {metric.name} ignores sample_weight, so that the padding of"
+            " the last batch would count; pass sample_weight on in update_state"
         )

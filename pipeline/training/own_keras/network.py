@@ -1,4 +1,6 @@
-"""Users' networks: Keras models, their classes, functions that build them, `.keras` files."""
+"""Users' networks: Keras models, their classes, functions that build them, `.keras`
+files.
+"""
 
 import functools
 import inspect
@@ -29,7 +31,9 @@ _PROBABILITIES = "it returns probabilities, whose logarithms are the logits"
 
 
 def adapt(found: Any) -> Callable[..., Any]:
-    """A function `(input_shape, classes, **options) -> keras.Model`; features functions as is."""
+    """A function `(input_shape, classes, **options) -> keras.Model`; features functions
+    as is.
+    """
     if inspect.isclass(found):
         return lambda input_shape, classes, **options: found(**options)
     if callable(found) and not isinstance(found, keras.Model):
@@ -37,7 +41,9 @@ def adapt(found: Any) -> Callable[..., Any]:
     return functools.partial(from_object, found)
 
 
-def from_object(network: Any, input_shape: tuple[int, ...], classes: int) -> keras.Model:
+def from_object(
+    network: Any, input_shape: tuple[int, ...], classes: int
+) -> keras.Model:
     """The network itself, or that of a `.keras` file.
 
     `input_shape` is that of one example; `classes` is 1 for a regression.
@@ -46,11 +52,14 @@ def from_object(network: Any, input_shape: tuple[int, ...], classes: int) -> ker
         return _loaded(str(network))
     if not isinstance(network, keras.Model):
         raise UsageError(
-            "a model must be a keras.Model, a function (input_shape, classes) that returns one, or "
-            f"a function from a tensor to features; got {type(network).__name__}"
+            "a model must be a keras.Model, a function (input_shape, classes) that"
+            " returns one, or a function from a tensor to features; got"
+            f" {type(network).__name__}"
         )
     if type(network) not in (keras.Sequential, head.FUNCTIONAL):
-        _require_policy(network, "float32")  # it cannot be exported in another precision
+        _require_policy(
+            network, "float32"
+        )  # it cannot be exported in another precision
     return network
 
 
@@ -59,25 +68,28 @@ def _loaded(path: str) -> keras.Model:
     try:
         return keras.models.load_model(path, compile=False)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UsageError(f"--model.name {path} cannot be loaded: {reason(error)}") from None
+        raise UsageError(
+            f"--model.name {path} cannot be loaded: {reason(error)}"
+        ) from None
 
 
 def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
     """A new network of the same config and weights, with the present dtype policy.
 
-    Layers in float32 stay in float32 if the network has another policy. A subclassed network cannot
-    be rebuilt from its config and is returned itself. The network may not be built yet;
-    `input_shape` is that of one example.
+    Layers in float32 stay in float32 if the network has another policy. A subclassed
+    network cannot be rebuilt from its config and is returned itself. The network may
+    not be built yet; `input_shape` is that of one example.
 
     Raises:
-        UsageError: The network is trained in its own way, or computes in another precision.
+        UsageError: The network is trained in its own way, or computes in another
+            precision.
     """
     kind = type(model)
     for name in ("train_step", "test_step", "compute_loss"):
         if getattr(kind, name) is not getattr(keras.Model, name):
             raise UsageError(
-                f"the model {kind.__name__} overrides {name}, which is not called here; pass the "
-                "loss as loss=..., or register an engine"
+                f"the model {kind.__name__} overrides {name}, which is not called here;"
+                " pass the loss as loss=..., or register an engine"
             )
     if kind not in (keras.Sequential, head.FUNCTIONAL):
         _require_policy(model, keras.config.dtype_policy().name)
@@ -88,10 +100,13 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
         if isinstance(layer, keras.layers.Lambda):  # Keras refuses to rebuild it
             is_changed = own != "float32" and layer.dtype_policy.name == own
             return _lambda_in(policy, layer) if is_changed else layer
-        with warnings.catch_warnings():  # of Keras, about lambdas, which are not loaded from it
+        with (
+            warnings.catch_warnings()
+        ):  # of Keras, about lambdas, which are not loaded from it
             warnings.simplefilter("ignore")
             config = layer.get_config()
-        # Functions of other packages, such as tf.nn.softmax, cannot be found by their name.
+        # Functions of other packages, such as tf.nn.softmax, cannot be found by their
+        # name.
         for name, value in vars(layer).items():
             if name in config and callable(value) and not hasattr(value, "get_config"):
                 config[name] = value
@@ -102,13 +117,16 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
         return type(layer).from_config(config)
 
     is_compiled = model.compiled
-    model.compiled = False  # else Keras also rebuilds its loss and metrics from their config
+    model.compiled = (
+        False  # else Keras also rebuilds its loss and metrics from their config
+    )
     try:
         copy = keras.models.clone_model(model, clone_function=in_policy, recursive=True)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise UsageError(
-            f"the model cannot be rebuilt from its config: {reason(error)}; define get_config, or "
-            "pass a function (input_shape, classes) that returns the model"
+            f"the model cannot be rebuilt from its config: {reason(error)}; define"
+            " get_config, or pass a function (input_shape, classes) that returns the"
+            " model"
         ) from error
     finally:
         model.compiled = is_compiled
@@ -140,9 +158,9 @@ def _require_policy(model: keras.Model, policy: str) -> None:
         name = layer.dtype_policy.name
         if name in _PRECISIONS and name != policy:
             raise UsageError(
-                f"the layer {layer.name!r} of the model has the dtype policy {name}, but the "
-                f"precision is {policy}; build the model with that policy, or pass a function "
-                "(input_shape, classes) that builds it"
+                f"the layer {layer.name!r} of the model has the dtype policy {name},"
+                f" but the precision is {policy}; build the model with that policy, or"
+                " pass a function (input_shape, classes) that builds it"
             )
 
 
@@ -179,12 +197,13 @@ def _lambda_in(policy: str, layer: keras.layers.Lambda) -> keras.layers.Lambda:
 def outputs(
     model: keras.Model, inputs: keras.KerasTensor, task: Task
 ) -> tuple[keras.KerasTensor, str, str]:
-    """The outputs of a network from `copied`, whose last activation is removed, as logits.
+    """The outputs of a network from `copied`, whose last activation is removed, as
+    logits.
 
     Returns:
-        The outputs; what the network ended in: `softmax`, `sigmoid`, `linear` (logits), `logit` (of
-        the second of two classes), or `none` if the output layer is the task's; and a sentence
-        about it.
+        The outputs; what the network ended in: `softmax`, `sigmoid`, `linear` (logits),
+        `logit` (of the second of two classes), or `none` if the output layer is the
+        task's; and a sentence about it.
 
     Raises:
         UsageError: The network takes another shape, or its head has another width.
@@ -192,7 +211,9 @@ def outputs(
     shaped_inputs = _reshape_inputs(inputs, model)
     returned = keras.tree.flatten(model(shaped_inputs))
     if len(returned) != 1:
-        raise UsageError(f"the model returns {len(returned)} outputs, but the task needs one")
+        raise UsageError(
+            f"the model returns {len(returned)} outputs, but the task needs one"
+        )
     logits = returned[0]
     classes = len(task.metadata.get("class_names", ()))
     if not classes:
@@ -229,15 +250,15 @@ def outputs(
         return _two_logits(logits), kind, NOTES[kind]
     if kind == "sigmoid" and width == classes:
         raise UsageError(
-            f"the model ends in a sigmoid of {width} values, but each example has one of "
-            f"{classes} classes; use a softmax, or remove the activation"
+            f"the model ends in a sigmoid of {width} values, but each example has one"
+            f" of {classes} classes; use a softmax, or remove the activation"
         )
     if rank != 2 or width != classes:
         names = shorten(", ".join(task.metadata["class_names"]), 80, placeholder=" ...")
         raise UsageError(
-            f"the model returns {width} values ({kind}) of shape {logits.shape} per batch, "
-            f"but the data have {classes} classes ({names}); change its last layer, or name all "
-            "classes with class_names=[...]"
+            f"the model returns {width} values ({kind}) of shape {logits.shape} per"
+            f" batch, but the data have {classes} classes ({names}); change its last"
+            " layer, or name all classes with class_names=[...]"
         )
     return keras.ops.cast(logits, "float32"), kind, NOTES[kind]
 
@@ -246,14 +267,16 @@ def _regression_output(output: keras.KerasTensor) -> keras.KerasTensor:
     """One number per example, float32 (batch, 1)."""
     if len(output.shape) != 2 or output.shape[-1] != 1:
         raise UsageError(
-            f"the model returns values of shape {output.shape} per batch, but the data have one "
-            "number per example; change its last layer"
+            f"the model returns values of shape {output.shape} per batch, but the data"
+            " have one number per example; change its last layer"
         )
     return keras.ops.cast(output, "float32")
 
 
 def _two_logits(logit: keras.KerasTensor) -> keras.KerasTensor:
-    """The logit of the second of two classes, (batch, 1), as two logits, float32 (batch, 2)."""
+    """The logit of the second of two classes, (batch, 1), as two logits, float32
+    (batch, 2).
+    """
     logit = keras.ops.cast(logit, "float32")
     return keras.ops.concatenate([keras.ops.zeros_like(logit), logit], axis=-1)
 
@@ -263,11 +286,14 @@ def _logarithms(probabilities: keras.KerasTensor) -> keras.KerasTensor:
     return keras.ops.log(keras.ops.maximum(probabilities, 1e-7))
 
 
-def require_equal_answers(given: keras.Model, trained: keras.Model, ends_in: str) -> None:
-    """Raises UsageError unless a user's network and the one that is trained answer alike.
+def require_equal_answers(
+    given: keras.Model, trained: keras.Model, ends_in: str
+) -> None:
+    """Raises UsageError unless a user's network and the one that is trained answer
+    alike.
 
-    The latter was rebuilt from the config of the former. Nothing is compared in 16 bits, or if the
-    user's network answers differently each time.
+    The latter was rebuilt from the config of the former. Nothing is compared in 16
+    bits, or if the user's network answers differently each time.
 
     Args:
         given: The user's network; not compared if it is not built yet.
@@ -293,9 +319,9 @@ def require_equal_answers(given: keras.Model, trained: keras.Model, ends_in: str
     if np.array_equal(expected, _answers(given, own_values), equal_nan=True):
         difference = np.nanmax(np.abs(expected - answers))
         raise UsageError(
-            f"the model {given.name} answers differently once it is rebuilt from its config (by up "
-            f"to {difference:.2g}); check get_config of your layers, or pass a function "
-            "(input_shape, classes) that returns the model"
+            f"the model {given.name} answers differently once it is rebuilt from its"
+            f" config (by up to {difference:.2g}); check get_config of your layers, or"
+            " pass a function (input_shape, classes) that returns the model"
         )
 
 
@@ -305,25 +331,36 @@ def _answers(model: keras.Model, values: np.ndarray) -> np.ndarray:
 
 
 def _reshape_inputs(inputs: keras.KerasTensor, model: keras.Model) -> keras.KerasTensor:
-    """The inputs, without the axis for one channel if the network takes (height, width)."""
+    """The inputs, without the axis for one channel if the network takes (height,
+    width).
+    """
     own_inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
-    if len(own_inputs) == 1 and len(own_inputs[0].shape) == 3 and inputs.shape[3:] == (1,):
+    if (
+        len(own_inputs) == 1
+        and len(own_inputs[0].shape) == 3
+        and inputs.shape[3:] == (1,)
+    ):
         inputs = keras.layers.Reshape(inputs.shape[1:3])(inputs)
     if len(own_inputs) > 1:
-        raise UsageError(f"the model has {len(own_inputs)} inputs, but the data have one")
+        raise UsageError(
+            f"the model has {len(own_inputs)} inputs, but the data have one"
+        )
     shape = tuple(inputs.shape[1:])
     for tensor in own_inputs:
         expected = tuple(tensor.shape[1:])
         pairs = zip(expected, shape, strict=False)
         if len(expected) != len(shape) or any(a not in (None, b) for a, b in pairs):
             raise UsageError(
-                f"the model takes inputs of shape {expected}, but the data have {shape}; resize "
-                'the images with task={"image_size": (height, width)}, or change the model'
+                f"the model takes inputs of shape {expected}, but the data have"
+                f' {shape}; resize the images with task={{"image_size": (height,'
+                " width)}, or change the model"
             )
     return inputs
 
 
-def give_back(original: keras.Model, copy: keras.Model, input_shape: tuple[int, ...]) -> None:
+def give_back(
+    original: keras.Model, copy: keras.Model, input_shape: tuple[int, ...]
+) -> None:
     """Copies the trained weights into the network that the user handed over."""
     if not original.built:
         original.build((None, *input_shape))

@@ -17,22 +17,33 @@ _OWN = (
 
 
 def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
-    """A registered optimizer for a Keras optimizer, its class, or a function of a rate."""
+    """A registered optimizer for a Keras optimizer, its class, or a
+    function of a rate.
+    """
     return found if inspect.isfunction(found) else functools.partial(from_object, found)
 
 
-def from_object(optimizer: Any, learning_rate: Any, **options: Any) -> keras.optimizers.Optimizer:
-    """A new optimizer of this config, or of this class and `options`, with the run's schedule."""
+def from_object(
+    optimizer: Any, learning_rate: Any, **options: Any
+) -> keras.optimizers.Optimizer:
+    """A new optimizer of this config, or of this class and `options`, with the run's
+    schedule.
+    """
     if inspect.isclass(optimizer):
         try:
             return optimizer(**{"learning_rate": learning_rate, **options})
         except (TypeError, ValueError) as error:
-            raise UsageError(f"--train.optimizer {optimizer.__name__}: {reason(error)}") from error
+            raise UsageError(
+                f"--train.optimizer {optimizer.__name__}: {reason(error)}"
+            ) from error
     if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise UsageError("the loss is scaled by the run itself; pass the inner optimizer")
+        raise UsageError(
+            "the loss is scaled by the run itself; pass the inner optimizer"
+        )
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise UsageError(
-            f"an optimizer must be a name or a Keras optimizer; got {type(optimizer).__name__}"
+            "an optimizer must be a name or a Keras optimizer; got"
+            f" {type(optimizer).__name__}"
         )
     try:
         config = {**optimizer.get_config(), **dict.fromkeys(_OWN)}
@@ -40,7 +51,8 @@ def from_object(optimizer: Any, learning_rate: Any, **options: Any) -> keras.opt
         copy = type(optimizer).from_config(config)
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"the optimizer {optimizer.name} cannot be rebuilt from its config: {reason(error)}"
+            f"the optimizer {optimizer.name} cannot be rebuilt from its config:"
+            f" {reason(error)}"
         ) from error
     copy.learning_rate = learning_rate  # drops the variable of the former rate
     return copy

@@ -13,12 +13,14 @@ from pipeline.utils.errors import UsageError
 def view(optimizer: keras.optimizers.Optimizer, rate: Adjusted) -> "View":
     """An optimizer of the same class and name that shares the state of `optimizer`.
 
-    Its `learning_rate` is a variable, as in an optimizer without a schedule. Saved with a
-    model, it is an optimizer of that class, which Keras restores with its state.
+    Its `learning_rate` is a variable, as in an optimizer without a schedule. Saved with
+    a model, it is an optimizer of that class, which Keras restores with its state.
     """
     kind = type(optimizer)
     # Keras saves an optimizer by the module and the name of its class.
-    module = "keras.optimizers" if kind.__module__.startswith("keras.") else kind.__module__
+    module = (
+        "keras.optimizers" if kind.__module__.startswith("keras.") else kind.__module__
+    )
     made = type(kind.__name__, (View, kind), {"__module__": module})
     copy: Any = object.__new__(made)
     current = Rate(optimizer, rate)
@@ -40,8 +42,8 @@ class View(keras.optimizers.Optimizer):
     def learning_rate(self, value: Any) -> None:
         if callable(value):
             raise UsageError(
-                "a callback cannot set the learning rate to a schedule; set it to a number, or "
-                "pass the schedule to fit: learning_rate=..."
+                "a callback cannot set the learning rate to a schedule; set it to a"
+                " number, or pass the schedule to fit: learning_rate=..."
             )
         self._learning_rate.assign(value)
 
@@ -57,14 +59,18 @@ class View(keras.optimizers.Optimizer):
 
 
 class Rate(keras.Variable):
-    """The learning rate of a run as a variable: it is read from the run and assigned to it."""
+    """The learning rate of a run as a variable: it is read from the run and assigned to
+    it.
+    """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, rate: Adjusted) -> None:
         self._optimizer, self._rate = optimizer, rate
         self._shown: float | None = None
         super().__init__(0.0, dtype="float32", trainable=False, name="learning_rate")
         # That of this replica: the variable of all replicas is no number for Python.
-        replicas = tf.distribute.get_strategy().experimental_local_results(super().value)
+        replicas = tf.distribute.get_strategy().experimental_local_results(
+            super().value
+        )
         self._value: tf.Variable = replicas[0]
 
     @property

@@ -10,11 +10,14 @@ from pipeline.utils.errors import UsageError
 
 
 def adapt(found: Any) -> Callable[..., LearningRateSchedule]:
-    """A registered schedule for a Keras schedule, its class, or a function of rate and steps."""
+    """A registered schedule for a Keras schedule, its class, or a function of rate and
+    steps.
+    """
     if inspect.isclass(found):
         first = next(iter(inspect.signature(found).parameters))
         return lambda learning_rate, steps, **options: found(
-            **({first: learning_rate} if first.endswith("learning_rate") else {}), **options
+            **({first: learning_rate} if first.endswith("learning_rate") else {}),
+            **options,
         )
     if inspect.isfunction(found):
         return found
@@ -25,6 +28,7 @@ def from_object(schedule: Any) -> LearningRateSchedule:
     """The schedule itself, a function of the step."""
     if not isinstance(schedule, LearningRateSchedule):
         raise UsageError(
-            f"a schedule must be a name or a Keras schedule; got {type(schedule).__name__}"
+            "a schedule must be a name or a Keras schedule; got"
+            f" {type(schedule).__name__}"
         )
     return schedule

@@ -1,4 +1,6 @@
-"""Augmentations: per example, stateless, equal to a plain NumPy account of what they promise."""
+"""Augmentations: per example, stateless, equal to a plain NumPy account of what they
+promise.
+"""
 
 import numpy as np
 import pytest
@@ -10,14 +12,19 @@ from pipeline.data import seeds
 
 def test_flip_mirrors_half_of_the_images():
     batch, own = batch_of(1000)
-    before, after = batch["image"].numpy(), OPERATIONS["flip"](batch, own)["image"].numpy()
+    before, after = (
+        batch["image"].numpy(),
+        OPERATIONS["flip"](batch, own)["image"].numpy(),
+    )
     flipped = (after == before[:, :, ::-1]).all(axis=(1, 2, 3))
     kept = (after == before).all(axis=(1, 2, 3))
     assert (flipped ^ kept).all()
     assert 430 < flipped.sum() < 570
 
 
-@pytest.mark.parametrize(("fill", "mode"), [("zero", "constant"), ("reflect", "reflect")])
+@pytest.mark.parametrize(
+    ("fill", "mode"), [("zero", "constant"), ("reflect", "reflect")]
+)
 def test_crop_is_a_window_of_the_padded_image(fill, mode):
     padding = 3
     batch, own = batch_of(400)
@@ -46,7 +53,9 @@ def test_alternating_flip_shows_both_sides_in_two_epochs():
     sides = []
     for epoch in range(4):
         epochs = tf.fill([1000], tf.constant(epoch, tf.int64))
-        after = flip({**batch, "epoch": epochs}, seeds.fold(own, epoch))["image"].numpy()
+        after = flip({**batch, "epoch": epochs}, seeds.fold(own, epoch))[
+            "image"
+        ].numpy()
         side = (after == before[:, :, ::-1]).all(axis=(1, 2, 3))
         np.testing.assert_array_equal(after[~side], before[~side])
         sides.append(side)
@@ -60,14 +69,22 @@ def test_alternating_flip_shows_both_sides_in_two_epochs():
 def test_erase_covers_one_rectangle_of_the_asked_size(fill):
     batch, own = batch_of(600, (40, 30, 3))
     batch["image"] = batch["image"] // 2 * 2 + 1  # odd, so that 0 is never a pixel
-    options = {"probability": 0.75, "area": (0.1, 0.3), "ratio": (0.5, 2.0), "fill": fill}
+    options = {
+        "probability": 0.75,
+        "area": (0.1, 0.3),
+        "ratio": (0.5, 2.0),
+        "fill": fill,
+    }
     after = OPERATIONS["erase"](batch, own, **options)["image"].numpy()
     shares, ratios, noise = [], [], []
     for old, new in zip(batch["image"].numpy(), after, strict=True):
         changed = (old != new).any(axis=-1)
         if not changed.any():
             continue
-        rows, columns = np.flatnonzero(changed.any(axis=1)), np.flatnonzero(changed.any(axis=0))
+        rows, columns = (
+            np.flatnonzero(changed.any(axis=1)),
+            np.flatnonzero(changed.any(axis=0)),
+        )
         box = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
         inside = new[box]
         assert (new == old)[~changed].all()
@@ -98,7 +115,11 @@ def test_color_jitter_is_pillows_enhancement():
     options = {"brightness": 0.7, "contrast": 0.7, "saturation": 0.7}
     for number, (name, kind) in enumerate(zip(options, kinds, strict=True)):
         one = {**dict.fromkeys(options, 0.0), name: 0.7}
-        after = OPERATIONS["color_jitter"](batch, own, **one)["image"].numpy().astype(int)
+        after = (
+            OPERATIONS["color_jitter"](batch, own, **one)["image"].numpy().astype(int)
+        )
         for i, image in enumerate(batch["image"].numpy()):
-            exact = np.asarray(kind(Image.fromarray(image)).enhance(float(factors[number][i])))
+            exact = np.asarray(
+                kind(Image.fromarray(image)).enhance(float(factors[number][i]))
+            )
             assert np.abs(exact.astype(int) - after[i]).max() <= 1, name

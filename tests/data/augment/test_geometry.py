@@ -17,7 +17,9 @@ def test_transform_is_that_of_scipy(mode, interpolation):
     generator = np.random.default_rng(2)
     matrix = np.tile(np.eye(2, 3), (12, 1, 1)) + generator.normal(0, 0.4, (12, 2, 3))
     matrix[:, :, 2] *= 5
-    done = _geometry.transform(batch["image"], tf.constant(matrix), interpolation, mode).numpy()
+    done = _geometry.transform(
+        batch["image"], tf.constant(matrix), interpolation, mode
+    ).numpy()
     modes = {"zero": "grid-constant", "edge": "nearest", "reflect": "mirror"}
     middle = (np.array([9, 7]) - 1) / 2
     for i, image in enumerate(batch["image"].numpy().astype(float)):
@@ -70,13 +72,18 @@ def test_affine_moves_by_the_amounts_asked_for():
 
 def test_random_resized_crop_is_a_resized_window():
     batch, own = batch_of(16, (24, 20, 3))
-    done = OPERATIONS["random_resized_crop"](batch, own, scale=(0.1, 0.6))["image"].numpy()
+    done = OPERATIONS["random_resized_crop"](batch, own, scale=(0.1, 0.6))[
+        "image"
+    ].numpy()
     places = np.stack(np.mgrid[:24, :20], axis=-1).astype(np.float32)
     located = {**batch, "image": tf.constant(np.tile(places, (16, 1, 1, 1)) / 24)}
-    where = OPERATIONS["random_resized_crop"](located, own, scale=(0.1, 0.6))["image"].numpy()
+    where = OPERATIONS["random_resized_crop"](located, own, scale=(0.1, 0.6))[
+        "image"
+    ].numpy()
     shares = []
     for image, result, place in zip(batch["image"], done, where * 24, strict=True):
-        # Border pixels are repeated, so the first and the last place are the window's own.
+        # Border pixels are repeated, so the first and the last place are the window's
+        # own.
         first, last = (np.rint(p).astype(int) for p in (place[0, 0], place[-1, -1]))
         window = image[first[0] : last[0] + 1, first[1] : last[1] + 1]
         wanted = tf.image.resize(window, (24, 20)).numpy()

@@ -1,4 +1,6 @@
-"""MixUp and CutMix: who is mixed with whom, by how much, and what is learned from it."""
+"""MixUp and CutMix: who is mixed with whom, by how much, and what is
+learned from it.
+"""
 
 import numpy as np
 import pytest
@@ -36,7 +38,9 @@ def test_mixup_is_the_mean_by_shares():
     by = share[:, None, None, None].astype(float)
     wanted = images * by + images[partner] * (1 - by)
     np.testing.assert_array_equal(done["image"], np.round(wanted).astype(np.uint8))
-    np.testing.assert_array_equal(done["partner_label"], batch["label"].numpy()[partner])
+    np.testing.assert_array_equal(
+        done["partner_label"], batch["label"].numpy()[partner]
+    )
     assert share.min() < 0.05 and share.max() > 0.95
 
 
@@ -44,10 +48,15 @@ def test_mixup_is_the_mean_by_shares():
 def test_shares_are_beta_distributed(alpha):
     from scipy import stats
 
-    own = seeds.example_seeds(0, tf.zeros([20_000], tf.int64), tf.range(20_000, dtype=tf.int64))
+    own = seeds.example_seeds(
+        0, tf.zeros([20_000], tf.int64), tf.range(20_000, dtype=tf.int64)
+    )
     drawn = seeds.choice(own, mixing._shares(alpha)).numpy()
-    assert drawn.dtype == np.float32 and (drawn * 2**16 == np.round(drawn * 2**16)).all()
-    # Rounding to 2**-16 makes steps, which near the ends of Beta(0.2, 0.2) are large ones.
+    assert (
+        drawn.dtype == np.float32 and (drawn * 2**16 == np.round(drawn * 2**16)).all()
+    )
+    # Rounding to 2**-16 makes steps, which near the ends of Beta(0.2, 0.2) are large
+    # ones.
     inner = drawn[(drawn > 0.01) & (drawn < 0.99)]
     low, high = stats.beta.cdf([0.01, 0.99], alpha, alpha)
     assert abs(len(inner) / 20_000 - (high - low)) < 0.01
@@ -58,7 +67,9 @@ def test_shares_are_beta_distributed(alpha):
 def test_cutmix_puts_one_rectangle_in_and_counts_it():
     batch, own = batch_of(400)
     size = np.random.default_rng(5).integers(0, 256, (400, 24, 20, 3), np.uint8)
-    batch["image"] = tf.constant(size // 2 * 2 + (np.arange(400) % 2)[:, None, None, None])
+    batch["image"] = tf.constant(
+        size // 2 * 2 + (np.arange(400) % 2)[:, None, None, None]
+    )
     batch["image"] = tf.cast(batch["image"], tf.uint8)
     done = MIXERS["cutmix"](batch, own)
     images = batch["image"].numpy()
@@ -81,16 +92,25 @@ def test_a_share_of_the_images_is_changed(name):
     always = MIXERS[name](batch, own)
     share = done["share"].numpy()
     changed = share < 1
-    assert 0.15 < changed.mean() < 0.28  # small rectangles and weights are rounded to nothing
-    np.testing.assert_array_equal(done["image"][~changed], batch["image"].numpy()[~changed])
-    np.testing.assert_array_equal(done["image"][changed], always["image"].numpy()[changed])
+    assert (
+        0.15 < changed.mean() < 0.28
+    )  # small rectangles and weights are rounded to nothing
+    np.testing.assert_array_equal(
+        done["image"][~changed], batch["image"].numpy()[~changed]
+    )
+    np.testing.assert_array_equal(
+        done["image"][changed], always["image"].numpy()[changed]
+    )
     np.testing.assert_array_equal(share[changed], always["share"].numpy()[changed])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda b: {k: v[:15] for k, v in b.items()}, "pairs the examples .* has 15 examples"),
+        (
+            lambda b: {k: v[:15] for k, v in b.items()},
+            "pairs the examples .* has 15 examples",
+        ),
         (lambda b: {k: v for k, v in b.items() if k != "label"}, "mixes labels"),
         (lambda b: {**b, "partner_label": b["label"]}, "use only one of them"),
     ],
@@ -107,7 +127,9 @@ def mixed_target():
     batch, own = batch_of()
     done = TASK.prepare(MIXERS["mixup"](batch, own, alpha=1.0))
     _, y, _ = TASK.target(done, own)
-    outputs = tf.constant(np.random.default_rng(6).normal(0, 2, (16, CLASSES)), tf.float32)
+    outputs = tf.constant(
+        np.random.default_rng(6).normal(0, 2, (16, CLASSES)), tf.float32
+    )
     return batch["label"].numpy(), done["share"].numpy(), y, outputs
 
 
@@ -124,7 +146,9 @@ def test_the_loss_of_two_labels_is_the_mean_of_their_losses():
         wanted = share * loss(own, outputs) + (1 - share) * loss(partner, outputs)
         np.testing.assert_allclose(loss(y, outputs), wanted, rtol=2e-6)
     logs = special.log_softmax(outputs, axis=1)
-    np.testing.assert_allclose(TASK.loss()(y, outputs), -(y * logs).numpy().sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        TASK.loss()(y, outputs), -(y * logs).numpy().sum(axis=1), rtol=1e-5
+    )
 
 
 def test_accuracy_counts_the_larger_share():

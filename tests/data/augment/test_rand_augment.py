@@ -1,4 +1,6 @@
-"""RandAugment: each of its operations against Pillow's, or SciPy's where pixels move."""
+"""RandAugment: each of its operations against Pillow's, or SciPy's where
+pixels move.
+"""
 
 import numpy as np
 import pytest
@@ -16,7 +18,9 @@ STRENGTH = MAGNITUDE / 30
 
 
 def batch_of():
-    """Smooth random pictures of few levels, so that equalize and autocontrast have work to do."""
+    """Smooth random pictures of few levels, so that equalize and autocontrast have work
+    to do.
+    """
     generator = np.random.default_rng(8)
     noise = generator.normal(0, 60, (COUNT, SIZE, SIZE, 3))
     images = ndimage.gaussian_filter(noise, (0, 1, 1, 0)) + generator.uniform(
@@ -37,7 +41,9 @@ def pillow(name, image, sign):
         "sharpness": ImageEnhance.Sharpness,
     }
     if name in enhance:
-        return enhance[name](picture).enhance(1 + sign * round(0.9 * STRENGTH * 1024) / 1024)
+        return enhance[name](picture).enhance(
+            1 + sign * round(0.9 * STRENGTH * 1024) / 1024
+        )
     return {
         "identity": lambda: picture,
         "posterize": lambda: ImageOps.posterize(picture, 8 - round(4 * STRENGTH)),
@@ -55,14 +61,18 @@ def scipy(name, image, sign):
     elif name == "shear_y":
         matrix[0, 1] = sign * 0.3 * STRENGTH
     elif name == "rotate":
-        matrix = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        matrix = np.array(
+            [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
+        )
     else:
         shift[int(name == "translate_x")] = sign * SIZE * 150 / 331 * STRENGTH
     middle = np.full(2, (SIZE - 1) / 2)
     offset = middle + shift - matrix @ middle
     return np.stack(
         [
-            ndimage.affine_transform(image[..., c], matrix, offset, order=0, mode="grid-constant")
+            ndimage.affine_transform(
+                image[..., c], matrix, offset, order=0, mode="grid-constant"
+            )
             for c in range(3)
         ],
         axis=-1,

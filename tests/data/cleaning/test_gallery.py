@@ -15,15 +15,21 @@ def entry(id, reason="blank", action="drop", **more):
 def test_names_are_text_and_never_markup():
     name = '<script>alert("1")</script>&/é \udcff.png'
     other = {"of": 2, "of_file": name, "of_label": "<b>", "detail": "<img src=x>"}
-    page = apply.gallery(name, [entry(1, name, **other, label=name)], {1: PNG}.get, [name])
+    page = apply.gallery(
+        name, [entry(1, name, **other, label=name)], {1: PNG}.get, [name]
+    )
     assert "<script" not in page and "<b>" not in page and page.count("<img") == 1
     assert PNG in page
     assert html.unescape(page).count('<script>alert("1")</script>&/é ?.png') >= 4
-    assert not re.search(r"https?:|<link|@import|url\(", page), "the page needs another file"
+    assert not re.search(r"https?:|<link|@import|url\(", page), (
+        "the page needs another file"
+    )
 
 
 def test_pairs_are_side_by_side_and_what_stops_a_run_comes_first():
-    pair = entry(1, "leakage", "stop", split="train", of=2, of_file="2.png", of_split="test")
+    pair = entry(
+        1, "leakage", "stop", split="train", of=2, of_file="2.png", of_split="test"
+    )
     page = apply.gallery("title", [entry(0), pair], {1: PNG, 2: PNG}.get)
     assert page.count("<article") == 2
     assert page.count("<img") == 2 and page.count("no image") == 1

@@ -1,4 +1,6 @@
-"""Issues of examples: each kind of damage, duplicate and leak is found, with its reason."""
+"""Issues of examples: each kind of damage, duplicate and leak is found, with its
+reason.
+"""
 
 import dataclasses
 from pathlib import Path
@@ -29,9 +31,13 @@ def test_damaged_files_are_named_with_a_plain_reason(folder, capfd):
     for file, entry in entries.items():
         assert (entry["reason"], entry["action"]) == ("undecodable", "drop"), file
     assert "JPEG, PNG, GIF, BMP or WebP image" in entries["b/1-page.jpg"]["detail"]
-    assert entries["b/6-bomb.png"]["detail"].endswith("of 89478485: height 60000 width 60000")
+    assert entries["b/6-bomb.png"]["detail"].endswith(
+        "of 89478485: height 60000 width 60000"
+    )
     printed = capfd.readouterr().err
-    assert not any(word in printed for word in ("JPEG", "rendezvous", "assertion")), printed
+    assert not any(word in printed for word in ("JPEG", "rendezvous", "assertion")), (
+        printed
+    )
 
 
 def test_unfit_pictures_are_found_by_their_pixels(folder):
@@ -48,7 +54,9 @@ def test_labels_out_of_range_and_small_pictures_among_small_ones():
     labels = np.arange(20) % 3
     labels[5], labels[6] = -1, 3
     images = np.stack([noise(n, (6, 6)) for n in range(20)])  # not tiny: all are small
-    source = ArraySource({"image": images, "label": labels}, class_names=("a", "b", "c"))
+    source = ArraySource(
+        {"image": images, "label": labels}, class_names=("a", "b", "c")
+    )
     entries = entries_of(source)
     assert [(e["id"], e["reason"], e["action"]) for e in entries] == [
         (5, "label out of range", "drop"),
@@ -107,7 +115,9 @@ def test_a_test_set_of_re_encoded_training_images_stops_the_run(tmp_path):
         save(tmp_path / f"train/{file}.png", image)
         save(tmp_path / f"test/{file}.jpg", image)
     found = find(source_of(tmp_path))
-    assert [(reason, action) for _, reason, action, _ in found] == [("near leakage", "stop")] * 30
+    assert [(reason, action) for _, reason, action, _ in found] == [
+        ("near leakage", "stop")
+    ] * 30
     assert all(Path(one).stem == Path(other).stem for one, *_, other in found)
 
 
@@ -116,18 +126,28 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     generator = np.random.default_rng(0)
     many = noise(0, (32, 32)) + vary * generator.normal(size=(60, 32, 32, 1))
     images = np.clip(many, 0, 255).astype(np.uint8)
-    source = ArraySource({"image": images, "label": np.arange(60) % 2}, class_names=("a", "b"))
+    source = ArraySource(
+        {"image": images, "label": np.arange(60) % 2}, class_names=("a", "b")
+    )
     split = np.repeat(np.arange(2, dtype=np.int8), [40, 20])
-    scanned = dataclasses.replace(scan.scan(source), splits=("train", "test"), split=split)
+    scanned = dataclasses.replace(
+        scan.scan(source), splits=("train", "test"), split=split
+    )
     entries = issues.find(source, scanned)
-    assert [(e["reason"], e["action"]) for e in entries] == [("all alike", "keep")] * alike
+    assert [(e["reason"], e["action"]) for e in entries] == [
+        ("all alike", "keep")
+    ] * alike
     assert manifest.groups(entries) == {} == manifest.dropped(entries)
     notes = issues.notes(scanned, entries)
     assert len(notes) == bool(alike)
-    assert all(note.startswith("60 of 60 images are as close to others as") for note in notes)
+    assert all(
+        note.startswith("60 of 60 images are as close to others as") for note in notes
+    )
 
 
 def test_only_images_with_labels_can_be_cleaned():
     source = registry.load("sources", "scikit_learn")(dataset="diabetes")
-    with pytest.raises(UsageError, match="only images .* this source has id .int64., features"):
+    with pytest.raises(
+        UsageError, match="only images .* this source has id .int64., features"
+    ):
         scan.scan(source)

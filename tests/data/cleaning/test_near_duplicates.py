@@ -63,19 +63,28 @@ def test_copies_of_each_kind_are_found_and_nothing_else(change):
 
 
 def xrays(count, variation=6, seed=0):
-    """One anatomy that varies a little from picture to picture, uint8 (count, 32, 32, 3)."""
+    """One anatomy that varies a little from picture to picture, uint8 (count, 32, 32,
+    3).
+    """
     anatomy = pictures(1)[0].astype(float)
     own = pictures(count, seed + 1).astype(float) - 128
     noise = np.random.default_rng(seed).normal(0, 2, own.shape)
-    return np.clip(anatomy + own * variation / own.std() + noise, 0, 255).astype(np.uint8)
+    return np.clip(anatomy + own * variation / own.std() + noise, 0, 255).astype(
+        np.uint8
+    )
 
 
 def test_similar_pictures_are_not_duplicates_but_their_copies_are():
     alike = xrays(120)
     assert len(near_duplicates.near(alike).first) == 0
-    copies = [CHANGES[kind](alike[n]) for n, kind in enumerate(("mirror", "resized", "down"))]
+    copies = [
+        CHANGES[kind](alike[n]) for n, kind in enumerate(("mirror", "resized", "down"))
+    ]
     pairs = near_duplicates.near(np.concatenate([alike, copies]))
-    assert np.stack([pairs.first, pairs.second]).tolist() == [[0, 1, 2], [120, 121, 122]]
+    assert np.stack([pairs.first, pairs.second]).tolist() == [
+        [0, 1, 2],
+        [120, 121, 122],
+    ]
     assert not pairs.crowded.any()
 
 

@@ -36,7 +36,11 @@ SAVES = {"archive": save_archive, "directory": save}
 def test_the_examples_are_the_content_of_the_files(tmp_path, kind):
     path = SAVES[kind](tmp_path, class_names=["a", "b", "c"], groups=["x", "y"] * 6)
     source = arrays(path=path)
-    assert source.info.splits == {"train": 12} and source.info.class_names == ("a", "b", "c")
+    assert source.info.splits == {"train": 12} and source.info.class_names == (
+        "a",
+        "b",
+        "c",
+    )
     assert source.info.fields["image"] == tf.TensorSpec((4, 5, 3), tf.uint8)
     examples = read(source)
     np.testing.assert_array_equal([e["image"] for e in examples], IMAGES)
@@ -49,7 +53,9 @@ def test_the_examples_are_the_content_of_the_files(tmp_path, kind):
 @pytest.mark.parametrize("kind", SAVES)
 def test_labels_may_be_a_column_and_images_lack_channels(tmp_path, kind):
     """As in keras.datasets."""
-    source = arrays(path=SAVES[kind](tmp_path, images=IMAGES[..., 0], labels=LABELS[:, None]))
+    source = arrays(
+        path=SAVES[kind](tmp_path, images=IMAGES[..., 0], labels=LABELS[:, None])
+    )
     assert source.columns("train")["label"].tolist() == [0, 1, 2] * 4
     assert source.info.fields["image"].shape == (4, 5, 1)
     assert source.info.class_names == ("0", "1", "2")
@@ -72,7 +78,9 @@ def test_other_arrays_have_another_fingerprint(tmp_path, kind):
     changed = IMAGES.copy()
     changed[11, 3, 4, 2] ^= 1
     assert arrays(path=SAVES[kind](tmp_path, images=changed)).fingerprint() != before
-    assert arrays(path=SAVES[kind](tmp_path, labels=LABELS[::-1])).fingerprint() != before
+    assert (
+        arrays(path=SAVES[kind](tmp_path, labels=LABELS[::-1])).fingerprint() != before
+    )
 
 
 WRONG = {
@@ -81,12 +89,27 @@ WRONG = {
         {"images": IMAGES[:0], "labels": LABELS[:0]},
         "the lengths of x and y must be .*at least 1",
     ),
-    "int64": ({"images": IMAGES.astype(int)}, "must be uint8, uint16 or float32 .*; got int64"),
+    "int64": (
+        {"images": IMAGES.astype(int)},
+        "must be uint8, uint16 or float32 .*; got int64",
+    ),
     "not finite": ({"images": np.full(IMAGES.shape, np.nan)}, "images must be finite"),
-    "rank 2": ({"images": IMAGES.reshape(12, -1)}, r"images must have shape \(n, height, width"),
-    "a fraction": ({"labels": LABELS / 2}, "labels must be whole numbers .* example 1 has 0.5"),
-    "a gap": ({"labels": LABELS + (LABELS > 1)}, "no example has label 2; .*class_names"),
-    "two labels": ({"labels": np.ones((12, 3))}, r"must be one-hot, but example 0 has 3 classes"),
+    "rank 2": (
+        {"images": IMAGES.reshape(12, -1)},
+        r"images must have shape \(n, height, width",
+    ),
+    "a fraction": (
+        {"labels": LABELS / 2},
+        "labels must be whole numbers .* example 1 has 0.5",
+    ),
+    "a gap": (
+        {"labels": LABELS + (LABELS > 1)},
+        "no example has label 2; .*class_names",
+    ),
+    "two labels": (
+        {"labels": np.ones((12, 3))},
+        r"must be one-hot, but example 0 has 3 classes",
+    ),
     "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be distinct"),
     "no images": (
         {"images": False},
@@ -113,10 +136,16 @@ def truncated(folder):
 
 
 DIRECTORIES = {
-    "a truncated file": (truncated, "images.npy is not a complete .npy file of a plain array"),
+    "a truncated file": (
+        truncated,
+        "images.npy is not a complete .npy file of a plain array",
+    ),
     "another size in the test": (
         lambda f: (save(f / "train"), save(f / "test", images=IMAGES[:, :, :4])),
-        r"image of test has shape \(4, 4, 3\) and dtype uint8, which differs from train",
+        (
+            r"image of test has shape \(4, 4, 3\) and dtype uint8, which differs from"
+            r" train"
+        ),
     ),
 }
 
@@ -140,6 +169,10 @@ def test_damaged_archives_are_rejected(tmp_path):
 def test_digits_are_those_of_scikit_learn():
     from sklearn.datasets import load_digits
 
-    images = np.stack([example["image"] for example in read(scikit_learn(dataset="digits"))])
+    images = np.stack(
+        [example["image"] for example in read(scikit_learn(dataset="digits"))]
+    )
     assert images.shape == (1797, 8, 8, 1) and images.dtype == np.uint8
-    np.testing.assert_array_equal(np.rint(images[..., 0] * (16 / 255)), load_digits().images)
+    np.testing.assert_array_equal(
+        np.rint(images[..., 0] * (16 / 255)), load_digits().images
+    )

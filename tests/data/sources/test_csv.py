@@ -32,9 +32,19 @@ ROWS = {n: "cat" if n % 2 else "dog" for n in range(1, 7)}
     ("head", "row", "name", "options"),
     [
         ("path,label", "images/{},{}", "labels.csv", {}),
-        ("id;breed;size", "{};{};3", "labels.csv", {}),  # names without suffixes, elsewhere
+        (
+            "id;breed;size",
+            "{};{};3",
+            "labels.csv",
+            {},
+        ),  # names without suffixes, elsewhere
         ("Class Name\tFile", "{1}\t{0}.png", "labels.tsv", {}),
-        ("where,Is,label", "images/{0}.png,{1},x", "a.csv", {"image": "Where", "label": "is"}),
+        (
+            "where,Is,label",
+            "images/{0}.png,{1},x",
+            "a.csv",
+            {"image": "Where", "label": "is"},
+        ),
         (" File Name , Label ", "images/{} , {} ", "labels.csv", {}),
     ],
 )
@@ -42,10 +52,14 @@ def test_files_and_labels_are_found(table, head, row, name, options):
     suffix = ".png" if row.startswith("images/{},") else ""
     lines = [row.format(f"{n}{suffix}", label) for n, label in ROWS.items()]
     source = table("\n".join([head, *lines]), name, **options)
-    assert source.info.class_names == ("cat", "dog") and source.info.splits == {"train": 6}
+    assert source.info.class_names == ("cat", "dog") and source.info.splits == {
+        "train": 6
+    }
     examples = list(source.examples("train").as_numpy_iterator())
     assert [int(e["label"]) for e in examples] == [0, 1] * 3
-    assert [source.location(int(e["id"])) for e in examples] == [f"images/{n}.png" for n in ROWS]
+    assert [source.location(int(e["id"])) for e in examples] == [
+        f"images/{n}.png" for n in ROWS
+    ]
     assert source.info.image_shape == (4, 4, 3) and not source.info.notes
 
 
@@ -58,11 +72,14 @@ def test_splits_are_those_of_the_table(table):
 
 
 def test_rows_without_a_file_or_a_label_are_left_out_with_a_note(table):
-    source = table("path,label\nimages/1.png,a\nimages/2.png,b\n/no/9.png,a\nimages/3.png,\n")
+    source = table(
+        "path,label\nimages/1.png,a\nimages/2.png,b\n/no/9.png,a\nimages/3.png,\n"
+    )
     assert source.info.splits == {"train": 2}
     (note,) = source.info.notes
     assert note.endswith(
-        "no label or no existing file in 2 of 4 rows, such as row 4 ('/no/9.png'); left out"
+        "no label or no existing file in 2 of 4 rows, such as row 4 ('/no/9.png');"
+        " left out"
     )
 
 
@@ -71,9 +88,18 @@ def test_rows_without_a_file_or_a_label_are_left_out_with_a_note(table):
     [
         ("", "has no rows"),
         ("path,label\n", "has no rows"),
-        ("path,count\nimages/1.png,3\n", "no column label or .* or target; it has path, count"),
-        ("path,label\nx/7.png,a\nx/8.png,b\n", "in 2 of 2 rows, .* no row is left for training"),
-        ("path,label\nimages/1.png,a\nimages/1.png,b\n", "row 3: .*1.png occurs twice, with diff"),
+        (
+            "path,count\nimages/1.png,3\n",
+            "no column label or .* or target; it has path, count",
+        ),
+        (
+            "path,label\nx/7.png,a\nx/8.png,b\n",
+            "in 2 of 2 rows, .* no row is left for training",
+        ),
+        (
+            "path,label\nimages/1.png,a\nimages/1.png,b\n",
+            "row 3: .*1.png occurs twice, with diff",
+        ),
         (
             "path,label\nimages/1.png,a\n./images/1.png,b\n",
             "row 3: ./images/1.png occurs twice, with",
@@ -87,7 +113,10 @@ def test_rows_without_a_file_or_a_label_are_left_out_with_a_note(table):
             "line 4: unexpected end",
         ),
         ('path,label\nimages/1.png,"5 inch\nimages/2.png,"b\n', "line 2: ',' expected"),
-        ("path,label\nimages/1.png," + "x" * 200_000, "line 2: field larger than field limit"),
+        (
+            "path,label\nimages/1.png," + "x" * 200_000,
+            "line 2: field larger than field limit",
+        ),
     ],
 )
 def test_a_table_that_cannot_be_used_is_named_in_one_line(table, text, message):
@@ -98,7 +127,9 @@ def test_a_table_that_cannot_be_used_is_named_in_one_line(table, text, message):
 
 @pytest.fixture
 def classes(tmp_path):
-    """Writes a table next to pictures/cat/1.png ... 3.png and pictures/dog/1.png ... 3.png."""
+    """Writes a table next to pictures/cat/1.png ... 3.png and pictures/dog/1.png ...
+    3.png.
+    """
     for name in ("cat", "dog"):
         (tmp_path / "pictures" / name).mkdir(parents=True)
         for number in range(1, 4):
@@ -126,7 +157,9 @@ CLASSES = [(name, number) for name in ("cat", "dog") for number in range(1, 4)]
         ("{}/{}", True),
     ],
 )
-def test_paths_of_another_machine_are_found_by_their_last_parts(classes, form, is_moved):
+def test_paths_of_another_machine_are_found_by_their_last_parts(
+    classes, form, is_moved
+):
     source = classes(*(f"{form.format(*row)},{row[0]}" for row in CLASSES))
     examples = list(source.examples("train").as_numpy_iterator())
     places = [source.location(int(e["id"])) for e in examples]

@@ -15,7 +15,9 @@ from pipeline.utils.errors import UsageError
 
 def write(path, shade=0, size=(6, 4), mode="RGB", **options):
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, (shade,) * 3 if mode == "RGB" else shade).save(path, **options)
+    Image.new(mode, size, (shade,) * 3 if mode == "RGB" else shade).save(
+        path, **options
+    )
 
 
 def task_of(source, **options):
@@ -24,14 +26,23 @@ def task_of(source, **options):
 
 @pytest.fixture
 def root(tmp_path):
-    """Classes `ant` and `bee wasp` in train, one of them in val, odd names, other files."""
+    """Classes `ant` and `bee wasp` in train, one of them in val, odd names, other
+    files.
+    """
     root = tmp_path / "insects"
-    for number, name in enumerate(["a b.jpg", "é.PNG", "c.GIF", "deep/er/d.bmp", "e.WebP"]):
+    for number, name in enumerate(
+        ["a b.jpg", "é.PNG", "c.GIF", "deep/er/d.bmp", "e.WebP"]
+    ):
         write(root / "train/ant" / name, 10 * number)
         write(root / "train/bee wasp" / name, 100 + 10 * number)
     write(root / "val/ant/x.png", 200)
     (root / "train/ant/.DS_Store").write_bytes(b"hidden")
-    for name in ("train/ant/.hidden", "__MACOSX", "train/__MACOSX", "train/ant/__MACOSX"):
+    for name in (
+        "train/ant/.hidden",
+        "__MACOSX",
+        "train/__MACOSX",
+        "train/ant/__MACOSX",
+    ):
         write(root / name / "hidden.png")
     (root / "train/ant/Thumbs.db").write_bytes(b"other")
     (root / "train/notes.txt").write_bytes(b"other")
@@ -39,7 +50,11 @@ def root(tmp_path):
 
 
 def test_files_are_examples_in_sorted_order(root):
-    for name, target in (("up", "../.."), ("bees", "../bee wasp"), ("circle", "../ant")):
+    for name, target in (
+        ("up", "../.."),
+        ("bees", "../bee wasp"),
+        ("circle", "../ant"),
+    ):
         (root / "train/ant" / name).symlink_to(target)
     source = folder(path=root)
     assert source.info.splits == {"train": 10, "validation": 1}
@@ -90,7 +105,9 @@ def test_groups_join_files(root):
         groups.setdefault(example["group"], set()).add(example["label"])
     assert list(groups.values()) == [{0, 1}] * 5
     source = folder(path=root, group=r"(ant|bee)")
-    with pytest.raises(UsageError, match="groups are in both train and validation, .* train/ant"):
+    with pytest.raises(
+        UsageError, match="groups are in both train and validation, .* train/ant"
+    ):
         loaded(source, task_of(source, image_size=(2, 2)))
 
 
@@ -99,11 +116,20 @@ REJECTED = {
         lambda r: (r / "train/moth").mkdir(),
         r"train/moth contains no image files; remove it, or add files named \*.bmp, ",
     ),
-    "a class unknown to train": (lambda r: (r / "val/ants").mkdir(), "val/ants.*mean 'ant'"),
-    "a third directory": (lambda r: (r / "extra").mkdir(), "the directories extra, train, val;"),
+    "a class unknown to train": (
+        lambda r: (r / "val/ants").mkdir(),
+        "val/ants.*mean 'ant'",
+    ),
+    "a third directory": (
+        lambda r: (r / "extra").mkdir(),
+        "the directories extra, train, val;",
+    ),
     "splits by other names": (
         lambda r: ((r / "train").rename(r / "Training"), (r / "val").rename(r / "dev")),
-        "has the directories Training, dev; splits must be named train, validation and test",
+        (
+            "has the directories Training, dev; splits must be named train, validation"
+            " and test"
+        ),
     ),
 }
 
@@ -138,8 +164,20 @@ def test_what_cannot_be_read_is_ignored_with_a_note(root):
 def test_folders_of_systems_and_tools_are_no_classes(tmp_path):
     for name in ("11", "2", "#9"):
         write(tmp_path / name / "1.png")
-    ignored = ("@eaDir", "@Recycle", "#recycle", "$RECYCLE.BIN", "lost+found", "__pycache__")
-    ignored += (".ipynb_checkpoints", ".Trash-1000", "__MACOSX", "System Volume Information")
+    ignored = (
+        "@eaDir",
+        "@Recycle",
+        "#recycle",
+        "$RECYCLE.BIN",
+        "lost+found",
+        "__pycache__",
+    )
+    ignored += (
+        ".ipynb_checkpoints",
+        ".Trash-1000",
+        "__MACOSX",
+        "System Volume Information",
+    )
     for name in ignored:
         write(tmp_path / name / "1.png")
         write(tmp_path / "2" / name / "deep" / "1.png")
@@ -158,7 +196,8 @@ def test_16_bit_images_are_decoded_alike_in_training_and_serving(tmp_path):
         Image.fromarray(levels).save(tmp_path / name)
     source = folder(path=tmp_path)
     assert (
-        source.info.image_bits == 12 and "16-bit PNGs: values up to 2,875" in source.info.notes[0]
+        source.info.image_bits == 12
+        and "16-bit PNGs: values up to 2,875" in source.info.notes[0]
     )
     task = task_of(source)
     content = (tmp_path / "a/1.png").read_bytes()

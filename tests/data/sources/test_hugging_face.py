@@ -28,12 +28,16 @@ def test_pixels_labels_and_names_are_those_of_the_dataset():
     assert source.info.class_names == tuple(NAMES)
     np.testing.assert_array_equal(source.columns("train")["label"], labels)
     np.testing.assert_array_equal(source.columns("validation")["label"], [1])
-    images = [example["image"] for example in source.examples("train").as_numpy_iterator()]
+    images = [
+        example["image"] for example in source.examples("train").as_numpy_iterator()
+    ]
     np.testing.assert_array_equal(images, PIXELS)
 
 
 def test_a_palette_is_decoded_to_colors():
-    picture = PIL.fromarray(np.repeat([[0, 200]], 8, axis=0).astype("uint8").repeat(4, axis=1))
+    picture = PIL.fromarray(
+        np.repeat([[0, 200]], 8, axis=0).astype("uint8").repeat(4, axis=1)
+    )
     source = from_object(dataset([picture.convert("P")] * 6, [0, 1, 2] * 2))
     (example,) = source.examples("train").take(1).as_numpy_iterator()
     np.testing.assert_array_equal(example["image"], np.asarray(picture.convert("RGB")))
@@ -41,7 +45,9 @@ def test_a_palette_is_decoded_to_colors():
 
 def test_a_run(workplace):
     data = dataset(list(map(PIL.fromarray, PIXELS)), [n % 3 for n in range(60)])
-    run = fit(model="linear", data=data, epochs=1, batch_size=8, export={"enabled": False})
+    run = fit(
+        model="linear", data=data, epochs=1, batch_size=8, export={"enabled": False}
+    )
     assert run.task.metadata["class_names"] == NAMES
 
 
@@ -54,9 +60,18 @@ def test_what_cannot_be_used_is_one_line():
             "label -1, which is none of its 3 .* with filter",
         ),
         (dataset(larger, [0, 1, 2]), "its examples have different shapes"),
-        (dataset(pictures, [0, 1, 2]).to_iterable_dataset(), "IterableDataset cannot be used"),
-        (datasets.DatasetDict(train=dataset(pictures, [0, 1, 2])), "DatasetDict cannot be used"),
-        (dataset(pictures, [0, 1, 2]).rename_column("image", "photo"), "one column must be named"),
+        (
+            dataset(pictures, [0, 1, 2]).to_iterable_dataset(),
+            "IterableDataset cannot be used",
+        ),
+        (
+            datasets.DatasetDict(train=dataset(pictures, [0, 1, 2])),
+            "DatasetDict cannot be used",
+        ),
+        (
+            dataset(pictures, [0, 1, 2]).rename_column("image", "photo"),
+            "one column must be named",
+        ),
     ):
         with pytest.raises(UsageError, match=message) as caught:
             from_object(data)

@@ -1,4 +1,6 @@
-"""TFRecord files: records by number, missing or damaged files, and the manifest of shards."""
+"""TFRecord files: records by number, missing or damaged files, and the manifest of
+shards.
+"""
 
 import json
 
@@ -13,14 +15,18 @@ from pipeline.utils.errors import UsageError
 
 COUNTS = (11, 12, 13)
 TEXTS = [
-    b"%d %d " % (shard, i) + bytes(range(i)) for shard in range(3) for i in range(COUNTS[shard])
+    b"%d %d " % (shard, i) + bytes(range(i))
+    for shard in range(3)
+    for i in range(COUNTS[shard])
 ]
 
 
 @pytest.fixture
 def files(tmp_path):
     paths = [tmp_path / f"train.tfrecord-{i:05}-of-00003" for i in range(3)]
-    for path, texts in zip(paths, np.split(np.array(TEXTS, object), (11, 23)), strict=True):
+    for path, texts in zip(
+        paths, np.split(np.array(TEXTS, object), (11, 23)), strict=True
+    ):
         with tf.io.TFRecordWriter(str(path)) as writer:
             for text in texts:
                 writer.write(text)
@@ -31,7 +37,9 @@ def test_records_are_read_by_number_and_in_sequence(files):
     records = _record_files.index(files)
     order = np.random.default_rng(0).permutation(len(records))
     assert sorted(order) == list(range(36))
-    read = tf.data.Dataset.from_tensor_slices(order).map(records.read, num_parallel_calls=2)
+    read = tf.data.Dataset.from_tensor_slices(order).map(
+        records.read, num_parallel_calls=2
+    )
     assert [r.numpy() for r in read] == [TEXTS[i] for i in order]
     for numbers in (range(36), [*range(20, 30), *range(5, 14)], [7, 3, 3], []):
         found = list(records.sequence(np.array(numbers, np.int64)).as_numpy_iterator())
@@ -44,7 +52,9 @@ def test_a_damaged_record_is_named_and_the_others_are_read(files):
     records.require_sound(np.arange(36))
     flip(files[1], int(records.offsets[11 + 4]) + 12)
     records.require_sound(np.arange(15))
-    with pytest.raises(UsageError, match=r"tfrecord-00001-of-00003: record 4 is damaged"):
+    with pytest.raises(
+        UsageError, match=r"tfrecord-00001-of-00003: record 4 is damaged"
+    ):
         records.require_sound(np.arange(36))
     with pytest.raises(tf.errors.DataLossError):
         records.read(tf.constant(15, tf.int64))
@@ -52,10 +62,16 @@ def test_a_damaged_record_is_named_and_the_others_are_read(files):
 
 
 DAMAGED = {
-    "the last byte": (lambda raw, last: raw[:-1], "record 10 .* copy or write it again"),
+    "the last byte": (
+        lambda raw, last: raw[:-1],
+        "record 10 .* copy or write it again",
+    ),
     "bytes after the end": (lambda raw, last: raw + b"\0\0\0", "record 11 is damaged"),
     "HTML": (lambda raw, last: b"<html>" * 9, "not a TFRecord file"),
-    "gzip": (lambda raw, last: b"\x1f\x8b" + bytes(99), "compressed or not a TFRecord file"),
+    "gzip": (
+        lambda raw, last: b"\x1f\x8b" + bytes(99),
+        "compressed or not a TFRecord file",
+    ),
 }
 
 
@@ -69,7 +85,9 @@ def test_a_damaged_file_is_named(files, case):
 
 
 def test_a_missing_shard_is_named(files):
-    with pytest.raises(UsageError, match=r"the shard train\.tfrecord-00001-of-00003 is missing"):
+    with pytest.raises(
+        UsageError, match=r"the shard train\.tfrecord-00001-of-00003 is missing"
+    ):
         _record_files.records([files[0], files[2]])
 
 
@@ -84,8 +102,12 @@ def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, 
         _record_files.records(files)
     files[1].write_bytes(raw)
     flip(files[2], 14)
-    with pytest.raises(UsageError, match="00002-of-00003 is missing or does not match the sha256"):
+    with pytest.raises(
+        UsageError, match="00002-of-00003 is missing or does not match the sha256"
+    ):
         _record_files.records(files)
-    (tmp_path / "shards.json").write_text('{"x.tfrecord": {"examples": 1, "sha256": ""}}')
+    (tmp_path / "shards.json").write_text(
+        '{"x.tfrecord": {"examples": 1, "sha256": ""}}'
+    )
     with pytest.raises(UsageError, match="x.tfrecord is missing or"):
         _record_files.records(files)

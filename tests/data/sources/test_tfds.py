@@ -25,7 +25,9 @@ def read(source, split="train"):
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """Two sets on disk: `shapes` with images, labels and texts, and `bare` without labels."""
+    """Two sets on disk: `shapes` with images, labels and texts, and `bare` without
+    labels.
+    """
     path = tmp_path_factory.mktemp("tfds")
     generator = np.random.default_rng(3)
 
@@ -47,10 +49,17 @@ def data_dir(tmp_path_factory):
             split_datasets=splits,
         )
 
-    image, label = tfds.features.Image(shape=(6, 5, 3)), tfds.features.ClassLabel(names=[*"nesw"])
+    image, label = (
+        tfds.features.Image(shape=(6, 5, 3)),
+        tfds.features.ClassLabel(names=[*"nesw"]),
+    )
     features = {"image": image, "label": label, "patient": tfds.features.Text()}
     store("shapes", features, train=images(40, 0), test=images(12, 1))
-    store("bare", {"image": image}, train=images(4, 0).map(lambda x: {"image": x["image"]}))
+    store(
+        "bare",
+        {"image": image},
+        train=images(4, 0).map(lambda x: {"image": x["image"]}),
+    )
     return path
 
 
@@ -72,21 +81,31 @@ def test_a_prepared_set_is_read_in_one_order(data_dir):
     train, test = read(source), read(source, "test")
     np.testing.assert_array_equal(train["id"], np.arange(40))
     stored = np.random.default_rng(3).integers(0, 256, (40, 6, 5, 3), np.uint8)
-    for image, label in zip(train["image"], train["label"], strict=True):  # TFDS shuffles once
+    for image, label in zip(
+        train["image"], train["label"], strict=True
+    ):  # TFDS shuffles once
         assert np.flatnonzero((stored == image).all(axis=(1, 2, 3))) % 4 == label
     assert not set(train["id"]) & set(test["id"])
 
 
 def test_parts_of_a_split_keep_their_ids(data_dir):
     whole = read(shapes(data_dir))
-    splits = {"train": "train[:20]", "validation": "train[20:30]", "test": "train[75%:]"}
+    splits = {
+        "train": "train[:20]",
+        "validation": "train[20:30]",
+        "test": "train[75%:]",
+    }
     source = shapes(data_dir, splits=splits)
     assert source.info.splits == {"train": 20, "validation": 10, "test": 10}
     for split, first in {"train": 0, "validation": 20, "test": 30}.items():
         part = read(source, split)
         for name, column in part.items():
-            np.testing.assert_array_equal(column, whole[name][first : first + len(column)])
-        positions = tf.data.Dataset.range(source.info.splits[split]).map(source.reader(split))
+            np.testing.assert_array_equal(
+                column, whole[name][first : first + len(column)]
+            )
+        positions = tf.data.Dataset.range(source.info.splits[split]).map(
+            source.reader(split)
+        )
         assert [e["id"] for e in positions.as_numpy_iterator()] == part["id"].tolist()
     assert source.location(27) == "record 27 of shapes's train"
     assert source.fingerprint() != shapes(data_dir).fingerprint()
@@ -98,7 +117,9 @@ def test_a_missing_set_is_reported_without_the_network(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", no_network)
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
-    with pytest.raises(UsageError, match="mnist is not prepared in .* tfds build mnist"):
+    with pytest.raises(
+        UsageError, match="mnist is not prepared in .* tfds build mnist"
+    ):
         open_tfds(dataset="mnist", path=tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -109,7 +130,10 @@ def test_a_missing_set_is_reported_without_the_network(tmp_path, monkeypatch):
         ({"splits": {"train": "trian"}}, "TFDS rejects 'trian': Unknown split 'trian'"),
         ({"group": "patent"}, "unknown feature 'patent'; did you mean 'patient'"),
         ({"group": "image"}, "'image' must be a single integer or string"),
-        ({"dataset": "zzzzzzzzzzzz"}, "TFDS rejects 'zzzzzzzzzzzz': .*; the names are at"),
+        (
+            {"dataset": "zzzzzzzzzzzz"},
+            "TFDS rejects 'zzzzzzzzzzzz': .*; the names are at",
+        ),
         ({"dataset": ""}, "--source.dataset"),
         ({"dataset": "bare"}, "bare is not for image classification"),
     ],
@@ -126,7 +150,9 @@ DAMAGED = {
     ),
     "missing": (lambda p, raw, at: p.unlink(), "cannot be read: No such file"),
     "a changed byte": (
-        lambda p, raw, at: p.write_bytes(raw[: at[5] + 20] + b"\xff" + raw[at[5] + 21 :]),
+        lambda p, raw, at: p.write_bytes(
+            raw[: at[5] + 20] + b"\xff" + raw[at[5] + 21 :]
+        ),
         "record 5 is damaged",
     ),
 }

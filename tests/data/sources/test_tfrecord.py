@@ -1,4 +1,6 @@
-"""The tfrecord source: layouts detected or given, splits by name, damage named by its record."""
+"""The tfrecord source: layouts detected or given, splits by name, damage named by its
+record.
+"""
 
 import io
 
@@ -39,7 +41,12 @@ def write(path, records):
 def rows(count, first=0, **more):
     """Labels 0, 1, 2, 0, ...; the shade of an image is its number."""
     return [
-        {"image": png(first + at), "label": at % 3, "patient": b"p%d" % (at // 2), **more}
+        {
+            "image": png(first + at),
+            "label": at % 3,
+            "patient": b"p%d" % (at // 2),
+            **more,
+        }
         for at in range(count)
     ]
 
@@ -60,20 +67,29 @@ def root(tmp_path):
 def test_records_are_examples_in_the_order_of_their_files(root):
     source = tfrecord(path=root)
     assert source.info.splits == {"train": 15, "validation": 4, "test": 3}
-    assert source.info.class_names == ("0", "1", "2") and source.info.image_shape == (4, 6, 1)
+    assert source.info.class_names == ("0", "1", "2") and source.info.image_shape == (
+        4,
+        6,
+        1,
+    )
     examples = read(source)
     shades = [Image.open(io.BytesIO(e["image"])).getpixel((0, 0)) for e in examples]
     assert shades == [10 * shard + at for shard in range(3) for at in range(5)]
     assert [e["label"] for e in examples] == [0, 1, 2, 0, 1] * 3
     assert source.location(int(examples[7]["id"])) == "record 2 of train-00001-of-00003"
-    assert source.location(int(read(source, "test")[1]["id"])) == "record 1 of test/x.TFRecords"
+    assert (
+        source.location(int(read(source, "test")[1]["id"]))
+        == "record 1 of test/x.TFRecords"
+    )
     ids = [e["id"] for split in source.info.splits for e in read(source, split)]
     assert len(set(ids)) == 22 and min(ids) >= 0
 
 
 def test_a_group_is_a_feature(root):
     source = tfrecord(path=root, group="patient")
-    found = tf.data.Dataset.range(4).map(source.reader("validation")).as_numpy_iterator()
+    found = (
+        tf.data.Dataset.range(4).map(source.reader("validation")).as_numpy_iterator()
+    )
     assert list(found) == read(source, "validation")
     columns = source.columns("train")
     assert columns["group"].tolist() == [e["group"] for e in read(source)]
@@ -94,27 +110,41 @@ def test_labels_are_numbers_or_texts_with_names_or_without(root):
     assert named.columns("train")["label"].tolist() == [2, 2, 1, 1, 0] * 3
     assert named.fingerprint() != texts.fingerprint()
     write(root / "test/x.TFRecords", [*rows(2), {**rows(1)[0], "patient": b"q0"}])
-    with pytest.raises(UsageError, match=r"split 'test' cannot be read: unknown class.*q0"):
+    with pytest.raises(
+        UsageError, match=r"split 'test' cannot be read: unknown class.*q0"
+    ):
         tfrecord(path=root, label="patient").columns("test")
 
 
 def test_a_layout_is_detected_or_given(tmp_path):
     picture = png(9, kind="JPEG")
-    known = {"image/encoded": picture, "image/class/label": 0, "image/class/text": b"cat"}
+    known = {
+        "image/encoded": picture,
+        "image/class/label": 0,
+        "image/class/text": b"cat",
+    }
     source = tfrecord(
         path=write(tmp_path / "a.tfrecord", [known, {**known, "image/class/label": 1}])
     )
-    assert [e["label"] for e in read(source)] == [0, 1] and read(source)[0]["image"] == picture
+    assert [e["label"] for e in read(source)] == [0, 1] and read(source)[0][
+        "image"
+    ] == picture
     assert source.info.splits == {"train": 2} and source.info.image_shape == (4, 6, 1)
     odd = {"bild": picture, "art": 0}
     path = write(tmp_path / "b.tfrecord", [odd, {**odd, "art": 1}])
     assert len(read(tfrecord(path=path, image="bild", label="art"))) == 2
-    with pytest.raises(UsageError, match="unknown feature for the image; .* from art, bild"):
+    with pytest.raises(
+        UsageError, match="unknown feature for the image; .* from art, bild"
+    ):
         tfrecord(path=path)
 
 
 def spoil(root, at, **values):
-    row = {key: value for key, value in {**rows(1)[0], **values}.items() if value is not None}
+    row = {
+        key: value
+        for key, value in {**rows(1)[0], **values}.items()
+        if value is not None
+    }
     write(root / "train-00001-of-00003", [*rows(at), row, *rows(2)])
 
 
@@ -140,7 +170,10 @@ REJECTED = {
         lambda r: write(r / "more.tfrecord", rows(1)),
         "more.tfrecord: the name of each file must contain train, validation or test",
     ),
-    "a text for a label": (lambda r: spoil(r, 4, label=b"x"), "record 4: .*; got 1 of bytes"),
+    "a text for a label": (
+        lambda r: spoil(r, 4, label=b"x"),
+        "record 4: .*; got 1 of bytes",
+    ),
     "repeated names": (
         lambda r: (r / "labels.txt").write_text("a\nb\na\n"),
         "the lines of .*labels.txt must be distinct, non-empty strings",
@@ -171,7 +204,10 @@ def test_wrong_files_are_rejected(root, case):
         ({"label": "lable"}, "record 0 has no feature 'lable'.*mean 'label'"),
         ({"group": "patent"}, r"'patent' \(--source.group\); did you mean 'patient'"),
         ({"image": "label"}, r"'label' \(--source.image\) must be one value of bytes"),
-        ({"class_names": ("a", "a")}, "--source.class-names must be distinct, non-empty strings"),
+        (
+            {"class_names": ("a", "a")},
+            "--source.class-names must be distinct, non-empty strings",
+        ),
     ],
 )
 def test_wrong_options_are_rejected(root, options, message):
@@ -185,12 +221,17 @@ def test_whole_floats_are_labels(tmp_path):
     assert source.columns("train")["label"].tolist() == [0, 1, 0, 1]
     assert source.info.class_names == ("0", "1") and read(source)[1]["label"] == 1
     records[3]["label"] = 1.5
-    with pytest.raises(UsageError, match=r"record 3: .* must be a whole number, .* got 1.5"):
+    with pytest.raises(
+        UsageError, match=r"record 3: .* must be a whole number, .* got 1.5"
+    ):
         tfrecord(path=write(tmp_path / "b.tfrecord", records))
 
 
 def test_strings_of_numbers_are_classes_in_the_order_of_their_values(tmp_path):
-    records = [{"image": png(at), "label": b"%d" % number} for at, number in enumerate((10, 9, 2))]
+    records = [
+        {"image": png(at), "label": b"%d" % number}
+        for at, number in enumerate((10, 9, 2))
+    ]
     source = tfrecord(path=write(tmp_path / "a.tfrecord", records))
     assert source.info.class_names == ("2", "9", "10")
     assert source.columns("train")["label"].tolist() == [2, 1, 0]

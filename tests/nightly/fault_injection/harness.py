@@ -1,4 +1,6 @@
-"""Runs commands in forked processes, injects faults into them and records what happened."""
+"""Runs commands in forked processes, injects faults into them and records what
+happened.
+"""
 
 import json
 import os
@@ -20,8 +22,9 @@ TIMEOUT = 300.0
 class Fault(NamedTuple):
     """What happens to a run from inside, and when; see `recorder.py`.
 
-    The action is the name of a signal, or `limit`: no file may grow beyond `bytes` until this save
-    ends. The event is `start`, `call`, or a file operation of a `save` or an `export`.
+    The action is the name of a signal, or `limit`: no file may grow beyond `bytes`
+    until this save ends. The event is `start`, `call`, or a file operation of a `save`
+    or an `export`.
     """
 
     action: str
@@ -40,7 +43,9 @@ class Event(NamedTuple):
 
 
 class Result(NamedTuple):
-    """How a run ended: its exit code as in a shell, stdout and stderr, events, and times."""
+    """How a run ended: its exit code as in a shell, stdout and stderr, events, and
+    times.
+    """
 
     code: int
     output: str
@@ -53,10 +58,15 @@ class Result(NamedTuple):
         return [event.seconds for event in self.events if event.name == name]
 
 
-def run(module: str, words: list[str], folder: Path, fault: Fault | None = None) -> Result:
+def run(
+    module: str, words: list[str], folder: Path, fault: Fault | None = None
+) -> Result:
     """Runs the `main(arguments)` of a module in a folder to its end."""
     start = time.monotonic()
-    with tempfile.NamedTemporaryFile("r") as events, tempfile.TemporaryFile("w+") as output:
+    with (
+        tempfile.NamedTemporaryFile("r") as events,
+        tempfile.TemporaryFile("w+") as output,
+    ):
         order = json.dumps([events.name, fault])
         with fork_server.Process(
             *("-m", "tests.nightly.fault_injection.recorder", order, module, *words),

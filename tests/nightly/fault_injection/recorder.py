@@ -1,8 +1,8 @@
 """Records the events of a run from inside it, and injects a fault at one of them.
 
-`python -m tests.nightly.fault_injection.recorder ORDER MODULE ARGUMENTS`: ORDER is JSON from
-`harness.run`. Nothing in the package knows of this: Python's audit hooks report file operations
-(`sys.addaudithook`), Keras's callback list reports calls.
+`python -m tests.nightly.fault_injection.recorder ORDER MODULE ARGUMENTS`: ORDER is JSON
+from `harness.run`. Nothing in the package knows of this: Python's audit hooks report
+file operations (`sys.addaudithook`), Keras's callback list reports calls.
 """
 
 import importlib
@@ -19,7 +19,14 @@ from typing import Any
 from pipeline.utils.errors import run_command
 from tests.nightly.fault_injection.harness import Fault
 
-_CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree")
+_CHANGES = (
+    "os.mkdir",
+    "os.rename",
+    "os.remove",
+    "os.rmdir",
+    "os.truncate",
+    "shutil.rmtree",
+)
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
@@ -95,7 +102,13 @@ class Recorder:
 def _place(path: str) -> str:
     """Which part of a run a file belongs to; "" for other files."""
     parts = os.path.relpath(path).split(os.sep)
-    return "save" if "checkpoints" in parts else "export" if "saved_models" in parts else ""
+    return (
+        "save"
+        if "checkpoints" in parts
+        else "export"
+        if "saved_models" in parts
+        else ""
+    )
 
 
 def _main() -> None:

@@ -1,4 +1,6 @@
-"""The tested run, and how what it left on the disk is compared with an uninterrupted run."""
+"""The tested run, and how what it left on the disk is compared with an uninterrupted
+run.
+"""
 
 import functools
 import hashlib
@@ -27,7 +29,14 @@ _WORDS = f"""digits --model.name tests.nightly.fault_injection.reference.subject
     --train.clip-norm 1 --train.checkpoint-steps {CALL} --train.patience 2
     --runtime.precision mixed_float16 --data.augment --log.no-progress --run-directory run"""
 # Times differ between equal runs, and exports may.
-_IGNORED = ("seconds", "examples_per_second", "elapsed", "config_digest", "export", "verification")
+_IGNORED = (
+    "seconds",
+    "examples_per_second",
+    "elapsed",
+    "config_digest",
+    "export",
+    "verification",
+)
 
 
 class Reference(NamedTuple):
@@ -40,7 +49,9 @@ class Reference(NamedTuple):
 
 
 class Workspace:
-    """Directories for trials inside one that the caller removes, and the runs that they share."""
+    """Directories for trials inside one that the caller removes, and the runs that they
+    share.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -71,7 +82,9 @@ class Workspace:
         return folder
 
     def _killed(self, engine: str, calls: int) -> Path:
-        """A run that was killed after that many calls of the compiled step; trained once."""
+        """A run that was killed after that many calls of the compiled step; trained
+        once.
+        """
         folder = self.fresh()
         require_code(run(folder, engine, fault=Fault("SIGKILL", "call", calls)), 137)
         return folder
@@ -80,8 +93,11 @@ class Workspace:
         """Repeats the command; the run must equal the uninterrupted one bit for bit."""
         result = run(folder, engine, export)
         require_code(result, 0)
-        assert differences(self.reference(engine).evidence, evidence(folder / "run")) == []
-        # A kill between a number and its directory leaves a gap, one right after it two versions.
+        assert (
+            differences(self.reference(engine).evidence, evidence(folder / "run")) == []
+        )
+        # A kill between a number and its directory leaves a gap, one right after it two
+        # versions.
         models = folder / "saved_models"
         assert not export or files.versions(models / "digits"), "nothing was exported"
         hidden = {path.name for path in models.rglob(".*")}
@@ -90,7 +106,11 @@ class Workspace:
 
 
 def run(
-    folder: Path, engine: str, export: bool = False, fault: Fault | None = None, *more: str
+    folder: Path,
+    engine: str,
+    export: bool = False,
+    fault: Fault | None = None,
+    *more: str,
 ) -> Result:
     """Runs the tested command."""
     words = [*_WORDS.split(), "--train.engine", engine, *more]
@@ -112,7 +132,9 @@ def newest(folder: Path) -> int:
 
 def require_code(result: Result, *codes: int) -> None:
     """Asserts that the run ended with one of these codes and without a stack trace."""
-    assert result.code in codes and "Traceback" not in result.output, result.output[-2000:]
+    assert result.code in codes and "Traceback" not in result.output, result.output[
+        -2000:
+    ]
 
 
 def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
@@ -123,8 +145,8 @@ def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
 def subject(x: keras.KerasTensor) -> keras.KerasTensor:
     """The tested network: small, with every kind of state that a network can have.
 
-    The moving averages of BatchNormalization and the seeds of dropout are state without gradients,
-    which a checkpoint of the trainable weights alone would lose.
+    The moving averages of BatchNormalization and the seeds of dropout are state without
+    gradients, which a checkpoint of the trainable weights alone would lose.
     """
     x = _layers.convolution(x, 8, 3, padding="same")
     x = keras.layers.BatchNormalization(momentum=0.9)(x)
@@ -162,5 +184,7 @@ def _digest(value: Any) -> str:
 
 def _timeless(values: Any) -> Any:
     if isinstance(values, dict):
-        return {name: _timeless(v) for name, v in values.items() if name not in _IGNORED}
+        return {
+            name: _timeless(v) for name, v in values.items() if name not in _IGNORED
+        }
     return values

@@ -1,4 +1,6 @@
-"""Runs that are killed, stopped or damaged, and repeated, end as an uninterrupted one."""
+"""Runs that are killed, stopped or damaged, and repeated, end as an
+uninterrupted one.
+"""
 
 import random
 import re
@@ -61,7 +63,9 @@ def term(space, chance, engine):
 
 
 def flip(space, chance, engine):
-    """A damaged checkpoint is named, and the one before it used; or all of them are damaged."""
+    """A damaged checkpoint is named, and the one before it used; or all of them are
+    damaged.
+    """
     folder = space.stopped(engine, chance.choice((7, 9)))
     checkpoints = sorted((folder / "run/checkpoints").glob("step-*"))
     damaged = checkpoints if chance.random() < 0.2 else checkpoints[-1:]
@@ -86,14 +90,18 @@ def disk(space, chance, engine):
     """The disk is full until a save ends: the run continues, with one warning."""
     expected, folder = space.reference(engine), space.fresh()
     count = chance.randint(1, len(expected.result.times("save")))
-    fault = Fault("limit", "save", count, bytes=chance.choice((0, chance.randint(1, 60_000))))
+    fault = Fault(
+        "limit", "save", count, bytes=chance.choice((0, chance.randint(1, 60_000)))
+    )
     result = reference.run(folder, engine, fault=fault)
     calls = [len(run.times("call")) for run in (result, expected.result)]
     # Before the first step there is nothing to lose: the run does not begin.
     require_code(result, 0 if calls[0] else 2)
     assert calls[0] in (0, calls[1])
     assert len(re.findall("^warning", result.output, re.MULTILINE)) <= 1
-    again = reference.run(folder, engine)  # repeats the steps after a last save that failed
+    again = reference.run(
+        folder, engine
+    )  # repeats the steps after a last save that failed
     require_code(again, 0)
     found = reference.evidence(folder / "run")
     # An earlier checkpoint is kept instead of one that could not be written.
@@ -131,6 +139,8 @@ def test_evidence_tells_runs_apart(space):
     for kind in ("model", "optimizer", "update"):
         assert any(name.startswith(kind) for name in one["variables"])
     folder = space.fresh()
-    require_code(reference.run(folder, ENGINES[0], False, None, "--runtime.seed", "1"), 0)
+    require_code(
+        reference.run(folder, ENGINES[0], False, None, "--runtime.seed", "1"), 0
+    )
     different = reference.differences(one, reference.evidence(folder / "run"))
     assert {"variables", "state", "log", "scalars", "result"} <= set(different)

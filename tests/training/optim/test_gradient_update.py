@@ -1,4 +1,6 @@
-"""The update rule on one device, where stock Keras is right: every option against Keras's own."""
+"""The update rule on one device, where stock Keras is right: every option against
+Keras's own.
+"""
 
 import keras
 import numpy as np
@@ -35,7 +37,9 @@ def stock(start):
     """The weights after Keras's own `fit`, which begins with the same weights."""
     model, images, labels = start
 
-    def fit(optimizer, loss=CROSS_ENTROPY, size=BATCH, change=lambda copy: None, **options):
+    def fit(
+        optimizer, loss=CROSS_ENTROPY, size=BATCH, change=lambda copy: None, **options
+    ):
         copy = keras.models.clone_model(keras.Model(model.inputs, model.outputs))
         copy.set_weights(model.get_weights())
         change(copy)
@@ -83,11 +87,26 @@ WEIGHTED = {"class_weight": {0: 3.0, 1: 1.0, 2: 0.5}}
     [
         ({"clip_variable_norm": 0.02}, lambda: sgd(clipnorm=0.02), {}),
         ({"clip_value": 0.005}, lambda: sgd(clipvalue=0.005), {}),
-        ({"accumulate": 2, "clip_norm": 0.05}, lambda: sgd(**ACCUMULATED), {"size": BATCH // 2}),
-        ({"l2": 0.05, "label_smoothing": 0.2}, sgd, {"change": regularize, "loss": SMOOTHED}),
-        ({"weight_decay": 0.1, "class_weight": {"a": 3.0, "c": 0.5}}, decayed, WEIGHTED),
         (
-            {"loss": "categorical_focal_crossentropy", "class_weight": {"a": 3.0, "c": 0.5}},
+            {"accumulate": 2, "clip_norm": 0.05},
+            lambda: sgd(**ACCUMULATED),
+            {"size": BATCH // 2},
+        ),
+        (
+            {"l2": 0.05, "label_smoothing": 0.2},
+            sgd,
+            {"change": regularize, "loss": SMOOTHED},
+        ),
+        (
+            {"weight_decay": 0.1, "class_weight": {"a": 3.0, "c": 0.5}},
+            decayed,
+            WEIGHTED,
+        ),
+        (
+            {
+                "loss": "categorical_focal_crossentropy",
+                "class_weight": {"a": 3.0, "c": 0.5},
+            },
             sgd,
             {"loss": FOCAL, **WEIGHTED},
         ),
@@ -120,14 +139,21 @@ def test_the_layers_of_a_nested_model_are_unfrozen_in_their_order():
     inner = keras.Sequential([keras.Input((4,)), *dense[:2]])
     outer = keras.Model(inner.inputs, dense[2](inner.outputs[0]))
     for nested in (inner, outer):
-        network = keras.Sequential([keras.Input((4,)), nested, keras.layers.Dense(1, name="d")])
-        names = [layer.name for layer in dict.fromkeys(_leaves([network])) if layer.variables]
+        network = keras.Sequential(
+            [keras.Input((4,)), nested, keras.layers.Dense(1, name="d")]
+        )
+        names = [
+            layer.name for layer in dict.fromkeys(_leaves([network])) if layer.variables
+        ]
         assert names == [*"abcd"[: len(nested.weights) // 2], "d"]
 
 
 def test_adaptive_clipping_follows_the_paper():
     generator = np.random.default_rng(3)
-    weights = [generator.normal(size=s).astype(np.float32) for s in ((3, 3, 2, 4), (5, 4), (4,))]
+    weights = [
+        generator.normal(size=s).astype(np.float32)
+        for s in ((3, 3, 2, 4), (5, 4), (4,))
+    ]
     weights[2][0] = 0.0
     gradients = [generator.normal(size=w.shape).astype(np.float32) for w in weights]
     clipped = gradient_update.adaptively(gradients, 0.1, weights)
@@ -176,13 +202,21 @@ def nothing(rate):
         ({"optimizer": "foreign.accumulating"}, "use --train.accumulate"),
         ({"optimizer": "foreign.averaging"}, "use --train.ema"),
         ({"optimizer": "foreign.scaling"}, "loss scaling is built in"),
-        ({"optimizer": "foreign.nothing"}, "nothing must return a Keras optimizer; got None"),
-        ({"freeze": ("dens_",)}, "--train.freeze: unknown layer 'dens_'; did you mean 'dense"),
+        (
+            {"optimizer": "foreign.nothing"},
+            "nothing must return a Keras optimizer; got None",
+        ),
+        (
+            {"freeze": ("dens_",)},
+            "--train.freeze: unknown layer 'dens_'; did you mean 'dense",
+        ),
         ({"freeze": ("conv", "dense", "logits")}, "nothing is left to train"),
         ({"class_weight": {"d": 2.0}}, "--train.class-weight: unknown class 'd'"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_in_one_line(tmp_path, monkeypatch, options, message):
+def test_what_cannot_be_trained_is_refused_in_one_line(
+    tmp_path, monkeypatch, options, message
+):
     (tmp_path / "foreign.py").write_text(OPTIMIZERS)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=message) as caught:
@@ -200,8 +234,12 @@ def test_float16_learns_and_counts_its_skipped_steps_in_the_log():
     model, batches = prepared("mixed_float16")
     model.step.update.scale.assign(2.0**31)
     model.steps_per_execution = 8
-    registry.load("engines", "model_fit")(model, batches, None, [AverageWeights(), Keep()])
+    registry.load("engines", "model_fit")(
+        model, batches, None, [AverageWeights(), Keep()]
+    )
     assert 0 < logs["skipped_steps"] <= STEPS
     assert logs["loss_scale"] == 2.0 ** (31 - logs["skipped_steps"])
     assert logs["skipped_steps"] + int(model.optimizer.iterations) == STEPS
-    assert model.step.update.tally.pop_bad_steps() is None, "the loss scale explains them"
+    assert model.step.update.tally.pop_bad_steps() is None, (
+        "the loss scale explains them"
+    )

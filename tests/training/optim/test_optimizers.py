@@ -24,17 +24,23 @@ KINDS = {  # in the order of a network: whether Muon orthogonalises it
 
 
 def trained(name, options, shapes, names=()):
-    """The values of variables of these shapes after five steps with random gradients."""
+    """The values of variables of these shapes after five steps with random
+    gradients.
+    """
     optimizer = registry.load("optimizers", name)(
         registry.load("schedules", "linear")(0.05, 5), **options
     )
     variables = [
-        keras.Variable(random(shape, number), name=[*names, *map(str, range(9))][number])
+        keras.Variable(
+            random(shape, number), name=[*names, *map(str, range(9))][number]
+        )
         for number, shape in enumerate(shapes)
     ]
     optimizer.build(variables)
     for step in range(len(RATES)):
-        gradients = [random(shape, 100 * step + 7 + n) for n, shape in enumerate(shapes)]
+        gradients = [
+            random(shape, 100 * step + 7 + n) for n, shape in enumerate(shapes)
+        ]
         optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
     return [variable.numpy() for variable in variables]
 
@@ -42,7 +48,10 @@ def trained(name, options, shapes, names=()):
 def by_hand(rule, shape, number=0, **options):
     """The same in float64, where `rule` yields the change of each step."""
     value = random(shape, number).astype(np.float64)
-    gradients = (random(shape, 100 * s + 7 + number).astype(np.float64) for s in range(len(RATES)))
+    gradients = (
+        random(shape, 100 * s + 7 + number).astype(np.float64)
+        for s in range(len(RATES))
+    )
     change = rule(**options)
     next(change)
     for rate, gradient in zip(RATES, gradients, strict=True):
@@ -67,7 +76,11 @@ def adam(beta_1=0.9, beta_2=0.999, epsilon=1e-7, decay=0.0, factor=1.0):
         square = beta_2 * square + (1 - beta_2) * gradient**2
         # Keras adds epsilon before the correction of the second moment ("epsilon hat").
         scale = np.sqrt(1 - beta_2**count) / (1 - beta_1**count)
-        change = -rate * factor * (decay * value + scale * mean / (np.sqrt(square) + epsilon))
+        change = (
+            -rate
+            * factor
+            * (decay * value + scale * mean / (np.sqrt(square) + epsilon))
+        )
 
 
 def lion(beta_1=0.9, beta_2=0.99):
@@ -121,18 +134,28 @@ def test_five_steps_are_those_of_the_paper(name, options, rule, more):
 def test_muon_uses_singular_values_or_adam_for_each_kind_of_variable(options):
     shapes = [shape for shape, _ in KINDS.values()]
     found = trained("muon", options, shapes, KINDS)
-    others = {"beta_2": 0.95, "epsilon": 1e-8, "factor": options.get("adam_factor", 1.0)}
+    others = {
+        "beta_2": 0.95,
+        "epsilon": 1e-8,
+        "factor": options.get("adam_factor", 1.0),
+    }
     options = {name: value for name, value in options.items() if name != "adam_factor"}
     for number, (shape, orthogonal) in enumerate(KINDS.values()):
         rule, given = (muon, options) if orthogonal else (adam, others)
         wanted = by_hand(rule, shape, number, **given)
-        np.testing.assert_allclose(found[number], wanted, atol=5e-5, err_msg=list(KINDS)[number])
+        np.testing.assert_allclose(
+            found[number], wanted, atol=5e-5, err_msg=list(KINDS)[number]
+        )
 
 
 def test_keras_own_muon_does_not_orthogonalise_convolutions():
-    """The reason for this one: Keras's has a second moment, as Adam has, for such a kernel."""
+    """The reason for this one: Keras's has a second moment, as Adam has, for such a
+    kernel.
+    """
     optimizer = keras.optimizers.Muon()
-    optimizer.build([keras.Variable(np.zeros((3, 3, 4, 6))), keras.Variable(np.zeros((20, 10)))])
+    optimizer.build(
+        [keras.Variable(np.zeros((3, 3, 4, 6))), keras.Variable(np.zeros((20, 10)))]
+    )
     moments = [v for v in optimizer.variables if v.name.endswith("velocity")]
     assert [tuple(v.shape) for v in moments] == [(3, 3, 4, 6)]
 

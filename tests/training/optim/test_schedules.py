@@ -30,7 +30,9 @@ def reference(name, highest, steps, warmup=0.0, final=0.0, at=(0.5, 0.75), facto
             "cosine": final + (1 - final) * np.cos(np.pi / 2 * (1 - left)) ** 2,
             "linear": final + (1 - final) * left,
         }[name]
-        listed.append(highest * shape * (min(1, (step + 1) / first) if first >= 1 else 1))
+        listed.append(
+            highest * shape * (min(1, (step + 1) / first) if first >= 1 else 1)
+        )
     return np.asarray(listed)
 
 

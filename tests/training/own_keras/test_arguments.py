@@ -1,4 +1,6 @@
-"""What users' losses and metrics get, against stock Keras on the user's own labels and answers."""
+"""What users' losses and metrics get, against stock Keras on the user's own labels and
+answers.
+"""
 
 import functools
 
@@ -82,13 +84,19 @@ def right_of_one_hot(y_true, y_pred):
 
 
 @pytest.mark.parametrize("classes", [2, 3, 6, 7, 8, 10])
-@pytest.mark.parametrize("function", [right_of_one_hot, keras.metrics.categorical_accuracy, right])
-def test_functions_get_the_labels_they_need_for_any_number_of_classes(function, classes):
+@pytest.mark.parametrize(
+    "function", [right_of_one_hot, keras.metrics.categorical_accuracy, right]
+)
+def test_functions_get_the_labels_they_need_for_any_number_of_classes(
+    function, classes
+):
     labels = GENERATOR.integers(0, classes, COUNT)
     outputs = GENERATOR.normal(size=(COUNT, classes)).astype(np.float32)
     own = own_metric.from_object(function, metadata(classes))
     own.update_state(np.eye(classes, dtype=np.float32)[labels], outputs)
-    assert float(own.result()) == pytest.approx((labels == outputs.argmax(axis=1)).mean())
+    assert float(own.result()) == pytest.approx(
+        (labels == outputs.argmax(axis=1)).mean()
+    )
 
 
 def brier(y_true, y_pred):
@@ -106,7 +114,10 @@ VALUES = {
     "sparse class": (metrics.SparseCategoricalAccuracy(), ACCURACY),
     "subclass": (WholeNumbers(), ACCURACY),
     "from_logits": (metrics.CategoricalCrossentropy(from_logits=True), CROSSENTROPY),
-    "sparse from_logits": (metrics.SparseCategoricalCrossentropy(from_logits=True), CROSSENTROPY),
+    "sparse from_logits": (
+        metrics.SparseCategoricalCrossentropy(from_logits=True),
+        CROSSENTROPY,
+    ),
     "of probabilities": (metrics.SparseCategoricalCrossentropy(), CROSSENTROPY),
     "a loss": (keras.losses.CategoricalCrossentropy(from_logits=True), CROSSENTROPY),
     "a sparse loss": (keras.losses.SparseCategoricalCrossentropy(), CROSSENTROPY),
@@ -116,11 +127,16 @@ VALUES = {
     "a sparse function of Keras": (metrics.sparse_categorical_accuracy, ACCURACY),
     "a wrapped function": (metrics.MeanMetricWrapper(right_of_one_hot, "r"), ACCURACY),
     "a partial function": (
-        functools.partial(keras.losses.sparse_categorical_crossentropy, from_logits=True),
+        functools.partial(
+            keras.losses.sparse_categorical_crossentropy, from_logits=True
+        ),
         CROSSENTROPY,
     ),
     "several numbers per example": (brier, BRIER),
-    "a user's class": (OneHotRecall(), (one_hot(3) * probabilities(3)).sum(axis=1) @ WEIGHT),
+    "a user's class": (
+        OneHotRecall(),
+        (one_hot(3) * probabilities(3)).sum(axis=1) @ WEIGHT,
+    ),
 }
 
 
@@ -149,7 +165,9 @@ def test_a_metric_of_several_classes_is_that_of_keras_with_one_hot_labels(kind):
 @pytest.mark.parametrize("ends_in", ["sigmoid", "logit"])
 @pytest.mark.parametrize("kind", [*STOCK, metrics.Recall])
 def test_a_metric_of_one_output_is_that_of_keras(kind, ends_in):
-    """Keras gets labels (n,) and one probability; not both classes, of which Precision differs."""
+    """Keras gets labels (n,) and one probability; not both classes, of which Precision
+    differs.
+    """
     y = LABELS[2][:, None].astype(np.float32)
     stock = value_of(kind(), y, special.expit(second()))
     assert ours(kind(), 2, ends_in) == pytest.approx(stock, rel=1e-5)
@@ -162,7 +180,9 @@ def test_metrics_that_compare_classes_see_both_of_one_output():
         f1 = ours(metrics.F1Score(average="macro"), 2, ends_in)
         assert f1 == pytest.approx(float(expected.result()), rel=1e-5)
         top = ours(metrics.CategoricalAccuracy(), 2, ends_in)
-        assert top == pytest.approx(np.average((second()[:, 0] > 0) == LABELS[2], weights=WEIGHT))
+        assert top == pytest.approx(
+            np.average((second()[:, 0] > 0) == LABELS[2], weights=WEIGHT)
+        )
 
 
 def total(y_true, y_pred):
@@ -186,7 +206,10 @@ class NeedsMasks(keras.metrics.Metric):
 @pytest.mark.parametrize(
     ("metric", "message"),
     [
-        (total, "total must return one value per example.*one value for the whole batch"),
+        (
+            total,
+            "total must return one value per example.*one value for the whole batch",
+        ),
         (wide, r"wide must return one value per example.*shape \(3,\)"),
         (metrics.Accuracy(), "use metrics=.*accuracy"),
         (NeedsMasks(), "needs_masks does not suit the task: .*masks"),
@@ -217,8 +240,14 @@ def built(options, classes=3, ends_in="none"):
         (["mse", "bce"], ["mse", "bce"]),
         ([metrics.SparseCategoricalAccuracy(name="accuracy")], []),
         ([metrics.TopKCategoricalAccuracy(2, name="accuracy")], ["accuracy_1"]),
-        ([metrics.AUC(), metrics.AUC(curve="PR"), metrics.AUC()], ["auc", "auc_1", "auc_2"]),
-        ([metrics.Hinge(name="loss"), metrics.Hinge(name="val_loss")], ["loss_1", "val_loss_2"]),
+        (
+            [metrics.AUC(), metrics.AUC(curve="PR"), metrics.AUC()],
+            ["auc", "auc_1", "auc_2"],
+        ),
+        (
+            [metrics.Hinge(name="loss"), metrics.Hinge(name="val_loss")],
+            ["loss_1", "val_loss_2"],
+        ),
         ([metrics.Hinge(name="learning_rate")], ["learning_rate_1"]),
     ],
 )
@@ -259,13 +288,21 @@ EXACT = -special.log_softmax(LOGITS[3], axis=1)[np.arange(COUNT), LABELS[3]]
 LOSSES = {
     "one-hot class": (losses.CategoricalCrossentropy(), "softmax", EXACT),
     "sparse class": (losses.SparseCategoricalCrossentropy, "none", EXACT),
-    "from_logits": (losses.SparseCategoricalCrossentropy(from_logits=True), "linear", EXACT),
+    "from_logits": (
+        losses.SparseCategoricalCrossentropy(from_logits=True),
+        "linear",
+        EXACT,
+    ),
     "a user's class": (OneHotLoss(), "softmax", EXACT),
     "a user's class of whole numbers": (WholeNumbersLoss(), "softmax", EXACT),
     "function of whole numbers": (gathered, "softmax", EXACT),
     "function of floats": (of_floats, "softmax", EXACT),
     "function of Keras": (losses.categorical_crossentropy, "linear", EXACT),
-    "sparse function of Keras": (losses.sparse_categorical_crossentropy, "linear", EXACT),
+    "sparse function of Keras": (
+        losses.sparse_categorical_crossentropy,
+        "linear",
+        EXACT,
+    ),
     "several numbers per example": (
         brier,
         "softmax",
@@ -288,7 +325,9 @@ LOSSES = {
 def test_a_loss_has_the_value_of_its_formula(case):
     loss, ends_in, expected = LOSSES[case]
     call = own_loss.from_object(loss, metadata(3, ends_in))
-    np.testing.assert_allclose(call(one_hot(3), LOGITS[3]), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        call(one_hot(3), LOGITS[3]), expected, rtol=1e-4, atol=1e-6
+    )
 
 
 def by_hand(y_true, y_pred):
@@ -307,20 +346,30 @@ def by_hand(y_true, y_pred):
 def test_a_loss_of_one_output_is_the_binary_crossentropy(loss, ends_in):
     call = own_loss.from_object(loss, metadata(2, ends_in))
     expected = np.logaddexp(0, second()[:, 0]) - LABELS[2] * second()[:, 0]
-    np.testing.assert_allclose(call(one_hot(2), LOGITS[2]), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        call(one_hot(2), LOGITS[2]), expected, rtol=1e-4, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
     ("loss", "ends_in", "message"),
     [
         (total, "none", "total must return one value per example"),
-        (losses.CategoricalCrossentropy(), "linear", "returns logits; set from_logits=True"),
+        (
+            losses.CategoricalCrossentropy(),
+            "linear",
+            "returns logits; set from_logits=True",
+        ),
         (
             functools.partial(losses.binary_crossentropy, from_logits=True),
             "softmax",
             r"returns probabilities \(softmax\)",
         ),
-        (lambda y_true, y_pred: y_true.shapes, "none", "must return one value per example"),
+        (
+            lambda y_true, y_pred: y_true.shapes,
+            "none",
+            "must return one value per example",
+        ),
         (3, "none", "a loss must be a name"),
     ],
 )

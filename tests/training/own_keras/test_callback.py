@@ -1,4 +1,6 @@
-"""What a user's callback sees of the model and of the optimizer, and what it can change."""
+"""What a user's callback sees of the model and of the optimizer, and what it can
+change.
+"""
 
 import keras
 import numpy as np
@@ -75,7 +77,9 @@ def test_released_callbacks_change_the_rate_of_a_schedule_that_starts_at_zero():
     for engine in ENGINES:
         warm_up = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 * epoch)
         # Never better by 9: it halves the rate after the second epoch.
-        plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.5, patience=1, min_delta=9)
+        plateau = keras.callbacks.ReduceLROnPlateau(
+            "loss", 0.5, patience=1, min_delta=9
+        )
         last = Rates(lambda epoch, optimizer: optimizer.lr.value.assign(0.02 * epoch))
         options = {"schedule": "linear", "schedule_options": {"warmup": 0.5}}
         built = trained(warm_up, plateau, last, engine=engine, **options)
@@ -130,7 +134,9 @@ class Looks(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.names = [layer.name for layer in self.model.layers]
         self.kernel = self.model.get_layer("first_conv").kernel
-        features = keras.Model(self.model.inputs, self.model.get_layer("first_conv").output)
+        features = keras.Model(
+            self.model.inputs, self.model.get_layer("first_conv").output
+        )
         self.features = features.predict(X, verbose=0)
         self.evaluated = self.model.evaluate(X, np.zeros(32), verbose=0)
 
@@ -142,20 +148,35 @@ class Looks(keras.callbacks.Callback):
 def test_files_of_checkpoints_are_opened_by_keras_alone(workplace, head):
     """A model of the user's own layers, with the optimizer and its state."""
     names = ("last.h5", "last.keras", "own.weights.h5")
-    savers = [keras.callbacks.ModelCheckpoint(name, save_freq="epoch") for name in names[:2]]
+    savers = [
+        keras.callbacks.ModelCheckpoint(name, save_freq="epoch") for name in names[:2]
+    ]
     savers.append(keras.callbacks.ModelCheckpoint(names[2], save_weights_only=True))
     seen, is_binary = Looks(), head == "sigmoid"
     task, split = RAW, random_split(32)
     if is_binary:
         task = type(TASK)({**RAW.metadata, "class_names": ["a", "b"]})
         columns = {**split.take(np.arange(32)), "label": np.arange(32) % 2}
-        split = Split(Memory({name: tf.constant(c) for name, c in columns.items()}), split.rows)
+        split = Split(
+            Memory({name: tf.constant(c) for name, c in columns.items()}), split.rows
+        )
     own = network(head, 1 if is_binary else CLASSES)
     built = trained(
-        seen, *savers, model=own, task=task, split=split, optimizer="adam", optimizer_options={}
+        seen,
+        *savers,
+        model=own,
+        task=task,
+        split=split,
+        optimizer="adam",
+        optimizer_options={},
     )
     assert seen.names[1:4] == [layer.name for layer in own.layers]
-    assert seen.kernel is built.trainable_variables[0] and seen.features.shape == (32, 6, 6, 4)
+    assert seen.kernel is built.trainable_variables[0] and seen.features.shape == (
+        32,
+        6,
+        6,
+        4,
+    )
     if head:
         assert len(seen.names) == 5 and len(set(seen.names)) == 5
     for name in names[:2]:
@@ -180,11 +201,23 @@ class Asks(keras.callbacks.Callback):
 
 QUESTIONS = {
     "layer": (lambda model: model.get_layer("first_con"), "did you mean 'first_conv'"),
-    "attribute": (lambda model: model.encoder, r"uses self.model.encoder, which the \w+ of a run"),
-    "optimizer": (lambda model: model.optimizer.loss_scale, "uses self.model.optimizer.loss_scale"),
+    "attribute": (
+        lambda model: model.encoder,
+        r"uses self.model.encoder, which the \w+ of a run",
+    ),
+    "optimizer": (
+        lambda model: model.optimizer.loss_scale,
+        "uses self.model.optimizer.loss_scale",
+    ),
     "fit": (lambda model: model.fit(X, X), "must not train the model"),
-    "compile": (lambda model: model.compile("sgd"), "pass optimizer, loss and metrics to fit"),
-    "momentum": (lambda model: setattr(model.optimizer, "momentum", 0), "cannot set momentum"),
+    "compile": (
+        lambda model: model.compile("sgd"),
+        "pass optimizer, loss and metrics to fit",
+    ),
+    "momentum": (
+        lambda model: setattr(model.optimizer, "momentum", 0),
+        "cannot set momentum",
+    ),
 }
 
 
@@ -195,7 +228,9 @@ def models():
     models = []
     for own in (network(), Subclassed()):
         settings = settings_of(model={"name": own})
-        models.append(build(RAW, settings, machine(), batching.training(split, settings.train, 0)))
+        models.append(
+            build(RAW, settings, machine(), batching.training(split, settings.train, 0))
+        )
     return models
 
 
@@ -235,7 +270,9 @@ def test_layers_inside_a_subclassed_model_are_found(models):
     ("metric", "mode"),
     [("val_f1_score", "max"), ("mean_squared_error", "min"), ("val_accuracy", "max")],
 )
-def test_a_monitored_metric_is_better_in_its_own_direction(models, monkeypatch, metric, mode):
+def test_a_monitored_metric_is_better_in_its_own_direction(
+    models, monkeypatch, metric, mode
+):
     """Keras infers that from the metrics that the model was compiled with."""
     own = [keras.metrics.F1Score(), keras.metrics.MeanSquaredError()]
     monkeypatch.setattr(models[0].step, "metrics", [*models[0].step.metrics, *own])

@@ -80,12 +80,16 @@ class Tempered(layers.Layer):
     """A layer of a user that computes a softmax under no name of Keras."""
 
     def call(self, inputs):
-        return keras.ops.exp(inputs - keras.ops.logsumexp(inputs, axis=-1, keepdims=True))
+        return keras.ops.exp(
+            inputs - keras.ops.logsumexp(inputs, axis=-1, keepdims=True)
+        )
 
 
 SOFTMAX = {
     "function of another package": lambda: functional(dense(activation=tf.nn.softmax)),
-    "function of its own": lambda: functional(dense(activation=lambda x: keras.ops.softmax(x))),
+    "function of its own": lambda: functional(
+        dense(activation=lambda x: keras.ops.softmax(x))
+    ),
     "operation": lambda: functional(dense(), keras.ops.softmax),
     "function": lambda: functional(dense(), keras.activations.softmax),
     "layer": lambda: functional(dense(), layers.Softmax()),
@@ -93,17 +97,25 @@ SOFTMAX = {
     "Lambda": lambda: functional(dense(), layers.Lambda(tf.nn.softmax)),
     "layer of its own": lambda: functional(dense(), Tempered()),
     "temperature": lambda: functional(dense(), lambda x: keras.ops.softmax(x / 2)),
-    "then dropout": lambda: functional(dense(activation="softmax"), layers.Dropout(0.5)),
-    "then a reshape": lambda: functional(dense(activation="softmax"), layers.Reshape((3,))),
+    "then dropout": lambda: functional(
+        dense(activation="softmax"), layers.Dropout(0.5)
+    ),
+    "then a reshape": lambda: functional(
+        dense(activation="softmax"), layers.Reshape((3,))
+    ),
     "convolution": lambda: functional(
-        layers.Reshape((1, 1, 8)), layers.Conv2D(3, 1), layers.Softmax(), layers.Flatten()
+        layers.Reshape((1, 1, 8)),
+        layers.Conv2D(3, 1),
+        layers.Softmax(),
+        layers.Flatten(),
     ),
     "temperature in the activation": lambda: functional(
         dense(activation=lambda x: keras.ops.softmax(x / 3))
     ),
     "then weights": lambda: functional(dense(activation="softmax"), Scaled()),
     "then a clip": lambda: functional(
-        dense(activation="softmax"), layers.Lambda(lambda p: keras.ops.clip(p, 1e-7, 1.0))
+        dense(activation="softmax"),
+        layers.Lambda(lambda p: keras.ops.clip(p, 1e-7, 1.0)),
     ),
     "nested": lambda: keras.Sequential(
         [keras.Input(SHAPE), functional(dense(activation="softmax"))]
@@ -113,9 +125,13 @@ SOFTMAX = {
     ),
     "average": lambda: average("softmax", 3),
     "used twice": lambda: twice(dense(activation="softmax")),
-    "smoothed": lambda: functional(dense(activation="softmax"), lambda x: 0.9 * x + 0.1 / 3),
+    "smoothed": lambda: functional(
+        dense(activation="softmax"), lambda x: 0.9 * x + 0.1 / 3
+    ),
     "subclassed": lambda: Subclassed(3, tf.nn.softmax),
-    "dictionary": lambda: functional(dense(activation="softmax"), lambda x: {"answer": x}),
+    "dictionary": lambda: functional(
+        dense(activation="softmax"), lambda x: {"answer": x}
+    ),
 }
 SIGMOID = {
     "layer": lambda: functional(dense(1, "sigmoid")),
@@ -193,7 +209,9 @@ def test_a_head_of_another_width_is_refused(classes, make, message):
 def test_several_sigmoids_are_no_single_label():
     problem = task(3)
     own = network.copied(functional(dense(3, "sigmoid")), SHAPE)
-    with pytest.raises(UsageError, match="a sigmoid of 3 values, but each example has one of 3"):
+    with pytest.raises(
+        UsageError, match="a sigmoid of 3 values, but each example has one of 3"
+    ):
         network.outputs(own, problem.inputs(), problem)
 
 
@@ -230,7 +248,9 @@ def test_a_copy_that_answers_differently_is_refused():
     for factor, same in ((1.0, True), (3.0, False)):
         own = functional(Forgetful(factor), dense(activation="softmax"))
         inputs = problem.inputs()
-        outputs, ends_in, _ = network.outputs(network.copied(own, SHAPE), inputs, problem)
+        outputs, ends_in, _ = network.outputs(
+            network.copied(own, SHAPE), inputs, problem
+        )
         trained = keras.Model(inputs, outputs)
         if same:
             network.require_equal_answers(own, trained, ends_in)

@@ -32,7 +32,9 @@ class Subclassed(keras.Model):
 def own(policy):
     """Layers inside of layers, a Lambda, an int64 layer, and a head in float32."""
     with environment.policy(policy):
-        inner = keras.Sequential([keras.Input((4,)), keras.layers.Dense(4)], name="inner")
+        inner = keras.Sequential(
+            [keras.Input((4,)), keras.layers.Dense(4)], name="inner"
+        )
         return keras.Sequential(
             [
                 keras.Input((4, 4)),
@@ -54,7 +56,9 @@ def policies(model):
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "float32", "mixed_float16"])
 def test_all_layers_compute_in_the_precision_of_the_run(policy):
-    """Except for those in float32; the answers are those of the network with that policy."""
+    """Except for those in float32; the answers are those of the network with that
+    policy.
+    """
     model, expected = own("mixed_float16"), own(policy)
     expected.set_weights(model.get_weights())
     with environment.policy(policy):
@@ -70,10 +74,14 @@ def test_a_layer_in_another_precision_is_refused():
     layers = [keras.Input((4,)), keras.layers.Dense(3, dtype="float16", name="half")]
     model = keras.Sequential([*layers, keras.layers.Dense(3, dtype="mixed_bfloat16")])
     with environment.policy("mixed_bfloat16"):
-        with pytest.raises(UsageError, match="layer 'half' .* float16, but the precision is mixed"):
+        with pytest.raises(
+            UsageError, match="layer 'half' .* float16, but the precision is mixed"
+        ):
             network.copied(model, (4,))
         subclassed = Subclassed()
         assert network.copied(subclassed, (4,)) is subclassed
         # An object, which cannot be built again in float32 for the export.
-        with pytest.raises(UsageError, match="mixed_bfloat16, but the precision is float32"):
+        with pytest.raises(
+            UsageError, match="mixed_bfloat16, but the precision is float32"
+        ):
             network.from_object(subclassed, (4,), 3)

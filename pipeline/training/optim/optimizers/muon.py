@@ -1,4 +1,6 @@
-"""Muon: orthogonalized momentum, so that all directions of a step have the same length."""
+"""Muon: orthogonalized momentum, so that all directions of a step have the
+same length.
+"""
 
 import math
 from typing import Annotated, Any
@@ -6,9 +8,11 @@ from typing import Annotated, Any
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
-# Adam's constants for variables other than hidden matrices, as in the reference implementation.
+# Adam's constants for variables other than hidden matrices, as in the reference
+# implementation.
 _BETA_1, _BETA_2, _EPSILON = 0.9, 0.95, 1e-8
-# One step is a x + b x^3 + c x^5 on each singular value: steep at 0, about 1 after five of them.
+# One step is a x + b x^3 + c x^5 on each singular value: steep at 0, about 1 after five
+# of them.
 _COEFFICIENTS, _ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 
 
@@ -19,25 +23,30 @@ def muon(
     nesterov: bool = True,
     adam_factor: Annotated[float, (0, 10)] = 1.0,
 ) -> keras.optimizers.Optimizer:
-    """Orthogonal steps for hidden matrices and convolutions, Adam for the rest; Adam's rates.
+    """Orthogonal steps for hidden matrices and convolutions, Adam for the rest; Adam's
+    rates.
 
-    Jordan et al. 2024, with the step size of Liu et al. 2025, so that rates and weight decays for
-    AdamW can be used.
+    Jordan et al. 2024, with the step size of Liu et al. 2025, so that rates and weight
+    decays for AdamW can be used.
 
     Args:
         momentum: Weight of the old direction in the new one.
         nesterov: Whether to use Nesterov momentum.
-        adam_factor: Learning rate of Adam for the rest, as a factor of that of the orthogonal
-            steps. Small convolutional networks learn fastest with 0.02 and a factor of 0.1.
+        adam_factor: Learning rate of Adam for the rest, as a factor of that of the
+            orthogonal steps. Small convolutional networks learn fastest with 0.02 and a
+            factor of 0.1.
     """
-    return Muon(learning_rate, momentum=momentum, nesterov=nesterov, adam_factor=adam_factor)
+    return Muon(
+        learning_rate, momentum=momentum, nesterov=nesterov, adam_factor=adam_factor
+    )
 
 
 def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
     """A matrix (rows, columns) with its singular values moved near 1; float32.
 
-    Uses five Newton-Schulz steps, only matrix products, instead of a singular value decomposition.
-    Values above 0.002 of the Frobenius norm end up between 0.68 and 1.21; zeros stay zeros.
+    Uses five Newton-Schulz steps, only matrix products, instead of a singular value
+    decomposition. Values above 0.002 of the Frobenius norm end up between 0.68 and
+    1.21; zeros stay zeros.
     """
     a, b, c = _COEFFICIENTS
     x = keras.ops.cast(matrix, "float32")
@@ -55,21 +64,23 @@ class Muon(keras.optimizers.Optimizer):
     """Orthogonalized momentum for each hidden matrix; Adam for all other variables.
 
     Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024,
-    https://kellerjordan.github.io/posts/muon/. `keras.optimizers.Muon` orthogonalizes only
-    variables with two axes and uses Adam for the kernels of convolutions, which are nearly all
-    weights of a convolutional network. Here a kernel (height, width, in, out) is the matrix
-    (height * width * in, out).
+    https://kellerjordan.github.io/posts/muon/. `keras.optimizers.Muon` orthogonalizes
+    only variables with two axes and uses Adam for the kernels of convolutions, which
+    are nearly all weights of a convolutional network. Here a kernel (height, width, in,
+    out) is the matrix (height * width * in, out).
 
-    As the reference recommends, Adam updates biases, normalization, embeddings, and the first and
-    last matrix in the order given to `build`: the input layer and the head (only the last of
-    several). It also updates kernels with a single column (depthwise convolutions) and variables
-    with three axes (in attention, where the shape does not show which axes belong together).
+    As the reference recommends, Adam updates biases, normalization, embeddings, and the
+    first and last matrix in the order given to `build`: the input layer and the head
+    (only the last of several). It also updates kernels with a single column (depthwise
+    convolutions) and variables with three axes (in attention, where the shape does not
+    show which axes belong together).
 
-    A step is scaled by 0.2 * sqrt(longer side), as in Liu et al., "Muon is scalable for LLM
-    training", 2025, section 2.2: it then has the root mean square of an Adam step, so that one
-    learning rate and one weight decay work for both kinds of variables.
+    A step is scaled by 0.2 * sqrt(longer side), as in Liu et al., "Muon is scalable for
+    LLM training", 2025, section 2.2: it then has the root mean square of an Adam step,
+    so that one learning rate and one weight decay work for both kinds of variables.
 
-    The arguments are those of `muon`, and those of every Keras optimizer, such as `weight_decay`.
+    The arguments are those of `muon`, and those of every Keras optimizer, such as
+    `weight_decay`.
     """
 
     def __init__(
@@ -84,22 +95,35 @@ class Muon(keras.optimizers.Optimizer):
         self.momentum, self.nesterov, self.adam_factor = momentum, nesterov, adam_factor
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Creates the state: a momentum for each variable, and a second moment for Adam."""
+        """Creates the state: a momentum for each variable, and a second moment for
+        Adam.
+        """
         if self.built:
             return
         super().build(variables)
         # They map inputs to outputs, and have several directions to orthogonalize.
         shapes = enumerate(v.shape for v in variables)
-        matrices = [n for n, s in shapes if len(s) in (2, 4) and min(math.prod(s[:-1]), s[-1]) > 1]
+        matrices = [
+            n
+            for n, s in shapes
+            if len(s) in (2, 4) and min(math.prod(s[:-1]), s[-1]) > 1
+        ]
         hidden = {n for n in matrices[1:-1] if "embedding" not in variables[n].path}
         self._momentums = self.add_optimizer_variables(variables, "momentum")
         self._velocities = [
-            None if number in hidden else self.add_variable_from_reference(variable, "velocity")
+            (
+                None
+                if number in hidden
+                else self.add_variable_from_reference(variable, "velocity")
+            )
             for number, variable in enumerate(variables)
         ]
 
     def update_step(
-        self, gradient: keras.KerasTensor, variable: Any, learning_rate: keras.KerasTensor
+        self,
+        gradient: keras.KerasTensor,
+        variable: Any,
+        learning_rate: keras.KerasTensor,
     ) -> None:
         """Updates one variable and its state; called by Keras on each replica."""
         index = self._get_variable_index(variable)
@@ -125,10 +149,15 @@ class Muon(keras.optimizers.Optimizer):
         return keras.ops.cast(keras.ops.reshape(update, gradient.shape), gradient.dtype)
 
     def _adam_step(
-        self, gradient: keras.KerasTensor, momentum: keras.Variable, velocity: keras.Variable
+        self,
+        gradient: keras.KerasTensor,
+        momentum: keras.Variable,
+        velocity: keras.Variable,
     ) -> keras.KerasTensor:
         self.assign_add(momentum, (gradient - momentum) * (1 - _BETA_1))
-        self.assign_add(velocity, (keras.ops.square(gradient) - velocity) * (1 - _BETA_2))
+        self.assign_add(
+            velocity, (keras.ops.square(gradient) - velocity) * (1 - _BETA_2)
+        )
         count = keras.ops.cast(self.iterations + 1, gradient.dtype)
         mean = momentum / (1 - keras.ops.power(_BETA_1, count))
         square = velocity / (1 - keras.ops.power(_BETA_2, count))
@@ -136,5 +165,8 @@ class Muon(keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments for `from_config`, without the state."""
-        own = {name: getattr(self, name) for name in ("momentum", "nesterov", "adam_factor")}
+        own = {
+            name: getattr(self, name)
+            for name in ("momentum", "nesterov", "adam_factor")
+        }
         return {**super().get_config(), **own}

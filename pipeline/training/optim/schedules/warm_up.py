@@ -1,4 +1,6 @@
-"""Learning rate schedules with a linear warm-up: constant, cosine, linear and step decay."""
+"""Learning rate schedules with a linear warm-up: constant, cosine, linear and step
+decay.
+"""
 
 from typing import Annotated, Any
 
@@ -13,8 +15,8 @@ class WarmUp(LearningRateSchedule):
     Args:
         learning_rate: The peak rate.
         steps: Optimizer steps of the whole run.
-        warmup: Fraction of the steps over which the rate rises linearly; the last of them has the
-            peak rate (Goyal et al. 2017, section 2.2).
+        warmup: Fraction of the steps over which the rate rises linearly; the last of
+            them has the peak rate (Goyal et al. 2017, section 2.2).
         options: Options of a subclass, for `get_config`.
     """
 
@@ -32,10 +34,16 @@ class WarmUp(LearningRateSchedule):
         rising = self.warmup * self.steps
         step = keras.ops.cast(step, "float32")
         rate = self.decay(keras.ops.cast(self.learning_rate, "float32"), step)
-        return rate * keras.ops.minimum(1.0, (step + 1.0) / rising) if rising >= 1 else rate
+        return (
+            rate * keras.ops.minimum(1.0, (step + 1.0) / rising)
+            if rising >= 1
+            else rate
+        )
 
     def get_config(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("learning_rate", "steps", "warmup")}
+        own = {
+            name: getattr(self, name) for name in ("learning_rate", "steps", "warmup")
+        }
         return {**own, **self.options}
 
 
@@ -45,7 +53,8 @@ def constant(
     """The same rate at every step, after a linear warm-up.
 
     Args:
-        warmup: Fraction of the steps over which the rate first rises linearly to its peak.
+        warmup: Fraction of the steps over which the rate first rises linearly to its
+            peak.
     """
     return WarmUp(learning_rate, steps, warmup=warmup)
 
@@ -63,7 +72,8 @@ def cosine(
 
     Args:
         final: Rate at the end, as a fraction of the peak rate.
-        warmup: Fraction of the steps over which the rate first rises linearly to its peak.
+        warmup: Fraction of the steps over which the rate first rises linearly to its
+            peak.
     """
     return _Annealed(learning_rate, steps, warmup=warmup, final=final, shape="cosine")
 
@@ -77,11 +87,13 @@ def linear(
 ) -> LearningRateSchedule:
     """Linear decay from the rate to `final` times the rate, after a linear warm-up.
 
-    With `warmup=0.25`, it is a one-cycle schedule (Smith, Topin, "Super-convergence", 2018).
+    With `warmup=0.25`, it is a one-cycle schedule (Smith, Topin, "Super-convergence",
+    2018).
 
     Args:
         final: Rate at the end, as a fraction of the peak rate.
-        warmup: Fraction of the steps over which the rate first rises linearly to its peak.
+        warmup: Fraction of the steps over which the rate first rises linearly to its
+            peak.
     """
     return _Annealed(learning_rate, steps, warmup=warmup, final=final, shape="linear")
 
@@ -105,15 +117,18 @@ def step(
     factor: Annotated[float, (0, 1)] = 0.1,
     warmup: Annotated[float, (0, 1)] = 0.0,
 ) -> LearningRateSchedule:
-    """The rate is multiplied by `factor` at fractions `at` of the run: `at=0.5,0.75` or `at=0.5,`.
+    """The rate is multiplied by `factor` at fractions `at` of the run: `at=0.5,0.75` or
+    `at=0.5,`.
 
-    He et al., "Deep residual learning", CVPR 2016, section 4.2, for CIFAR-10. The fractions are of
-    the whole run including the warm-up, so a milestone does not move when the warm-up changes.
+    He et al., "Deep residual learning", CVPR 2016, section 4.2, for CIFAR-10. The
+    fractions are of the whole run including the warm-up, so a milestone does not move
+    when the warm-up changes.
 
     Args:
         at: Fractions of the run at which the rate drops.
         factor: What the rate is multiplied by at each of them.
-        warmup: Fraction of the steps over which the rate first rises linearly to its peak.
+        warmup: Fraction of the steps over which the rate first rises linearly to its
+            peak.
     """
     return _Step(learning_rate, steps, warmup=warmup, at=list(at), factor=factor)
 
@@ -122,6 +137,8 @@ def step(
 class _Step(WarmUp):
     def decay(self, rate: Any, step: Any) -> Any:
         for share in self.options["at"]:
-            factor = keras.ops.where(step >= share * self.steps, self.options["factor"], 1.0)
+            factor = keras.ops.where(
+                step >= share * self.steps, self.options["factor"], 1.0
+            )
             rate = rate * factor
         return rate
