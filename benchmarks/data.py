@@ -49,7 +49,7 @@ def feed(count: int = 1500, rounds: int = 5) -> None:
         measured = {kind: [] for kind in kinds}
         for _ in range(rounds):
             for kind, batches in kinds.items():
-                measured[kind].append(pace(batches.dataset, BATCH))
+                measured[kind].append(pace(batches.dataset(0), BATCH))
     for kind in ("disk", "memory"):
         pairs = zip(measured[kind], measured["none"], strict=True)
         report(f"{kind} / decoding", [a / b for a, b in pairs], {})

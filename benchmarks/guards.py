@@ -42,7 +42,7 @@ def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
     model, batches = prepared(settings, machine, shape)
     calls, tickets = (
         distributed.Calls(model, "train", batches),
-        iter(distributed.tickets(batches)),
+        iter(distributed.dataset(batches)),
     )
     calls.begin(batches.epochs - 1)
     gradients = [
@@ -79,7 +79,7 @@ def prepared(
         "image": tf.constant(generator.integers(0, 256, (count, *shape), np.uint8)),
         "label": tf.constant(generator.integers(0, 10, count)),
     }
-    split = splits.Split(example_store.Memory(columns), np.arange(count))
+    split = splits.Split(example_store.MemoryStore(columns), np.arange(count))
     batches = batching.training(split, settings.train, 0)
     model = build(
         registry.load("tasks", "image_classification")(metadata),

@@ -51,7 +51,7 @@ def exported(shape: tuple[int, int, int]) -> Iterator[Path]:
         "image": tf.constant(images(count, shape)),
         "label": tf.range(count, dtype=tf.int64) % 10,
     }
-    split = splits.Split(example_store.Memory(columns), np.arange(count))
+    split = splits.Split(example_store.MemoryStore(columns), np.arange(count))
     with tempfile.TemporaryDirectory() as directory:
         savedmodel.write(Path(directory), model, task, config, split, metrics={})
         yield Path(directory)

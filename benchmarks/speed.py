@@ -39,7 +39,7 @@ def prepare(replicas: int) -> tuple:
         "image": tf.constant(generator.integers(0, 256, (count, 32, 32, 3), np.uint8)),
         "label": tf.constant(generator.integers(0, 10, count)),
     }
-    split = splits.Split(example_store.Memory(columns), np.arange(count))
+    split = splits.Split(example_store.MemoryStore(columns), np.arange(count))
     metadata = {"class_names": [str(n) for n in range(10)], "image_shape": [32, 32, 3]}
     task = registry.load("tasks", "image_classification")(metadata)
     batches = batching.training(split, settings.train, 0)

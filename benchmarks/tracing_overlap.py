@@ -61,7 +61,7 @@ def main() -> None:
         if not overlapped:
             decoding.join()
         model, batches, call = prepared(part, small)
-        tickets = iter(distributed.tickets(batches))
+        tickets = iter(distributed.dataset(batches))
         call._run.get_concrete_function(tickets, tf.constant(1), model.step.phase)
         decoding.join()
         return time.perf_counter() - start
@@ -74,7 +74,7 @@ def main() -> None:
         options = tf.data.Options()
         options.experimental_warm_start = overlapped
         start = time.perf_counter()
-        tickets = iter(distributed.tickets(batches).with_options(options))
+        tickets = iter(distributed.dataset(batches).with_options(options))
         model.steps_per_execution = 1
         call.begin(batches.epochs - 1)
         for value in call(tickets).values():

@@ -280,38 +280,28 @@ class Task(abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Share:
-    """`count` consecutive parts of each batch, out of `of` equal parts, one for each
-    replica.
+class ReplicaPart:
+    """Which rows of each batch to read: `count` consecutive parts of `total` equal
+    parts, one part for each replica.
     """
 
     first: int = 0
     count: int = 1
-    of: int = 1
+    total: int = 1
+
+
+WHOLE_BATCH = ReplicaPart()
 
 
 @dataclasses.dataclass(frozen=True)
-class Batches:
-    """What an engine trains on: tickets, each a batch or what a batch of static shape
-    is made from.
+class Batches(abc.ABC):
+    """What an engine trains on or evaluates: batches that depend on the seed and the
+    step alone, so that resuming needs no state of an iterator.
 
-    Training: tickets of the steps `first_step` ... `last_step` - 1 of the whole run,
-    over all epochs. Evaluation: one pass, with the last batch padded by examples of
-    weight 0.
+    Training: the steps `first_step` ... `last_step` - 1 of the whole run, over all
+    epochs. Evaluation: one pass, with the last batch padded by examples of weight 0.
     """
 
-    tickets: Callable[..., tf.data.Dataset]
-    """(first step, share of each batch = all) -> dataset of the tickets from there to
-    `last_step`; if the share has several parts, those of one step follow each other.
-    """
-    materialize: Callable[..., Example]
-    """(ticket, number of equal parts that the batch was divided into = 1) -> batch,
-    called inside the compiled step: looks up the fields that are not sent.
-    """
-    raise_if_undecodable: Callable[[int, int], None]
-    """(first step, last step + 1): raises UsageError naming an example of these steps
-    that cannot be decoded, if there is one.
-    """
     batch_size: int
     steps_per_epoch: int
     last_step: int
@@ -319,10 +309,44 @@ class Batches:
     first_epoch: int = 0
     """The first unfinished epoch; possibly only its validation is missing."""
 
+    @abc.abstractmethod
+    def dataset(
+        self, first_step: int, part: ReplicaPart = WHOLE_BATCH
+    ) -> tf.data.Dataset:
+        """The batches from `first_step` to `last_step` - 1: dictionaries of tensors
+        whose first axis has the static size `batch_size` / `part.total`.
+
+        If `part` has several parts, those of one step follow each other.
+        """
+
+    @abc.abstractmethod
+    def rows(self, step: int) -> np.ndarray:
+        """The rows of all examples of a step in the cache of the split, int64
+        (batch_size,).
+        """
+
+    @abc.abstractmethod
+    def raise_if_undecodable(self, first: int, last: int) -> None:
+        """Raises UsageError naming an example of the steps `first` ... `last` - 1 that
+        cannot be decoded, if there is one.
+        """
+
+    def order_checksum(self, epoch: int) -> int:
+        """CRC-32 of the order of the examples in an epoch; 0 if it never changes."""
+        return 0
+
     @property
-    def dataset(self) -> tf.data.Dataset:
-        """Tickets of whole batches."""
-        return self.tickets(self.first_step)
+    def device_cache(self) -> Any:
+        """What holds the examples on the device if `dataset` yields only row numbers;
+        otherwise None.
+        """
+        return None
+
+    def gather(self, batch: Example) -> Example:
+        """All fields of a batch of `dataset`; called inside the compiled step."""
+        if self.device_cache is None:
+            return batch
+        return self.device_cache.gather(batch)
 
     @property
     def epochs(self) -> int:

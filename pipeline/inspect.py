@@ -92,7 +92,9 @@ def _speed(
         config.train, epochs=max(2, config.train.epochs), steps=None
     )
     trainer = Trainer(dataclasses.replace(config, train=train), machine, data, Stops())
-    yield from ((decision.name, decision) for decision in trainer.placed)
+    yield from (
+        (decision.name, decision) for decision in trainer.augmentation_decisions
+    )
     trainer.build()
     yield from (
         (one.name, one) for one in trainer.machine.decisions[len(machine.decisions) :]

@@ -147,7 +147,7 @@ def split():
     """A `Split` of examples whose images say which example they are."""
     import tensorflow as tf
 
-    from pipeline.data.example_store import Memory
+    from pipeline.data.example_store import MemoryStore
     from pipeline.data.splits import Split
 
     def make(count: int, shape=(2, 2, 1), classes: int = 3):
@@ -159,7 +159,7 @@ def split():
             ),
             "label": tf.range(count, dtype=tf.int64) % classes,
         }
-        return Split(Memory(columns), np.arange(count))
+        return Split(MemoryStore(columns), np.arange(count))
 
     return make
 

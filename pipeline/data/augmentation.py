@@ -10,11 +10,10 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.config import config, registry
-from pipeline.contracts import Batches, Decision, Example, Share
+from pipeline.contracts import WHOLE_BATCH, Batches, Decision, Example, ReplicaPart
 from pipeline.data import seeds
 from pipeline.utils.errors import UsageError
 
-_WHOLE = Share()
 # Factor by which the largest pixel of a batch may shrink, or grow if images are floats.
 # Rescaling from 0 ... 255 to 0 ... 1 shrinks it by 255; `color_jitter` with its
 # defaults makes floats up to 3 times as bright.
@@ -58,26 +57,25 @@ class Augmenter:
             if "image" in before:
                 _require_range(name, before["image"], after["image"])
 
-    def try_out(self, batches: Batches, pieces: int, share: Share) -> None:
+    def try_out(self, batches: Batches, pieces: int, part: ReplicaPart) -> None:
         """Traces the operations for a micro-batch, and runs the user's, so that errors
         appear.
         """
 
-        def micro_batch(ticket: Any) -> Example:
-            batch = batches.materialize(ticket, share.of)
-            return {
-                name: field[: field.shape[0] // pieces] for name, field in batch.items()
-            }
+        def augment_piece(batch: Example) -> Example:
+            size = batch["weight"].shape[0] // pieces
+            piece = {name: field[:size] for name, field in batch.items()}
+            return self(batches.gather(piece))
 
-        parts = batches.tickets(batches.first_step, share)
+        dataset = batches.dataset(batches.first_step, part)
         # Without autograph, which would wrap a UsageError.
-        traced = tf.function(lambda ticket: self(micro_batch(ticket)), autograph=False)
-        traced.get_concrete_function(parts.element_spec)
+        traced = tf.function(augment_piece, autograph=False)
+        traced.get_concrete_function(dataset.element_spec)
         if not all(
             registry.find("augment", name).is_registered for name in self._operations
         ):
-            (ticket,) = parts.take(1)
-            self.require_range(micro_batch(ticket))
+            (batch,) = dataset.take(1)
+            self.require_range(batches.gather(batch))
 
     def _stages(self, batch: Example) -> Iterator[tuple[str, Example, Example]]:
         """Yields (name, batch before, batch after) for each operation."""
@@ -146,18 +144,17 @@ def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
         )
 
 
-def placed(
-    batches: Batches, options: config.Data, seed: int, cache: str
+def apply_on_host(
+    batches: Batches, options: config.Data, seed: int
 ) -> tuple[Batches, list[Decision]]:
-    """Returns the batches for the step, augmented if this is done on the host, and the
-    decision.
+    """Returns batches that are augmented by `tf.data` if the options ask for this, and
+    the decision.
 
-    `cache` is where the decoded examples are: device, memory, ... or none. If `batches`
-    (from `batching.training`) are returned unchanged, the step augments them.
+    If the batches are returned unchanged, the step augments them.
     """
     if not options.augment:
         return batches, []
-    if options.augment_on == "host" and cache != "device":
+    if options.augment_on == "host" and batches.device_cache is None:
         batches = on_host(batches, Augmenter(options.augment, seed))
         return batches, [Decision("augment", "host", "requested")]
     # For flip and crop before `convnet` on CIFAR-10, both are equally fast within 2%
@@ -166,22 +163,41 @@ def placed(
 
 
 def on_host(batches: Batches, augmenter: Augmenter) -> Batches:
-    """The same batches, with tickets that `tf.data` augments in parallel
-    with training.
-    """
-
-    def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
-        # Autograph would add its own text to a UsageError.
-        @tf.autograph.experimental.do_not_convert
-        def augmented(ticket: Any) -> Example:
-            return augmenter(batches.materialize(ticket, share.of))
-
-        made = batches.tickets(first_step, share)
-        made = made.map(
-            augmented, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
-        )
-        return made.prefetch(2 * share.count)
-
-    return dataclasses.replace(
-        batches, tickets=tickets, materialize=lambda ticket, parts=1: ticket
+    """The same batches, augmented by `tf.data` in parallel with training."""
+    return HostAugmented(
+        batches=batches,
+        augmenter=augmenter,
+        batch_size=batches.batch_size,
+        steps_per_epoch=batches.steps_per_epoch,
+        last_step=batches.last_step,
+        first_step=batches.first_step,
+        first_epoch=batches.first_epoch,
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostAugmented(Batches):
+    """Batches that `tf.data` augments."""
+
+    batches: Batches
+    augmenter: Augmenter
+
+    def dataset(
+        self, first_step: int, part: ReplicaPart = WHOLE_BATCH
+    ) -> tf.data.Dataset:
+        # Autograph would add its own text to a UsageError.
+        augment = tf.autograph.experimental.do_not_convert(self.augmenter)
+        dataset = self.batches.dataset(first_step, part)
+        dataset = dataset.map(
+            augment, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
+        return dataset.prefetch(2 * part.count)
+
+    def rows(self, step: int) -> np.ndarray:
+        return self.batches.rows(step)
+
+    def raise_if_undecodable(self, first: int, last: int) -> None:
+        self.batches.raise_if_undecodable(first, last)
+
+    def order_checksum(self, epoch: int) -> int:
+        return self.batches.order_checksum(epoch)

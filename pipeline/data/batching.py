@@ -3,22 +3,30 @@ prefetch.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from pipeline.config.config import Config, Train
-from pipeline.contracts import Batches, Decision, Example, Share, Source, Task
-from pipeline.data import cache, decoder_warnings, seeds
+from pipeline.contracts import (
+    WHOLE_BATCH,
+    Batches,
+    Decision,
+    Example,
+    ReplicaPart,
+    Source,
+    Task,
+)
+from pipeline.data import cache, decoder_warnings, epoch_order
 from pipeline.data.decoder_warnings import Warnings
+from pipeline.data.epoch_order import EpochOrder
 from pipeline.data.example_store import (
     DIGEST,
-    PLACE,
-    Copies,
-    Device,
-    Memory,
+    ROW,
+    DeviceCache,
+    DeviceStore,
+    MemoryStore,
     OnTheFly,
     Store,
     decoded_specs,
@@ -30,8 +38,8 @@ from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short, with_options
 
-_WHOLE = Share()
 _BLOCK = 8 << 20  # bytes of decoded examples in one block; several are decoded at once
+_CHUNK = 1 << 22  # rows that are read from the order at once
 
 
 def load(
@@ -96,6 +104,10 @@ def load(
             raise UsageError(
                 f"the split {name!r} is empty; change {flags} or the source"
             )
+    if len(splits["train"]) > epoch_order.LARGEST:
+        size = f"blocks of {epoch_order.BLOCK:,} examples"
+        reason = f"{size} are shuffled, then the examples within each, to save memory"
+        decisions.append(Decision("order", "in blocks", reason))
     return {name: splits[name] for name in SPLITS if name in splits}, decisions
 
 
@@ -133,7 +145,7 @@ def _store(
         at += len(batch["id"])
     kept = {key: column[:at] for key, column in kept.items()}
     digest = kept.pop(DIGEST)
-    return (Device if kind == "device" else Memory)(kept, digest), ""
+    return (DeviceStore if kind == "device" else MemoryStore)(kept, digest), ""
 
 
 def _decoded(
@@ -190,10 +202,6 @@ def _decoded(
 def training(split: Split, options: Train, seed: int) -> Batches:
     """Batches of all epochs; each epoch is a new permutation, whose remainder is
     dropped.
-
-    The batch of a step is a pure function of (seed, step), so a resumed run sees the
-    same batches. The place of a ticket is one number, from which the device computes
-    the rows of its examples.
     """
     batch_size = options.batch_size
     steps_per_epoch = len(split) // batch_size
@@ -205,37 +213,13 @@ def training(split: Split, options: Train, seed: int) -> Batches:
     last_step = options.epochs * steps_per_epoch
     if options.steps is not None:
         last_step = min(last_step, options.steps)
-    per_epoch = steps_per_epoch * batch_size
-    # Seeds of an epoch that does not exist: three for offsets, and one for each
-    # position.
-    keys = seeds.example_seeds(
-        seed, -2, tf.range(-3, len(split), dtype=tf.int64)
-    ).numpy()
-    fixed = np.argsort(keys[3:])
-    tables = {"fixed": tf.constant(fixed), "rows": tf.constant(split.rows[fixed])}
-    copies = Copies(lambda: tables)
-
-    def rows(start: tf.Tensor, size: int, tables: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """The rows of `size` examples from number `start` of the run on.
-
-        Three lookups in a fixed permutation, each after a shift by a random offset of
-        the epoch. Unlike `RandomIndexShuffle`, these operations also run on GPUs.
-        """
-        found = start % per_epoch + tf.range(size, dtype=tf.int64)
-        offsets = seeds.integers(tf.constant(keys[:3]), len(split), start // per_epoch)
-        for draw, name in enumerate(("fixed", "fixed", "rows")):
-            found = tf.gather(tables[name], (found + offsets[draw]) % len(split))
-        return found
-
-    def materialize(ticket: Any, parts: int = 1) -> Example:
-        found = rows(ticket[PLACE], batch_size // parts, copies.here())
-        epoch = tf.zeros_like(found) + ticket[PLACE] // per_epoch
-        return split.store.batch(ticket, found, epoch, tf.ones(found.shape))
-
-    def order(start: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-        return rows(start, size, tables), start
-
-    return _batches(split, order, materialize, batch_size, steps_per_epoch, last_step)
+    return TrainingBatches(
+        split=split,
+        order=EpochOrder(len(split), seed),
+        batch_size=batch_size,
+        steps_per_epoch=steps_per_epoch,
+        last_step=last_step,
+    )
 
 
 def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
@@ -249,64 +233,135 @@ def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
     largest = min(4 * options.batch_size, len(split))
     batch_size = -(-largest // replicas) * replicas
     steps = -(-len(split) // batch_size)
-    in_order = tf.constant(split.rows)
-
-    def order(start: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor]:
-        places = start + tf.range(size, dtype=tf.int64)
-        rows = tf.gather(in_order, tf.minimum(places, len(split) - 1))
-        return rows, tf.where(places < len(split), rows, -1 - rows)
-
-    return _batches(split, order, split.store.evaluation, batch_size, steps, steps)
-
-
-def _batches(
-    split: Split,
-    order: Callable[[tf.Tensor, int], tuple[tf.Tensor, tf.Tensor]],
-    materialize: Callable[..., Example],
-    batch_size: int,
-    steps_per_epoch: int,
-    last_step: int,
-) -> Batches:
-    """Batches from a function of the number of the first example and the size of a
-    part; it returns the rows of its examples, int64 (size,), and their place for the
-    ticket.
-    """
-    store = split.store
-    # Only decoding gets faster with more parallel calls, and each needs the memory of a
-    # batch. Only decoding may run a user's functions, which autograph must convert;
-    # that takes 0.2 s.
-    decodes = isinstance(store, OnTheFly)
-    parallel = tf.data.AUTOTUNE if decodes else 2
-
-    def tickets(first_step: int, share: Share = _WHOLE) -> tf.data.Dataset:
-        size = batch_size // share.of
-
-        def part(number: tf.Tensor) -> Any:
-            start = (
-                number // share.count * batch_size
-                + (share.first + number % share.count) * size
-            )
-            rows, place = order(start, size)
-            return {**store.sent(rows), PLACE: place}
-
-        parts = tf.data.Dataset.range(first_step * share.count, last_step * share.count)
-        converted = part if decodes else tf.autograph.experimental.do_not_convert(part)
-        parts = parts.map(converted, num_parallel_calls=parallel, deterministic=True)
-        return parts.prefetch(2 * share.count)
-
-    def explain(first: int, end: int) -> None:
-        if isinstance(store, Memory):
-            return
-        for step in range(first, end):
-            store.take(
-                order(tf.constant(step * batch_size, tf.int64), batch_size)[0].numpy()
-            )
-
-    return Batches(
-        tickets=tickets,
-        materialize=materialize,
-        raise_if_undecodable=explain,
-        batch_size=batch_size,
-        steps_per_epoch=steps_per_epoch,
-        last_step=last_step,
+    return EvaluationBatches(
+        split=split, batch_size=batch_size, steps_per_epoch=steps, last_step=steps
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SplitBatches(Batches):
+    """Batches of the examples of a split."""
+
+    split: Split
+
+    @property
+    def device_cache(self) -> DeviceCache | None:
+        return self.split.store.device_cache
+
+    def raise_if_undecodable(self, first: int, last: int) -> None:
+        if isinstance(self.split.store, MemoryStore):
+            return
+        for step in range(first, last):
+            self.split.store.take(self.rows(step))
+
+    def _read(self, index: tf.data.Dataset, part: ReplicaPart) -> tf.data.Dataset:
+        """Adds the fields to batches of `row`, `epoch` and `weight`."""
+        store = self.split.store
+
+        def fields(batch: Example) -> Example:
+            others = {name: batch[name] for name in ("epoch", "weight")}
+            return {**store.gather(batch[ROW]), **others}
+
+        # Only decoding gets faster with more parallel calls, and each needs the memory
+        # of a batch. Only decoding may run a user's functions, which autograph must
+        # convert; that takes 0.2 s.
+        if isinstance(store, OnTheFly):
+            parallel = tf.data.AUTOTUNE
+        else:
+            parallel = 2
+            fields = tf.autograph.experimental.do_not_convert(fields)
+        batches = index.map(fields, num_parallel_calls=parallel, deterministic=True)
+        return batches.prefetch(2 * part.count)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingBatches(_SplitBatches):
+    """Batches of all epochs, in the order of `EpochOrder`."""
+
+    order: EpochOrder
+
+    def order_checksum(self, epoch: int) -> int:
+        return self.order.checksum(epoch)
+
+    def rows(self, step: int) -> np.ndarray:
+        epoch, within = divmod(step, self.steps_per_epoch)
+        return self._rows(epoch, within, within + 1)
+
+    def _rows(self, epoch: int, first: int, last: int) -> np.ndarray:
+        """The rows of the steps `first` ... `last` - 1 of an epoch."""
+        size = self.batch_size
+        return self.split.rows[self.order.positions(epoch, first * size, last * size)]
+
+    def dataset(
+        self, first_step: int, part: ReplicaPart = WHOLE_BATCH
+    ) -> tf.data.Dataset:
+        size = self.batch_size // part.total
+        # The rows of many steps at once: of a whole epoch, unless it is very long.
+        chunk = min(self.steps_per_epoch, max(1, _CHUNK // self.batch_size))
+        chunks = -(-self.steps_per_epoch // chunk)
+
+        def chunk_of(step: int) -> int:
+            epoch, within = divmod(step, self.steps_per_epoch)
+            return epoch * chunks + within // chunk
+
+        def chunk_rows(number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            """The rows of the parts of a chunk, int64 (parts, size), and the epoch of
+            each part.
+            """
+            epoch, index = divmod(int(number), chunks)
+            start = epoch * self.steps_per_epoch
+            first = max(index * chunk, first_step - start)
+            last = min((index + 1) * chunk, self.end_of(epoch) - start)
+            rows = self._rows(epoch, first, last)
+            parts = rows.reshape(last - first, part.total, size)
+            mine = parts[:, part.first : part.first + part.count].reshape(-1, size)
+            return mine, np.full(len(mine), epoch)
+
+        def batches(rows: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
+            rows.set_shape((None, size))
+            epoch.set_shape((None,))
+            return tf.data.Dataset.from_tensor_slices((rows, epoch))
+
+        def index(rows: tf.Tensor, epoch: tf.Tensor) -> Example:
+            weight = tf.ones_like(rows, tf.float32)
+            return {ROW: rows, "epoch": tf.zeros_like(rows) + epoch, "weight": weight}
+
+        end = chunk_of(self.last_step - 1) + 1 if first_step < self.last_step else 0
+        numbers = tf.data.Dataset.range(chunk_of(first_step), end)
+        orders = numbers.map(
+            lambda number: tf.numpy_function(chunk_rows, [number], (tf.int64, tf.int64))
+        )
+        count = (self.last_step - first_step) * part.count
+        cardinality = tf.data.experimental.assert_cardinality(max(count, 0))
+        parts = orders.prefetch(1).flat_map(batches).apply(cardinality)
+        return self._read(parts.map(index), part)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationBatches(_SplitBatches):
+    """One pass in the order of the source."""
+
+    def rows(self, step: int) -> np.ndarray:
+        positions = np.arange(step * self.batch_size, (step + 1) * self.batch_size)
+        return self.split.rows[np.minimum(positions, len(self.split) - 1)]
+
+    def dataset(
+        self, first_step: int, part: ReplicaPart = WHOLE_BATCH
+    ) -> tf.data.Dataset:
+        size = self.batch_size // part.total
+        rows = tf.constant(self.split.rows)
+
+        def index(number: tf.Tensor) -> Example:
+            start = number // part.count * self.batch_size
+            start += (part.first + number % part.count) * size
+            positions = start + tf.range(size, dtype=tf.int64)
+            return {
+                ROW: tf.gather(rows, tf.minimum(positions, len(self.split) - 1)),
+                "epoch": tf.zeros_like(positions),
+                "weight": tf.cast(positions < len(self.split), tf.float32),
+            }
+
+        numbers = tf.data.Dataset.range(
+            first_step * part.count, self.last_step * part.count
+        )
+        return self._read(numbers.map(index), part)

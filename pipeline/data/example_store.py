@@ -3,7 +3,7 @@ device, or nowhere.
 """
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,30 +19,10 @@ DIGEST = "_digest"
 """Column of the hashes of the fields that are not short, next to the fields of the
 examples.
 """
-PLACE = "_place"
-"""Field of a ticket that is not one of the examples: it names them for the device."""
+ROW = "row"
+"""Field of a batch of which the device gathers all other fields."""
 
 _REMEDY = "remove it, or exclude such examples from training with --clean.enabled"
-
-
-class Copies:
-    """Columns of which each compute device gets a copy when a step first uses them."""
-
-    def __init__(self, columns: Callable[[], Mapping[str, Any]]) -> None:
-        self._columns = columns
-        self.by_device: dict[str, dict[str, tf.Tensor]] = {}
-
-    def here(self) -> dict[str, tf.Tensor]:
-        """The copies on the device of this replica."""
-        device = _device()
-        if device not in self.by_device:
-            with tf.init_scope(), tf.device(device):
-                copies = {
-                    name: tf.identity(column)
-                    for name, column in self._columns().items()
-                }
-                self.by_device[device] = copies
-        return self.by_device[device]
 
 
 class Store(abc.ABC):
@@ -63,7 +43,6 @@ class Store(abc.ABC):
         self.specs = dict(specs)
         self.short = dict(short)
         self.digest = digest
-        self.copies = Copies(lambda: self.resident)
 
     @abc.abstractmethod
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -74,48 +53,15 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def gather(self, rows: tf.Tensor) -> Example:
-        """The examples in these rows, int64 (n,), inside `tf.data`."""
+        """The fields that a batch of these rows, int64 (n,), has inside `tf.data`."""
 
     @property
-    def resident(self) -> Mapping[str, Any]:
-        """The columns that are copied to each compute device: single numbers, such as
-        labels.
-        """
-        return {name: column for name, column in self.short.items() if column.ndim == 1}
-
-    def sent(self, rows: tf.Tensor) -> Example:
-        """The fields of these rows that are not resident, inside `tf.data`."""
-        return {
-            n: field for n, field in self.gather(rows).items() if n not in self.resident
-        }
-
-    def batch(
-        self, ticket: Any, rows: tf.Tensor, epoch: tf.Tensor, weight: tf.Tensor
-    ) -> Example:
-        """The fields of a ticket and the resident fields of its rows, inside the
-        compiled step.
-        """
-        sent = {name: field for name, field in ticket.items() if name != PLACE}
-        kept = {
-            name: tf.gather(column, rows) for name, column in self.copies.here().items()
-        }
-        return {**sent, **kept, "epoch": epoch, "weight": weight}
-
-    def evaluation(self, ticket: Any, parts: int = 1) -> Example:
-        """The batch of a ticket whose place is its rows, int64 (n,); -1 - row for
-        padding.
-
-        All splits of a store share this method, and so the trace of a function that
-        calls it.
-        """
-        place = ticket[PLACE]
-        rows = tf.maximum(place, -1 - place)
-        return self.batch(
-            ticket, rows, tf.zeros_like(rows), tf.cast(place >= 0, tf.float32)
-        )
+    def device_cache(self) -> "DeviceCache | None":
+        """Gathers the fields inside the step if `gather` yields only row numbers."""
+        return None
 
 
-class Memory(Store):
+class MemoryStore(Store):
     """Columns in the memory of the host: name -> (rows, ...)."""
 
     def __init__(
@@ -140,14 +86,51 @@ class Memory(Store):
         return {name: column.numpy() for name, column in self.gather(rows).items()}
 
 
-class Device(Memory):
+class DeviceStore(MemoryStore):
     """Columns of which each compute device has a copy; the step gathers the rows of its
     batch.
     """
 
+    def __init__(
+        self, columns: Mapping[str, Any], digest: np.ndarray | None = None
+    ) -> None:
+        super().__init__(columns, digest)
+        self._device_cache = DeviceCache(self.columns)
+
     @property
-    def resident(self) -> Mapping[str, Any]:
-        return self.columns
+    def device_cache(self) -> "DeviceCache":
+        return self._device_cache
+
+    def gather(self, rows: tf.Tensor) -> Example:
+        return {ROW: rows}
+
+    def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        return {
+            name: tf.gather(column, rows).numpy()
+            for name, column in self.columns.items()
+        }
+
+
+class DeviceCache:
+    """Columns of which each compute device gets a copy when a step first uses them."""
+
+    def __init__(self, columns: Mapping[str, tf.Tensor]) -> None:
+        self._columns = columns
+        self.by_device: dict[str, dict[str, tf.Tensor]] = {}
+
+    def gather(self, batch: Example) -> Example:
+        """Replaces the row numbers of a batch by the fields of these rows."""
+        columns = self._on_this_device()
+        fields = {name: tf.gather(c, batch[ROW]) for name, c in columns.items()}
+        return {**fields, "epoch": batch["epoch"], "weight": batch["weight"]}
+
+    def _on_this_device(self) -> dict[str, tf.Tensor]:
+        device = _device()
+        if device not in self.by_device:
+            with tf.init_scope(), tf.device(device):
+                copies = {name: tf.identity(c) for name, c in self._columns.items()}
+            self.by_device[device] = copies
+        return self.by_device[device]
 
 
 def _device() -> str:
@@ -179,10 +162,6 @@ class OnTheFly(Store):
         super().__init__(specs, short)
         self._source, self._task, self._read = source, task, source.reader(split)
         self._remedy = remedy
-
-    @property
-    def resident(self) -> Mapping[str, Any]:
-        return {}  # decoding may change any field
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self.decode, rows, fn_output_signature=self.specs)

@@ -21,50 +21,50 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
     `Task.truth`); `id`, int64 (examples,); and the network's `outputs`, (examples,
     ...), if they are a single tensor.
     """
-    dataset = batches.dataset
-    traced = _traced(model, task, batches, dataset.element_spec)
+    dataset = batches.dataset(0)
+    answer = _answer_function(model, task, batches, dataset.element_spec)
     with explained(batches, 0, batches.last_step):
-        parts = [traced(ticket) for ticket in with_options(dataset)]
+        parts = [answer(batch) for batch in with_options(dataset)]
     columns = {
         name: np.concatenate([part[name].numpy() for part in parts])
         for name in parts[0]
     }
-    kept = columns.pop("weight") > 0
-    return {name: column[kept] for name, column in columns.items()}
+    is_example = columns.pop("weight") > 0
+    return {name: column[is_example] for name, column in columns.items()}
 
 
-def _traced(
-    model: SteppedModel, task: Task, batches: Batches, tickets: dict[str, tf.TensorSpec]
+def _answer_function(
+    model: SteppedModel, task: Task, batches: Batches, specs: dict[str, tf.TensorSpec]
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """One trace for all splits with equal batches; tracing takes as long as that of a
     step.
     """
     any_size = {
-        n: tf.TensorSpec((None, *s.shape[1:]), s.dtype) for n, s in tickets.items()
+        name: tf.TensorSpec((None, *spec.shape[1:]), spec.dtype)
+        for name, spec in specs.items()
     }
-    key = ("answers", task, batches.materialize, *any_size.items())
-    compiled = (
-        model.step.compiled if model.step else {}
-    )  # inference copies have no step
-    if key not in compiled:
-        loss, materialize = (
-            model.step.loss if model.step else task.loss(),
-            batches.materialize,
-        )
+    key = ("answers", task, batches.device_cache, *any_size.items())
+    # Inference copies have no step.
+    compiled = model.step.compiled if model.step else {}
+    if key in compiled:
+        return compiled[key]
+    loss = model.step.loss if model.step else task.loss()
 
-        def answer(ticket: Any) -> dict[str, tf.Tensor]:
-            batch = materialize(ticket)
-            y, outputs, weight = forward(task, model, batch)
-            known = {
-                "loss": loss(y, outputs),
-                "truth": task.truth(y),
-                "id": batch["id"],
-                "weight": weight,
-            }
-            raw = {"outputs": outputs} if isinstance(outputs, tf.Tensor) else {}
-            return {**task.answer(outputs, batch), **raw, **known}
+    def answer(batch: Any) -> dict[str, tf.Tensor]:
+        batch = batches.gather(batch)
+        y, outputs, weight = forward(task, model, batch)
+        columns = task.answer(outputs, batch)
+        if isinstance(outputs, tf.Tensor):
+            columns = {**columns, "outputs": outputs}
+        return {
+            **columns,
+            "loss": loss(y, outputs),
+            "truth": task.truth(y),
+            "id": batch["id"],
+            "weight": weight,
+        }
 
-        compiled[key] = tf.function(answer).get_concrete_function(any_size)
+    compiled[key] = tf.function(answer).get_concrete_function(any_size)
     return compiled[key]
 
 

@@ -180,7 +180,7 @@ def _stock(
     model = keras.Model(model.inputs, model.outputs)
     _disable_dropout(model)
     pretrained.set_weights(model, weights)
-    examples = (batches.materialize(ticket) for ticket in batches.dataset)
+    examples = (batches.gather(batch) for batch in batches.dataset(0))
     ready = [task.target(task.prepare(batch), batch["id"]) for batch in examples]
     inputs, y, _ = keras.tree.map_structure(
         lambda *parts: np.concatenate(parts), *ready

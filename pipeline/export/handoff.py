@@ -15,7 +15,7 @@ from pipeline.config import objects, registry
 from pipeline.config.config import Config
 from pipeline.contracts import Metadata, Task
 from pipeline.data import dataset, split_names
-from pipeline.data.example_store import Memory
+from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, run_result, savedmodel
@@ -217,7 +217,7 @@ def export_stored(config: Config, run: RunDirectory) -> dict[str, Any]:
     try:
         result = files.expand_home(safe_io.read_json(run.result))
         columns = npz.read(run.examples, 2**32)
-        examples = Split(Memory(columns), np.arange(len(columns["id"])))
+        examples = Split(MemoryStore(columns), np.arange(len(columns["id"])))
         _, calibration, digest = (
             result[n] for n in ("trained", "calibration", "config_digest")
         )

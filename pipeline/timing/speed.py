@@ -103,7 +103,7 @@ class Training:
             )
         for name in self._engines[1:]:
             found[name] = _engine(name, self.model, self._batches, seconds)
-        tickets = iter(distributed.tickets(self._batches))
+        tickets = iter(distributed.dataset(self._batches))
         feed = timed(lambda: (next(tickets), self._batches.batch_size)[1], seconds)
         return {
             **found,
@@ -148,7 +148,7 @@ class Training:
         evaluated = self._judge.evaluated[name]
         model.step.set_inputs(self._batches, evaluated)
         model.steps_per_execution = self.model.steps_per_execution
-        dataset = distributed.tickets(evaluated)
+        dataset = distributed.dataset(evaluated)
 
         def call() -> int:
             tickets = iter(dataset)
@@ -167,7 +167,7 @@ def feed(batches: Batches) -> float:
     epochs.
     """
     first = batches.steps_per_epoch
-    tickets = iter(distributed.tickets(dataclasses.replace(batches, first_step=first)))
+    tickets = iter(distributed.dataset(dataclasses.replace(batches, first_step=first)))
     start, done = time.monotonic(), 0
     while done < batches.last_step - first and time.monotonic() < start + _FEED:
         next(tickets)
@@ -190,7 +190,7 @@ def step(model: keras.Model, batches: Batches) -> float:
     call it in the scope of the strategy.
     """
     model.step.set_inputs(batches, None)
-    resident = _Resident(next(iter(distributed.tickets(batches))))
+    resident = _Resident(next(iter(distributed.dataset(batches))))
     trials = (autotune.seconds_per_step(model, batches, resident) for _ in range(3))
     return batches.batch_size / min(trials)
 
@@ -214,7 +214,7 @@ def _resident(model: Any, batches: Batches) -> Callable[[], int]:
     """Some steps on one batch that stays on the device."""
     model.step.set_inputs(batches, None)
     calls = distributed.Calls(model, "train", batches)
-    ticket = _Resident(next(iter(distributed.tickets(batches))))
+    ticket = _Resident(next(iter(distributed.dataset(batches))))
     calls.begin(_EPOCHS - 1)
 
     def call() -> int:

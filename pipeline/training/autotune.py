@@ -24,20 +24,20 @@ SHORTEST_RUN = 60.0
 LEAST_GAIN = 1.2
 
 
-def seconds_per_step(model: keras.Model, train: Batches, tickets: Any = None) -> float:
+def seconds_per_step(model: keras.Model, train: Batches, iterator: Any = None) -> float:
     """Measures the step in at most three calls, then restores all variables; traces the
     step.
 
     The result is the same on every worker, because all of them must make the same
     decisions. The model is from `build`, after `set_inputs`; the engine will use the
-    same trace. At least one step of `train` must be left. `tickets` is an iterator over
+    same trace. At least one step of `train` must be left. `iterator` is one over
     theirs; None: that of training.
     """
     state = [variable for group in model.state.values() for variable in group]
     before = [variable.numpy() for variable in state]
     steps_per_execution = model.steps_per_execution
     calls = distributed.Calls(model, "train", train)
-    tickets = tickets or iter(distributed.tickets(train))
+    iterator = iterator or iter(distributed.dataset(train))
     calls.begin(train.epochs - 1)
     seconds, count = 0.0, 1
     for is_first in (True, False, False):  # traces; takes one step; takes several
@@ -45,7 +45,7 @@ def seconds_per_step(model: keras.Model, train: Batches, tickets: Any = None) ->
             break
         model.steps_per_execution = count
         first, start = calls.position, time.monotonic()
-        for value in calls(tickets).values():
+        for value in calls(iterator).values():
             value.numpy()  # wait: devices run asynchronously
         seconds = distributed.agreed(
             (time.monotonic() - start) / (calls.position - first)

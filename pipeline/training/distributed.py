@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contracts import Batches, Share
+from pipeline.contracts import WHOLE_BATCH, Batches, ReplicaPart
 from pipeline.runtime.cluster import Cluster
 from pipeline.training.recovery import out_of_memory
 from pipeline.utils.errors import WorkerLost
@@ -20,7 +20,7 @@ from pipeline.utils.tf_data import READ_ERRORS, with_options
 _AHEAD = 8  # the largest number of steps that are prefetched
 
 
-def tickets(batches: Batches, repeat: bool = False) -> Any:
+def dataset(batches: Batches, repeat: bool = False) -> Any:
     """The batches' dataset; with several replicas, one that gives each replica its
     part.
 
@@ -34,21 +34,22 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
     """
     strategy = tf.distribute.get_strategy()
 
-    def of(share: Share, device: str) -> tf.data.Dataset:
-        dataset = batches.tickets(batches.first_step, share)
+    def read(part: ReplicaPart, device: str) -> tf.data.Dataset:
+        dataset = batches.dataset(batches.first_step, part)
         dataset = with_options(dataset.repeat() if repeat else dataset)
-        # A CPU device reads tickets where they are.
+        # A CPU device reads batches where they are.
         return prefetched(dataset, device) if "GPU" in device.upper() else dataset
 
     if strategy.num_replicas_in_sync == 1:
-        gpu = tf.config.list_logical_devices("GPU")
-        return of(Share(), gpu[0].name if gpu else "CPU")
+        gpus = tf.config.list_logical_devices("GPU")
+        return read(WHOLE_BATCH, gpus[0].name if gpus else "CPU")
 
-    def of_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    def read_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         replicas = context.num_replicas_in_sync
         count = replicas // context.num_input_pipelines
-        share = Share(first=context.input_pipeline_id * count, count=count, of=replicas)
-        return of(share, devices[context.input_pipeline_id] if own else "CPU")
+        part = ReplicaPart(context.input_pipeline_id * count, count, replicas)
+        device = devices[context.input_pipeline_id] if per_replica else "CPU"
+        return read(part, device)
 
     devices = strategy.extended.worker_devices
     if (
@@ -62,20 +63,22 @@ def tickets(batches: Batches, repeat: bool = False) -> Any:
             tf.function(functools.partial(strategy.run, _replica), autograph=False)()
         )
         device = tf.DeviceSpec.from_string(devices[0])
-        share = Share(first=replica, of=strategy.num_replicas_in_sync)
-        return of(share, f"/device:{device.device_type}:{device.device_index}")
+        part = ReplicaPart(first=replica, total=strategy.num_replicas_in_sync)
+        return read(part, f"/device:{device.device_type}:{device.device_index}")
 
     # With one iterator per replica, `digits` gets its data on two logical CPU devices
     # 1.1 to 1.7 times as fast as with a shared one. With several machines, this mode is
     # not available.
-    own = isinstance(strategy, tf.distribute.MirroredStrategy)
+    per_replica = isinstance(strategy, tf.distribute.MirroredStrategy)
     mode = tf.distribute.InputReplicationMode
+    has_gpu = bool(tf.config.list_logical_devices("GPU"))
     options = tf.distribute.InputOptions(
-        experimental_fetch_to_device=not own
-        and bool(tf.config.list_logical_devices("GPU")),
-        experimental_replication_mode=mode.PER_REPLICA if own else mode.PER_WORKER,
+        experimental_fetch_to_device=has_gpu and not per_replica,
+        experimental_replication_mode=(
+            mode.PER_REPLICA if per_replica else mode.PER_WORKER
+        ),
     )
-    return strategy.distribute_datasets_from_function(of_pipeline, options)
+    return strategy.distribute_datasets_from_function(read_pipeline, options)
 
 
 def _replica() -> Any:
@@ -137,9 +140,9 @@ def explained(batches: Batches, first: int, count: int) -> Iterator[None]:
         raise
 
 
-def prefetched(tickets: tf.data.Dataset, device: str) -> tf.data.Dataset:
-    """Prefetches two tickets to the memory of a device."""
-    return tickets.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=2))
+def prefetched(batches: tf.data.Dataset, device: str) -> tf.data.Dataset:
+    """Prefetches two batches to the memory of a device."""
+    return batches.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=2))
 
 
 class Calls:

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.config import config, functions, registry
-from pipeline.contracts import Batches, Share, Task
+from pipeline.contracts import Batches, ReplicaPart, Task
 from pipeline.data.augmentation import Augmenter
 from pipeline.models import _fused_batch_norm as fused_batch_norm
 from pipeline.runtime import environment
@@ -145,7 +145,7 @@ def build(
         train: Without augmentation, even if `augmentation.on_host` will augment them,
             so that layers that adapt to data see the same examples either way. Their
             number of steps is the length of the schedule.
-        augment_in_step: False if the training tickets are already augmented.
+        augment_in_step: False if the training batches are already augmented.
 
     Raises:
         UsageError: An option does not fit the model or the images.
@@ -192,11 +192,9 @@ def build(
         # Keras's automatic loss scaling is wrong with several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     with explained(train, train.first_step, 1):
-        share, augmenter = (
-            Share(of=machine.replicas),
-            Augmenter(settings.data.augment, seed),
-        )
-        augmenter.try_out(train, settings.train.accumulate, share)
+        part = ReplicaPart(total=machine.replicas)
+        augmenter = Augmenter(settings.data.augment, seed)
+        augmenter.try_out(train, settings.train.accumulate, part)
     return model
 
 
@@ -309,8 +307,8 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
     for layer in model.layers:
         if hasattr(layer, "adapt"):
             before = keras.Model(model.inputs, layer.input)
-            tickets = train.tickets(0).take(-(-ADAPT_EXAMPLES // train.batch_size))
-            batches = (task.prepare(train.materialize(ticket)) for ticket in tickets)
+            dataset = train.dataset(0).take(-(-ADAPT_EXAMPLES // train.batch_size))
+            batches = (task.prepare(train.gather(batch)) for batch in dataset)
             seen = [
                 before(task.target(batch, batch["id"])[0]).numpy() for batch in batches
             ]

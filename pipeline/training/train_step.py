@@ -1,4 +1,4 @@
-"""The Keras model of a run, and its step on one replica: from a ticket to updated
+"""The Keras model of a run, and its step on one replica: from a batch to updated
 weights.
 """
 
@@ -21,7 +21,7 @@ Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
 
 
 class Step:
-    """What both engines do with a ticket, in training and in evaluation.
+    """What both engines do with a batch, in training and in evaluation.
 
     Created in the scope of the strategy that it is used with.
 
@@ -29,7 +29,7 @@ class Step:
         settings: The seed, and the options in `train` for the loss and accumulation,
             are used.
         random_states: States of the layers that draw random numbers, such as dropout.
-        augmenter: Has no operations if the tickets are already augmented.
+        augmenter: Has no operations if the batches are already augmented.
         loss: Replaces the task's loss.
         metrics: Used in addition to the task's metrics.
         xla: Whether to compile the forward and backward pass with XLA.
@@ -67,23 +67,22 @@ class Step:
         trace.
         """
         self.compiled: dict[Any, Any] = {}
-        """Traced functions: those of `distributed.Calls` for the tickets of
+        """Traced functions: those of `distributed.Calls` for the batches of
         `set_inputs`, and those of `evaluation.evaluate`.
         """
         self.position = 0
         """Number of the next training step; updated by `distributed.Calls`."""
-        self._expected: tuple[int, Any, Any] | None = None
+        self._expected: tuple[Any, ...] | None = None
 
     def set_inputs(self, train: Batches, validation: Batches | None) -> None:
-        """Sets the batches that tickets come from; called by an engine before it traces
-        a step.
-        """
-        fetch = validation.materialize if validation else None
-        expected: tuple[int, Any, Any] = (train.batch_size, train.materialize, fetch)
+        """Sets what the step trains on; called by an engine before it traces a step."""
+        caches = (train.device_cache, validation and validation.device_cache)
+        expected = (train.batch_size, *caches)
         if expected != self._expected:
             self.compiled.clear()
         self._expected = expected
-        self._batch_size, self._fetch_training, self._fetch_evaluation = expected
+        self._train_batches = train
+        self._validation_batches = validation
 
     @property
     def traces(self) -> int:
@@ -91,33 +90,26 @@ class Step:
         call = self.compiled.get("train")
         return call.experimental_get_tracing_count() if call else 0
 
-    def train(self, model: keras.Model, ticket: Any) -> None:
+    def train(self, model: keras.Model, batch: Example) -> None:
         """Updates the weights once with this replica's part of a batch; updates the
         metrics.
         """
         self._reseed()
         before = self.update.remember()
-        parts = tf.distribute.get_strategy().num_replicas_in_sync
-        fetch = functools.partial(self._fetch_training, parts=parts)
-        is_whole = self._options.accumulate == 1
-
-        def pass_(given: Any) -> tuple[list[tf.Tensor], Measured]:
-            return self._forward_and_backward(
-                model, fetch(given) if is_whole else given
-            )
-
+        compute = functools.partial(self._forward_and_backward, model)
         if self._xla:
-            pass_ = tf.function(pass_, jit_compile=True, autograph=False)
-        if is_whole:
-            gradients, measured = pass_(ticket)
+            compute = tf.function(compute, jit_compile=True, autograph=False)
+        if self._options.accumulate == 1:
+            gradients, measured = compute(batch)
             loss = self._measure(*measured)
         else:
-            loss, *gradients = self._in_pieces(pass_, model, fetch(ticket))
+            loss, *gradients = self._accumulate(compute, model, batch)
         self.update.apply(gradients, loss, model.trainable_variables, before)
 
-    def evaluate(self, model: keras.Model, ticket: Any) -> None:
+    def evaluate(self, model: keras.Model, batch: Example) -> None:
         """Updates the metrics only."""
-        batch = self._fetch_evaluation(ticket)
+        if self._validation_batches is not None:
+            batch = self._validation_batches.gather(batch)
         y, outputs, weight = forward(self._task, model, batch)
         self._measure(y, outputs, _weighted(self.loss(y, outputs), batch), weight)
 
@@ -125,6 +117,7 @@ class Step:
         self, model: keras.Model, batch: Example
     ) -> tuple[list[tf.Tensor], Measured]:
         """Gradients of these examples' part of the mean loss over the global batch."""
+        batch = self._train_batches.gather(batch)
         inputs, y, weight = self._inputs(batch)
         variables = model.trainable_variables
         shares = (
@@ -136,7 +129,7 @@ class Step:
             # Divided by the batch size, not by the sum of the weights, so that the
             # effect of a weight of 2 does not depend on the other examples of the
             # batch.
-            loss = tf.reduce_sum(losses * weight) / self._batch_size
+            loss = tf.reduce_sum(losses * weight) / self._train_batches.batch_size
             loss += (sum(model.losses) + self._penalty(variables)) / shares
             loss = self.update.scale_loss(loss)
         # Zero for a weight that the loss does not depend on. TensorFlow creates the
@@ -159,11 +152,14 @@ class Step:
         kernels = [v.value for v in variables if len(v.shape) > 1]
         return self._options.l2 * sum(tf.reduce_sum(tf.square(k)) for k in kernels)
 
-    def _in_pieces(
-        self, pass_: Callable[[Any], Any], model: keras.Model, batch: Example
+    def _accumulate(
+        self,
+        compute: Callable[[Example], tuple[list[tf.Tensor], Measured]],
+        model: keras.Model,
+        batch: Example,
     ) -> list[tf.Tensor]:
-        """Loss and gradients, from one micro-batch after another: only one is in memory
-        at once.
+        """Loss and gradients, summed over one micro-batch after another: only one is in
+        memory at once.
         """
         pieces = self._options.accumulate
         cut = {
@@ -171,7 +167,7 @@ class Step:
         }
 
         def body(piece: tf.Tensor, *sums: tf.Tensor) -> tuple:
-            gradients, measured = pass_({name: t[piece] for name, t in cut.items()})
+            gradients, measured = compute({name: t[piece] for name, t in cut.items()})
             parts = (self._measure(*measured), *gradients)
             return piece + 1, *(s + part for s, part in zip(sums, parts, strict=True))
 
@@ -199,7 +195,7 @@ class Step:
             # Keras increments the second number with each draw, so it starts at 0.
             state.assign(tf.stack([seeds.fold(own, number), tf.zeros_like(own)]))
 
-    def losses(self, model: keras.Model, ticket: Any) -> tuple[Example, tf.Tensor]:
+    def losses(self, model: keras.Model, batch: Example) -> tuple[Example, tf.Tensor]:
         """The decoded examples of a whole batch, and the loss of each with the current
         weights.
 
@@ -208,9 +204,9 @@ class Step:
         loss of another.
 
         Returns:
-            The batch of this ticket, and weight times loss, float32 (batch,).
+            All fields of the batch, and weight times loss, float32 (batch,).
         """
-        batch = self._fetch_training(ticket)
+        batch = self._train_batches.gather(batch)
         inputs, y, weight = self._inputs(batch)
         return batch, self._training_loss(y, model(inputs, training=False)) * weight
 
@@ -224,7 +220,8 @@ class Step:
         mean.update_state(losses, sample_weight=weight)
         for metric in others:
             metric.update_state(y, outputs, sample_weight=weight)
-        return tf.cast(tf.reduce_sum(losses * weight), tf.float32) / self._batch_size
+        loss = tf.cast(tf.reduce_sum(losses * weight), tf.float32)
+        return loss / self._train_batches.batch_size
 
 
 def _weighted(losses: tf.Tensor, batch: Example) -> tf.Tensor:

@@ -58,8 +58,8 @@ class Trainer:
         seed = config.runtime.seed
         self.plain = batching.training(data.splits["train"], config.train, seed)
         """Training batches without augmentation."""
-        self.batches, self.placed = augmentation.placed(
-            self.plain, config.data, seed, data.cache
+        self.batches, self.augmentation_decisions = augmentation.apply_on_host(
+            self.plain, config.data, seed
         )
         """Training batches for the engine, and where they are augmented."""
         # Not `train` if there is another split: that would take as long as a third of
@@ -124,6 +124,12 @@ class Trainer:
             saved, self.batches, self.config.train, self.stops
         )
         self.left = self.checkpoint.resume()
+        if not self.checkpoint.has_same_order and not run.changes:
+            raise UsageError(
+                f"{run}: the order of the examples has changed since the checkpoint,"
+                " because the training data or the version of NumPy has changed; start"
+                " again in a new --run-directory"
+            )
         if is_first:
             self._forget_rate()
         if self.plan.factor is not None:
@@ -173,7 +179,8 @@ class Trainer:
 
     def _store_decisions(self) -> list[Decision]:
         """Writes the choices made so far into the run directory."""
-        decisions = [*self.machine.decisions, *self.data.decisions, *self.placed]
+        decisions = [*self.machine.decisions, *self.data.decisions]
+        decisions += self.augmentation_decisions
         decisions += [
             Decision("changed", str(change), "--force") for change in self.run.changes
         ]
@@ -254,6 +261,12 @@ class Trainer:
             if distributed.agreed(batches.first_step) != batches.first_step:
                 raise UsageError(
                     "--run-directory must be on a disk that all workers share"
+                )
+            checksum = batches.order_checksum(batches.first_epoch)
+            if distributed.agreed(checksum) != checksum:
+                raise UsageError(
+                    "the workers order the examples differently; use the same data and"
+                    " the same version of NumPy on all of them"
                 )
             callbacks = [watchdog, *standard_callbacks(context)]
             reasons = [c.per_batch for c in callbacks if getattr(c, "per_batch", None)]

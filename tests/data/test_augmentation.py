@@ -1,7 +1,6 @@
 """All augmentations of a run: the same bits on the host, in the step and in parts."""
 
 import contextlib
-import dataclasses
 
 import numpy as np
 import pytest
@@ -9,11 +8,11 @@ import tensorflow as tf
 from pictures import OPERATIONS, batch_of
 from small import TASK, machine, random_split, settings_of
 
-from pipeline.contracts import Share
+from pipeline.contracts import ReplicaPart
 from pipeline.data import batching
 from pipeline.data.augment import flip
-from pipeline.data.augmentation import Augmenter, on_host
-from pipeline.data.augmentation import placed as placed_of
+from pipeline.data.augmentation import Augmenter, apply_on_host, on_host
+from pipeline.data.example_store import DeviceStore, MemoryStore
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
@@ -37,15 +36,14 @@ def test_host_and_step_give_the_same_bits(xla):
     augmenter, plain = Augmenter(SOME, 4), batches()
     inside = tf.function(augmenter, jit_compile=xla, autograph=False)
     host = on_host(plain, augmenter)
-    assert host.dataset.element_spec["image"].shape == (8, 8, 8, 1)
-    tickets = zip(plain.dataset, host.dataset, strict=True)
+    assert host.dataset(0).element_spec["image"].shape == (8, 8, 8, 1)
     changed = 0
-    for ticket, made in tickets:
-        wanted = inside(plain.materialize(ticket))
-        assert wanted.keys() == host.materialize(made).keys()
-        for key, value in wanted.items():
-            np.testing.assert_array_equal(value, made[key], key)
-        changed += (made["image"].numpy() != ticket["image"].numpy()).mean()
+    for batch, on_the_host in zip(plain.dataset(0), host.dataset(0), strict=True):
+        in_the_step = inside(batch)
+        assert in_the_step.keys() == on_the_host.keys()
+        for key, value in in_the_step.items():
+            np.testing.assert_array_equal(value, on_the_host[key], key)
+        changed += (on_the_host["image"].numpy() != batch["image"].numpy()).mean()
     assert changed > 1, "nothing was augmented"
 
 
@@ -53,8 +51,8 @@ def test_host_and_step_give_the_same_bits(xla):
 def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
     augmenter = Augmenter({"crop": {"padding": 2}, "mixup": {}}, 4)
     host = on_host(batches(), augmenter)
-    whole = list(host.dataset)
-    parts = list(host.tickets(3, Share(0, count, count)))
+    whole = list(host.dataset(0))
+    parts = list(host.dataset(3, ReplicaPart(0, count, count)))
     for name in ("image", "partner_label", "share"):
         values = [part[name].numpy() for part in parts]
         joined = [
@@ -68,7 +66,7 @@ def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
 def test_an_operation_that_does_not_fit_is_one_line():
     message = r"\Acrop: padding 8 is too large for images of 8x8\Z"
     with pytest.raises(UsageError, match=message):
-        on_host(batches(), Augmenter({"crop": {"padding": 8}}, 4)).tickets(0)
+        on_host(batches(), Augmenter({"crop": {"padding": 8}}, 4)).dataset(0)
     settings = settings_of(data={"augment": {"crop": {"padding": 8}}})
     for in_step in (True, False):
         with pytest.raises(UsageError, match=message):
@@ -166,18 +164,24 @@ def test_floats_keep_their_scale(monkeypatch, factor, is_rejected):
         Augmenter({"flip": {}}, 4).require_range(batch)
 
 
-def test_the_place_is_decided_with_a_reason():
-    plain, options = batches(), settings_of(data={"augment": {"flip": {}}}).data
+@pytest.mark.parametrize(
+    ("augment_on", "store", "reason"),
+    [
+        ("host", MemoryStore, "host (requested)"),
+        ("auto", MemoryStore, "device (in the compiled step)"),
+        ("auto", DeviceStore, "device (in the compiled step)"),
+    ],
+)
+def test_where_images_are_augmented_is_said(augment_on, store, reason):
+    data = settings_of(data={"augment": {"flip": {}}, "augment_on": augment_on}).data
+    settings = settings_of(train={"epochs": 2})
+    plain = batching.training(random_split(store=store), settings.train, seed=4)
+    changed, (decision,) = apply_on_host(plain, data, 4)
+    assert (decision.name, str(decision)) == ("augment", reason)
+    assert (changed is plain) == (augment_on == "auto")
 
-    def placed(augment_on, cache):
-        asked = dataclasses.replace(options, augment_on=augment_on)
-        made, (decision,) = placed_of(plain, asked, 4, cache)
-        assert decision.name == "augment" and decision.reason
-        assert (made is plain) == (decision.value == "device")
-        return str(decision)
 
-    assert placed("host", "memory") == "host (requested)"
-    assert placed("auto", "device") == "device (in the compiled step)"
+def test_a_device_cache_and_augmentation_on_the_host_exclude_each_other():
     with pytest.raises(
         UsageError,
         match="use only one of --data.cache device and --data.augment-on host",

@@ -40,19 +40,18 @@ def epochs_of(split, batch_size, epochs, seed=0, first_step=0):
     batches = batching.training(
         split, config.Train(batch_size=batch_size, epochs=epochs), seed
     )
-    return batches, materialized(batches, first_step)
+    return batches, arrays_of(batches, first_step)
 
 
-def materialized(batches, first_step=0):
+def arrays_of(batches, first_step=0):
     """All batches, as NumPy arrays."""
-    found = map(batches.materialize, batches.tickets(first_step))
-    return [{name: field.numpy() for name, field in batch.items()} for batch in found]
+    return list(batches.dataset(first_step).as_numpy_iterator())
 
 
 def test_an_epoch_is_a_permutation_whose_remainder_is_dropped(split):
     batches, rows = epochs_of(split(103), 10, 3)
     assert (batches.steps_per_epoch, batches.last_step, batches.epochs) == (10, 30, 3)
-    assert len(rows) == 30 == len(batches.dataset)
+    assert len(rows) == 30
     orders = [
         np.concatenate([r["id"] for r in rows[10 * e : 10 * e + 10]]) for e in range(3)
     ]
@@ -92,9 +91,10 @@ def test_consecutive_epochs_are_independent(split):
 def test_steps_end_the_run_early(split):
     options = config.Train(batch_size=10, epochs=5, steps=13)
     batches = batching.training(split(50), options, 0)
-    assert (batches.last_step, batches.epochs, len(batches.dataset)) == (13, 3, 13)
+    assert (batches.last_step, batches.epochs) == (13, 3)
+    assert len(arrays_of(batches)) == 13
     assert [batches.end_of(epoch) for epoch in range(3)] == [5, 10, 13]
-    assert distributed.tickets(batches).options().autotune.enabled is False
+    assert distributed.dataset(batches).options().autotune.enabled is False
     with pytest.raises(UsageError, match=r"--train.batch-size 51: .* only 50 examples"):
         batching.training(split(50), config.Train(batch_size=51), 0)
 
@@ -111,13 +111,13 @@ def test_examples_are_decoded_before_the_first_batch_is_asked_for():
     splits, _ = load(Counting(40, label=label), cache="none")
     batches = batching.training(splits["train"], config.Train(batch_size=10), 0)
     decoded.clear()
-    tickets = iter(distributed.tickets(batches))
-    assert decoded.wait(30) and len(next(tickets)["label"]) == 10
+    iterator = iter(distributed.dataset(batches))
+    assert decoded.wait(30) and len(next(iterator)["label"]) == 10
 
 
 def test_evaluation_is_one_pass_in_order_padded_with_weight_0(split):
     batches = batching.evaluation(split(37), config.Train(batch_size=4))
-    rows = materialized(batches)
+    rows = arrays_of(batches)
     assert [row["id"].shape for row in rows] == [(16,)] * 3
     weight = np.concatenate([row["weight"] for row in rows])
     order = np.concatenate([row["id"] for row in rows])
@@ -131,8 +131,8 @@ def test_fields_of_a_source_do_not_replace_those_of_batches():
         "weight": np.zeros((5, 4)),
         "place": np.full((5, 2), 7),
     }
-    some = Split(example_store.Memory(columns), np.arange(5))
-    (batch,) = materialized(
+    some = Split(example_store.MemoryStore(columns), np.arange(5))
+    (batch,) = arrays_of(
         batching.evaluation(some, config.Train(batch_size=2), replicas=2)
     )
     assert (

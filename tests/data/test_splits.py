@@ -111,7 +111,7 @@ def test_near_duplicates_of_held_out_examples_are_excluded_and_nothing_moves():
 def test_splits_must_not_share_a_group_or_an_id():
     def split(*ids, groups):
         columns = {"id": np.array(ids), "group": np.array(groups)}
-        return splits.Split(example_store.Memory(columns), np.arange(len(ids)))
+        return splits.Split(example_store.MemoryStore(columns), np.arange(len(ids)))
 
     train = split(1, 2, 3, groups=[7, 8, 8])
     message = "1 groups are in both train and test, such as that of 2; move each group"

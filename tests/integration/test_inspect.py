@@ -17,7 +17,7 @@ from pipeline import inspect
 from pipeline.config import registry
 from pipeline.data import image_sizes
 from pipeline.data.augmentation import Augmenter
-from pipeline.data.example_store import Memory
+from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import dataset_report
 from pipeline.runtime import environment
@@ -154,7 +154,9 @@ def test_each_augmentation_is_shown_before_and_after():
 
 def test_of_many_classes_the_first_are_listed():
     labels = np.arange(400, dtype=np.int64) % 300
-    splits = {"train": Split(Memory({"id": labels, "label": labels}), np.arange(400))}
+    splits = {
+        "train": Split(MemoryStore({"id": labels, "label": labels}), np.arange(400))
+    }
     found = dataset_report.classes(splits, [f"c{i}" for i in range(300)])
     first, *rows = (text for _, text in found)
     assert first.startswith(

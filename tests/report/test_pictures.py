@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.config import registry
-from pipeline.data.example_store import Memory
+from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.report import pictures, results
@@ -42,7 +42,7 @@ def made(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
     examples = {"id": columns["id"], "image": pixels, "label": labels}
     metadata = {"class_names": names, "image_shape": list(shape)}
     task = registry.load("tasks", "image_classification")(metadata)
-    split = Split(Memory(examples), np.arange(count))
+    split = Split(MemoryStore(examples), np.arange(count))
     return Evaluation(
         "test",
         task,

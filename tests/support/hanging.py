@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import tensorflow as tf
+from small import changed
 
 from pipeline.data import batching
 from pipeline.fit import fit
@@ -42,24 +43,15 @@ def in_the_data(folder, precision="float32", arithmetic=(None, "none")):
         never()
         return row
 
+    def wait(batch, step):
+        ids = batch["id"]
+        held = tf.cond(
+            step < 12, lambda: ids, lambda: tf.py_function(stuck, [ids], tf.int64)
+        )
+        return {**batch, "id": tf.ensure_shape(held, ids.shape)}
+
     def blocked(*arguments):
-        import dataclasses
-
-        batches = training(*arguments)
-
-        def tickets(first, *share):
-            numbers = tf.data.Dataset.range(first, batches.last_step)
-            both = tf.data.Dataset.zip(batches.tickets(first, *share), numbers)
-            return both.map(wait)
-
-        def wait(ticket, number):
-            at = ticket["_place"]
-            held = tf.cond(
-                number < 12, lambda: at, lambda: tf.py_function(stuck, [at], tf.int64)
-            )
-            return {**ticket, "_place": tf.ensure_shape(held, at.shape)}
-
-        return dataclasses.replace(batches, tickets=tickets)
+        return changed(training(*arguments), wait)
 
     batching.training = blocked
     fit(

@@ -101,8 +101,8 @@ def _unnamed(folder, kind, seen):
     options = dataclasses.replace(_train_options(), epochs=3, batch_size=16)
     batches = batching.training(seen["split"], options, 0)
     for line in lines[:3]:
-        (ticket,) = batches.tickets(line["step"] - 1).take(1)
-        ids = batches.materialize(ticket)["id"].numpy().tolist()
+        (batch,) = batches.dataset(line["step"] - 1).take(1)
+        ids = batch["id"].numpy().tolist()
         if not line["ids"] or not set(line["ids"]) <= set(ids):
             return (
                 f"step {line['step']}: named {line['ids']}, which are not its examples"

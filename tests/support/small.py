@@ -6,6 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.config import command_line, registry
+from pipeline.contracts import WHOLE_BATCH
 from pipeline.data import batching, example_store, splits
 from pipeline.runtime import environment
 
@@ -33,7 +34,7 @@ def machine(precision="float32", strategy=None):
     )
 
 
-def random_split(count=32, store=example_store.Memory):
+def random_split(count=32, store=example_store.MemoryStore):
     """Random images and labels, kept by a store of columns."""
     generator = np.random.default_rng(0)
     columns = {
@@ -46,17 +47,20 @@ def random_split(count=32, store=example_store.Memory):
     return splits.Split(store(columns), np.arange(count))
 
 
-def weighted(batches):
-    """The same batches; the weights are a field `given` of the tickets, if they have
-    it.
-    """
+def changed(batches, change):
+    """The same batches; `change` maps (batch, number of its step) to another batch."""
 
-    def materialize(ticket, parts=1):
-        batch = batches.materialize(ticket, parts)
-        given = batch.pop("given", batch["weight"])
-        return {**batch, "weight": given}
+    class Changed(type(batches)):
+        def dataset(self, first_step, part=WHOLE_BATCH):
+            steps = tf.data.Dataset.range(first_step, self.last_step)
+            steps = steps.flat_map(
+                lambda step: tf.data.Dataset.from_tensors(step).repeat(part.count)
+            )
+            dataset = super().dataset(first_step, part)
+            return tf.data.Dataset.zip(dataset, steps).map(change)
 
-    return dataclasses.replace(batches, materialize=materialize)
+    fields = dataclasses.fields(batches)
+    return Changed(**{field.name: getattr(batches, field.name) for field in fields})
 
 
 def settings_of(**changes):

@@ -5,7 +5,6 @@ only once.
 """
 
 import contextlib
-import dataclasses
 import io
 import json
 
@@ -15,7 +14,7 @@ import small
 import tensorflow as tf
 
 from pipeline.config import command_line, registry
-from pipeline.contracts import Share
+from pipeline.contracts import ReplicaPart
 from pipeline.data import augmentation, batching, example_store
 from pipeline.runtime import environment
 from pipeline.training import distributed, plan
@@ -30,7 +29,7 @@ def settings_of(**changes):
 
 
 def trained(
-    machine, settings, steps=1, precision="float32", store=example_store.Memory
+    machine, settings, steps=1, precision="float32", store=example_store.MemoryStore
 ):
     """(model, the distance that each weight moved) after some steps."""
     machine = small.machine(precision, machine.strategy)
@@ -47,7 +46,7 @@ def trained(
     return model, [np.linalg.norm(v.numpy() - b) for v, b in pairs]
 
 
-def apart(one, two, settings, steps=1, floor=0.0, store=example_store.Memory):
+def apart(one, two, settings, steps=1, floor=0.0, store=example_store.MemoryStore):
     """Largest distance of a weight after the same steps, as a share of the distance it
     moved; and of the moving statistics.
 
@@ -73,14 +72,10 @@ def sample_order(two):
     batches = batching.training(
         small.random_split(50), settings_of(train={"epochs": 3}).train, 0
     )
-    whole = [
-        batches.materialize(ticket)["id"].numpy().tolist() for ticket in batches.dataset
-    ]
+    whole = [batch["id"].numpy().tolist() for batch in batches.dataset(0)]
     with two.strategy.scope():
-        parts = iter(distributed.tickets(batches))
-        ids = tf.function(
-            lambda ticket: batches.materialize(ticket, 2)["id"], autograph=False
-        )
+        parts = iter(distributed.dataset(batches))
+        ids = tf.function(lambda batch: batch["id"], autograph=False)
         local = two.strategy.experimental_local_results
         found = [local(two.strategy.run(ids, args=(next(parts),))) for _ in whole]
         return whole == [np.concatenate(both).tolist() for both in found]
@@ -96,11 +91,11 @@ def overflows(machine, rounds):
     model, _ = trained(machine, settings, 2, "mixed_float16")
     strategy, update = machine.strategy, model.step.update
     batches = batching.training(small.random_split(BATCH), settings.train, 0)
-    model.step.set_inputs(small.weighted(batches), None)
-    halves = list(batches.tickets(0, Share(0, 2, 2)))
+    model.step.set_inputs(batches, None)
+    halves = list(batches.dataset(0, ReplicaPart(0, 2, 2)))
     generator = np.random.default_rng(1)
     step = tf.function(
-        lambda tickets: strategy.run(model.step.train, args=(model, tickets)),
+        lambda batch: strategy.run(model.step.train, args=(model, batch)),
         autograph=False,
     )
 
@@ -115,7 +110,7 @@ def overflows(machine, rounds):
     def take(weights):
         def part(context):
             number = context.replica_id_in_sync_group
-            return {**halves[number], "given": tf.fill([8], weights[number])}
+            return {**halves[number], "weight": tf.fill([8], weights[number])}
 
         with strategy.scope():
             step(strategy.experimental_distribute_values_from_function(part))
@@ -153,23 +148,14 @@ def bad_steps(one, two):
             small.random_split(BATCH * 4), settings_of().train, 0
         )
 
-        def spoil(ticket, number):
-            last = tf.range(ticket["image"].shape[0], 0, -1) == 1
-            bad = last & ((number == 1) | (number == 2))
-            return {**ticket, "given": tf.where(bad, np.nan, 1.0)}
-
-        def tickets(first, share, batches=batches, spoil=spoil):
-            steps = tf.data.Dataset.range(first, batches.last_step)
-            numbers = steps.flat_map(
-                lambda n: tf.data.Dataset.from_tensors(n).repeat(share.count)
-            )
-            return tf.data.Dataset.zip(batches.tickets(first, share), numbers).map(
-                spoil
-            )
+        def spoil(batch, step):
+            last = tf.range(batch["image"].shape[0], 0, -1) == 1
+            bad = last & ((step == 1) | (step == 2))
+            return {**batch, "weight": tf.where(bad, np.nan, 1.0)}
 
         model = build(small.TASK, settings_of(), machine, batches)
         model.steps_per_execution = 4
-        batches = small.weighted(dataclasses.replace(batches, tickets=tickets))
+        batches = small.changed(batches, spoil)
         with machine.strategy.scope():
             history = registry.load("engines", "gradient_tape")(
                 model, batches, None, []
@@ -227,20 +213,20 @@ def dropout(machine):
     return bool((first[0] != first[1]).any()), bool((first[0] != later[0]).any()), same
 
 
-def resident(one, two, settings):
+def device_cache(one, two, settings):
     """With a store on the devices: (devices of each copy, distance after
     eight steps).
     """
     made = []
 
     def store(columns):
-        made.append(example_store.Device(columns))
+        made.append(example_store.DeviceStore(columns))
         return made[-1]
 
     distance, _ = apart(one, two, settings, 8, store=store)
     copies = {
         device: sorted({tensor.device for tensor in columns.values()})
-        for device, columns in made[0].copies.by_device.items()
+        for device, columns in made[0].device_cache.by_device.items()
     }
     return copies, distance
 
@@ -254,7 +240,7 @@ def augmented(machine):
         augment = {"crop": {"padding": 2}, "mixup": {}}
         settings = settings_of(data={"augment": augment, "augment_on": place})
         plain = batching.training(small.random_split(64), settings.train, 0)
-        batches, _ = augmentation.placed(plain, settings.data, 0, "memory")
+        batches, _ = augmentation.apply_on_host(plain, settings.data, 0)
         model = build(
             small.TASK, settings, machine, plain, augment_in_step=batches is plain
         )
@@ -270,9 +256,9 @@ def prefetched():
     """Devices of batches that are prefetched to the second one, as if it had its own
     memory.
     """
-    tickets = tf.data.Dataset.range(5).map(lambda i: {"image": tf.fill([2, 3], i)})
+    batches = tf.data.Dataset.range(5).map(lambda i: {"image": tf.fill([2, 3], i)})
     return [
-        batch["image"].device for batch in distributed.prefetched(tickets, "/cpu:1")
+        batch["image"].device for batch in distributed.prefetched(batches, "/cpu:1")
     ]
 
 
@@ -299,7 +285,7 @@ def main():
     found = {
         "replicas": two.replicas,
         "muon": apart(one, two, settings_of(train=muon))[0],
-        "resident": resident(one, two, settings_of(train=adaptive)),
+        "device_cache": device_cache(one, two, settings_of(train=adaptive)),
         "sample_order": sample_order(two),
         "overflows": overflows(two, 20),
         "bad_steps": bad_steps(one, two),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.data.example_store import Memory
+from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.tasks import _metrics
@@ -80,7 +80,9 @@ class Scaled(ImageClassification):
 def test_calibrated_answers_may_need_the_example(field):
     metadata = {"class_names": ["a", "b"], "image_shape": [2, 2, 1], "temperature": 2.0}
     images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1)
-    store = Memory({"id": np.arange(3), "label": np.array([1, 0, 1]), "image": images})
+    store = MemoryStore(
+        {"id": np.arange(3), "label": np.array([1, 0, 1]), "image": images}
+    )
     examples = Split(store, np.array([2, 0]))
     columns = {"id": np.array([2, 0]), "outputs": np.zeros((2, 2), np.float32)}
     found = evaluate.answered(Scaled(metadata), columns, examples)

@@ -96,7 +96,7 @@ def test_calls_waits_and_open_files_of_a_run(tmp_path, counts, engine):
     assert counted.objects[-1] - counted.objects[1] < 100 * (EPOCHS - 2)
 
 
-def test_an_image_of_cifar10_is_sent_to_the_device_as_its_pixels():
+def test_bytes_of_an_image_of_cifar10_that_are_sent_to_the_device():
     columns = {
         "id": tf.range(64, dtype=tf.int64),
         "image": tf.zeros((64, 32, 32, 3), tf.uint8),
@@ -110,9 +110,10 @@ def test_an_image_of_cifar10_is_sent_to_the_device_as_its_pixels():
         )
         return sum(
             math.prod(s.shape) * s.dtype.size
-            for s in batches.dataset.element_spec.values()
+            for s in batches.dataset(0).element_spec.values()
         )
 
-    # The pixels, and one number per batch, by which the device finds ids and labels.
-    assert sent(example_store.Memory) == 32 * 3072 + 8
-    assert sent(example_store.Device) == 8
+    # The pixels, and `id`, `label` and `epoch` of 8 bytes, `weight` of 4.
+    assert sent(example_store.MemoryStore) == 32 * (3072 + 28)
+    # `row` and `epoch` of 8 bytes, `weight` of 4.
+    assert sent(example_store.DeviceStore) == 32 * 20

@@ -12,7 +12,7 @@ from conftest import REPOSITORY, run_python
 from workers import Workers, ports, text_of
 
 from pipeline.config import command_line
-from pipeline.contracts import Share
+from pipeline.contracts import ReplicaPart
 from pipeline.data import batching
 from pipeline.runtime import cluster, gpu_info
 from pipeline.training import distributed
@@ -37,7 +37,7 @@ def test_updates_are_those_of_one_device(measured):
     assert (
         measured["replicas"] == 2 and measured["muon"] <= 5e-5 and measured["planned"]
     )
-    copies, distance = measured["resident"]
+    copies, distance = measured["device_cache"]
     assert distance <= 1e-5 and len(copies) == 2
     assert all(
         len(places) == 1 and places[0].endswith(name) for name, places in copies.items()
@@ -160,16 +160,15 @@ def test_the_iterators_of_workers_are_not_tuned(split, monkeypatch, repeat):
         .train
     )
     batches = batching.training(split(20), options, seed=0)
-    expected = [
-        ticket["image"].numpy() for ticket in batches.tickets(0, Share(1, 1, 2))
-    ]
+    part = ReplicaPart(1, 1, 2)
+    expected = [batch["image"].numpy() for batch in batches.dataset(0, part)]
     monkeypatch.setattr(tf.distribute, "get_strategy", Strategy)
-    dataset = distributed.tickets(batches, repeat)
+    dataset = distributed.dataset(batches, repeat)
     assert (
         isinstance(dataset, tf.data.Dataset)
         and dataset.options().autotune.enabled is False
     )
-    images = [ticket["image"].numpy() for ticket in dataset.take(5)]
+    images = [batch["image"].numpy() for batch in dataset.take(5)]
     np.testing.assert_array_equal(images, expected)
 
 

@@ -2,7 +2,6 @@
 log.
 """
 
-import dataclasses
 import itertools
 import json
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import numpy as np
 import poison
 import pytest
 import tensorflow as tf
-from small import settings_of, weighted
+from small import changed, settings_of
 from update_rules import BATCH, STEPS, prepared
 
 from pipeline.config import registry
@@ -25,17 +24,12 @@ from pipeline.utils.errors import Diverged
 def poisoned(batches, *steps):
     """The same batches; the first example of these steps has a NaN as its weight."""
 
-    def spoil(ticket, number):
-        bad = tf.reduce_any(number == tf.constant(steps, tf.int64)) & (
-            tf.range(BATCH) == 0
-        )
-        return {**ticket, "given": tf.where(bad, np.nan, 1.0)}
+    def spoil(batch, step):
+        is_bad = tf.reduce_any(step == tf.constant(steps, tf.int64))
+        is_first = tf.range(BATCH) == 0
+        return {**batch, "weight": tf.where(is_bad & is_first, np.nan, 1.0)}
 
-    def tickets(first, *share):
-        numbers = tf.data.Dataset.range(first, batches.last_step)
-        return tf.data.Dataset.zip(batches.tickets(first, *share), numbers).map(spoil)
-
-    return weighted(dataclasses.replace(batches, tickets=tickets))
+    return changed(batches, spoil)
 
 
 def monitor(path, batches, model=None):
@@ -98,9 +92,7 @@ def test_the_culprit_is_a_field_or_a_loss_or_the_batch(tmp_path):
     spoilt = poisoned(batches, 4)
     model.step.set_inputs(spoilt, None)
     found = monitor(tmp_path, spoilt, model)
-    ids = [
-        batches.materialize(ticket)["id"].numpy().tolist() for ticket in batches.dataset
-    ]
+    ids = [batch["id"].numpy().tolist() for batch in batches.dataset(0)]
     assert found._culprits(4) == {
         "step": 5,
         "epoch": 1,

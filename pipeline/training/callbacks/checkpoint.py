@@ -55,6 +55,8 @@ class CheckpointCallback(keras.callbacks.Callback):
         """Whether patience is exhausted."""
         self.ended = False
         """Whether another callback has set `model.stop_training`."""
+        self.has_same_order = True
+        """Whether the order of the examples is that of the restored checkpoint."""
         self.history: dict[str, list[float]] = {}
         self.seconds: list[float] = []
         """Seconds since the start of the run, at the end of each epoch."""
@@ -102,6 +104,7 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def _accept(self, state: dict[str, Any]) -> None:
         """Restores what `_state` returned."""
+        self.has_same_order = state["order"] == self._order_checksum(self.step)
         self._waited, patience = state["waited"], self._options.patience
         self.stopped = patience is not None and self._waited >= patience
         self.ended, self._best_step = state["ended"], state["best_step"]
@@ -242,7 +245,13 @@ class CheckpointCallback(keras.callbacks.Callback):
             "ended": self.ended,
             "saved": saved,
             "elapsed": round(self.stops.elapsed, 3),
+            "order": self._order_checksum(self.step),
         }
+
+    def _order_checksum(self, step: int) -> int:
+        """CRC-32 of the order of the examples in the epoch that a step ended in."""
+        epoch = max(0, step - 1) // self.batches.steps_per_epoch
+        return self.batches.order_checksum(epoch)
 
     def _prune(self) -> None:
         self._checkpoints.keep({*self._saved, *self._saved.values()})

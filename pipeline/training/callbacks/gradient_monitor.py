@@ -105,8 +105,8 @@ class GradientMonitor(keras.callbacks.Callback):
         changed them.
         """
         batches = self._context.batches
-        (ticket,) = batches.tickets(step).take(1)
-        batch, losses = self.model.step.losses(self.model, ticket)
+        (batch,) = batches.dataset(step).take(1)
+        batch, losses = self.model.step.losses(self.model, batch)
         reason, rows = _blamed(batch, losses.numpy())
         ids = batch["id"].numpy()[rows].tolist()
         return {

@@ -29,7 +29,7 @@ def gradient_tape(
     """
     model.step.set_inputs(train, validation)
     call = distributed.Calls(model, "train", train)
-    evaluated: Any = distributed.tickets(validation) if validation else None
+    evaluated: Any = distributed.dataset(validation) if validation else None
     listeners = keras.callbacks.CallbackList(
         callbacks,
         add_history=True,
@@ -40,7 +40,7 @@ def gradient_tape(
     model.stop_training = False
     logs: dict[str, float] = {}
     listeners.on_train_begin()
-    tickets = iter(distributed.tickets(train))
+    iterator = iter(distributed.dataset(train))
     for epoch in range(train.first_epoch, train.epochs):
         model.reset_metrics()
         call.begin(epoch)
@@ -49,7 +49,7 @@ def gradient_tape(
         while call.position < train.end_of(epoch) and not model.stop_training:
             first = call.position - start
             listeners.on_train_batch_begin(first)
-            logs = call(tickets)
+            logs = call(iterator)
             listeners.on_train_batch_end(first + model.steps_per_execution - 1, logs)
         logs = model.get_metrics_result()
         if validation:
@@ -65,7 +65,7 @@ def gradient_tape(
 def _evaluate(
     model: keras.Model,
     validation: Batches,
-    tickets: Any,
+    iterator: Any,
     listeners: keras.callbacks.CallbackList,
 ) -> dict[str, float]:
     """The metrics of the validation split."""
@@ -75,7 +75,7 @@ def _evaluate(
     for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
         listeners.on_test_batch_begin(first)
         listeners.on_test_batch_end(
-            first + model.steps_per_execution - 1, call(tickets)
+            first + model.steps_per_execution - 1, call(iterator)
         )
     result = model.get_metrics_result()
     listeners.on_test_end(result)

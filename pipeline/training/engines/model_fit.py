@@ -23,13 +23,13 @@ def model_fit(
     if validation:
         model.test_function = distributed.Calls(model, "evaluate", validation)
         evaluating = {
-            "validation_data": distributed.tickets(validation, repeat=True),
+            "validation_data": distributed.dataset(validation, repeat=True),
             "validation_steps": validation.steps_per_epoch,
         }
     history: dict[str, list[float]] = {}
     for part, epochs in _parts(train):
         found = model.fit(
-            distributed.tickets(part, repeat=True),
+            distributed.dataset(part, repeat=True),
             epochs=epochs,
             initial_epoch=part.first_epoch,
             # At least one call, which takes no steps if only the validation is left.

@@ -10,7 +10,7 @@ from small import CLASSES, TASK, machine, random_split, settings_of
 
 from pipeline.config import registry
 from pipeline.data import batching
-from pipeline.data.example_store import Memory
+from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.training.model_builder import build
 from pipeline.training.optim.gradient_update import Adjusted
@@ -158,7 +158,8 @@ def test_files_of_checkpoints_are_opened_by_keras_alone(workplace, head):
         task = type(TASK)({**RAW.metadata, "class_names": ["a", "b"]})
         columns = {**split.take(np.arange(32)), "label": np.arange(32) % 2}
         split = Split(
-            Memory({name: tf.constant(c) for name, c in columns.items()}), split.rows
+            MemoryStore({name: tf.constant(c) for name, c in columns.items()}),
+            split.rows,
         )
     own = network(head, 1 if is_binary else CLASSES)
     built = trained(

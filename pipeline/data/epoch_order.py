@@ -1,0 +1,73 @@
+"""The order of the examples in each epoch of training: a fresh permutation."""
+
+import threading
+import zlib
+
+import numpy as np
+
+BLOCK = 1 << 24
+"""Examples of a block. With more than `LARGEST` examples, the blocks are shuffled, and
+then the examples within each block, so that memory stays below 1 GB.
+"""
+LARGEST = 1 << 26
+_CHECKED = 1 << 22  # positions whose order `checksum` covers
+
+
+class EpochOrder:
+    """Permutations of `count` examples that depend on the seed and the epoch alone.
+
+    A permutation sorts the numbers that the counter-based generator Philox draws for
+    its key (seed, epoch). NumPy promises that the stream of a bit generator stays the
+    same in all versions; it does not for `Generator.permutation` (NEP 19).
+    """
+
+    def __init__(self, count: int, seed: int) -> None:
+        self._count = count
+        self._seed = seed % (1 << 64)
+        self._block = BLOCK if count > LARGEST else count
+        self._lock = threading.Lock()
+        self._permutations: dict[tuple[int, int], np.ndarray] = {}
+
+    @property
+    def is_blockwise(self) -> bool:
+        """Whether blocks are shuffled instead of all examples at once."""
+        return self._block < self._count
+
+    def positions(self, epoch: int, first: int, last: int) -> np.ndarray:
+        """The examples at the positions `first` ... `last` - 1 of an epoch, int64."""
+        if not self.is_blockwise:
+            return self._permutation(epoch, 0, self._count)[first:last]
+        parts = []
+        start = 0
+        blocks = -(-self._count // self._block)
+        for block in self._permutation(epoch, 0, blocks).tolist():
+            offset = block * self._block
+            size = min(self._block, self._count - offset)
+            if start < last and first < start + size:
+                order = self._permutation(epoch, 1 + block, size)
+                parts.append(offset + order[max(first - start, 0) : last - start])
+            start += size
+        return np.concatenate(parts)
+
+    def checksum(self, epoch: int) -> int:
+        """CRC-32 of the beginning of the order of an epoch, of up to 4 million
+        positions.
+        """
+        positions = self.positions(epoch, 0, min(self._count, _CHECKED))
+        return zlib.crc32(positions.astype("<i8").tobytes())
+
+    def _permutation(self, epoch: int, stream: int, size: int) -> np.ndarray:
+        """The permutation number `stream` of an epoch, int64 (size,); the last one is
+        kept.
+        """
+        with self._lock:
+            if (epoch, stream) not in self._permutations:
+                key = np.array([self._seed, epoch], np.uint64)
+                generator = np.random.Philox(key=key, counter=[0, 0, 0, stream])
+                draws = generator.random_raw(size).astype(np.uint32)
+                order = np.argsort(draws, kind="stable")
+                # With blocks, the order of the blocks is as small as it is needed.
+                while len(self._permutations) > 1:
+                    del self._permutations[next(iter(self._permutations))]
+                self._permutations[epoch, stream] = order
+            return self._permutations[epoch, stream]
