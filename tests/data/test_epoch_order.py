@@ -8,6 +8,9 @@ import pytest
 
 from pipeline.data import epoch_order
 from pipeline.data.epoch_order import EpochOrder
+from pipeline.fit import fit
+from pipeline.training.callbacks.checkpoint import CheckpointCallback
+from pipeline.utils.errors import UsageError
 
 
 def test_it_sorts_the_numbers_of_philox():
@@ -61,3 +64,31 @@ def test_shuffling_in_blocks_is_said(monkeypatch):
     _, decisions = counting.load(counting.Counting(90))
     (decision,) = [decision for decision in decisions if decision.name == "order"]
     assert str(decision).startswith("in blocks (blocks of 16,777,216 examples are")
+
+
+def crash(*_, **__):
+    raise OSError("crash")
+
+
+def test_a_run_is_not_resumed_in_another_order(tmp_path, monkeypatch):
+    def train():
+        fit(
+            "digits",
+            data={"limit": 120},
+            model={"name": "tiny", "options": {}},
+            train={"epochs": 1, "steps_per_call": 1, "checkpoint_steps": 1},
+            runtime={"precision": "float32"},
+            export={"enabled": False},
+            run_directory=tmp_path / "run",
+        )
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointCallback, "on_epoch_end", crash)
+        with pytest.raises(OSError, match="crash"):
+            train()
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochOrder, "checksum", lambda self, epoch: 1)
+        message = "the order of the examples has changed since the checkpoint"
+        with pytest.raises(UsageError, match=message):
+            train()
+    train()

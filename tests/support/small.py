@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.config import command_line, registry
-from pipeline.contracts import WHOLE_BATCH
+from pipeline.contracts import WHOLE_BATCH, Batches
 from pipeline.data import batching, example_store, splits
 from pipeline.runtime import environment
 
@@ -61,6 +61,19 @@ def changed(batches, change):
 
     fields = dataclasses.fields(batches)
     return Changed(**{field.name: getattr(batches, field.name) for field in fields})
+
+
+class Steps(Batches):
+    """Numbers of steps without data."""
+
+    def dataset(self, first_step, part=WHOLE_BATCH):
+        raise NotImplementedError
+
+    def rows(self, step):
+        raise NotImplementedError
+
+    def raise_if_undecodable(self, first, last):
+        pass
 
 
 def settings_of(**changes):

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from saved import checkpoints_of, small_model
+from small import Steps
 from stopping import scalars
 from tensorboard.backend.event_processing import event_accumulator
 
 from pipeline.config.sections import Log, Train
-from pipeline.contracts import Batches
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stopped, Stops
 from pipeline.training import event_files
@@ -29,7 +29,7 @@ from pipeline.utils.errors import Terminated
 
 POINT = (("batch_loss", 0.75), ("batch_learning_rate", 0.5))
 # Five steps per epoch; these callbacks read no data.
-STEPS = Batches(None, None, None, batch_size=4, steps_per_epoch=5, last_step=50)
+STEPS = Steps(batch_size=4, steps_per_epoch=5, last_step=50)
 
 
 @pytest.fixture

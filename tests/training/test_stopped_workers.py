@@ -67,6 +67,7 @@ STOPS = {
     "both": ((term(2), term(2)), [143, 143], 12),
     "one-in-validation": ((None, term(3)), [143, 143], 12),
     "one-by-ctrl-c": ((None, interrupt(4)), [143, 130], 20),
+    "one-late": ((None, term(4)), [143, 143], 20),
     "chief-by-ctrl-c": ((interrupt(1), None), [130, 143], 8),
 }
 
