@@ -165,7 +165,7 @@ def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     elsewhere.
     """
     try:
-        before = files.expand_home(safe_io.read_json(run.result))
+        before = safe_io.read_json(run.result)
         same = all(before[name] == result[name] for name in ("steps", "config_digest"))
         place = Path(
             before["export"] or run_directory.export_directory(config) / "1"
