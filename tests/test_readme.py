@@ -26,10 +26,6 @@ PATH = (
     "-m pipeline fit photos --model tiny --image-size 16 --epochs 1 --dry-run"
     " --no-export"
 )
-BENCH = (
-    "-m pipeline bench digits --model tiny --data.augment --limit 100 --batch-size 16 "
-    "--runtime.precision float32 --only training --rounds 1 --seconds 0.01"
-)
 PARITY = (
     "-m pipeline doctor --parity digits --model tiny --precisions float32 --replicas 1 "
     "--accumulate 1 --steps 2 --batch-size 8"
@@ -80,12 +76,10 @@ CASES = {
     "pipeline export RUN": {
         "-m pipeline export runs/digits-1": "saved_models/digits/2"
     },
-    "pipeline bench RECIPE": {BENCH: "resident step"},
     "pipeline doctor": {
         "-m pipeline doctor": "the environment is usable",
         PARITY: "2 of 2 cases passed",
     },
-    "pipeline shards DIRECTORY": {"-m pipeline shards records": "sha256"},
 }
 NOT_RUN = {
     "python3 -m venv .venv": "it needs the network",

@@ -1,4 +1,4 @@
-"""Writes images like photographs: python benchmarks/photographs.py DIRECTORY COUNT
+"""Writes images like photographs: python benchmarks/scripts/photographs.py DIRECTORY COUNT
 [SIDE]
 """
 

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
-from pipeline.timing import processes, record
-from pipeline.timing.rounds import Failed, Line, Rounds, Sample, Spread, timed
+from benchmarks.scripts.timing import processes, record
+from benchmarks.scripts.timing.rounds import Failed, Line, Rounds, Sample, Spread, timed
 
 ALIKE = [10.0, 1.0, 1.0, 1.0]  # seconds; the first round is not counted
 
@@ -83,17 +83,17 @@ def test_the_record_has_every_line_but_no_directories(tmp_path):
     assert shown[2][5:] == ["1.000", "at least 0.97", "met"]
     facts = {
         "command": (
-            "python -m pipeline.bench ~/photos/cats --torch-python=../env/bin/python"
+            "python -m benchmarks.scripts.bench ~/photos/cats --torch-python=../env/bin/python"
         )
     }
-    paths = [record.write(tmp_path / "new", "bench_digits", facts, lines) for _ in "12"]
-    assert [path.name for path in paths] == ["bench_digits.md", "bench_digits-2.md"]
-    page, values = (
-        paths[0].read_text(),
-        json.loads(paths[0].with_suffix(".json").read_text()),
-    )
-    assert "bench cats --torch-python=python\n" in page and "| python cannot be" in page
-    assert "images/s" in page and "/home" not in page and len(values["lines"]) == 4
+    folder = tmp_path / "new"
+    paths = [record.write(folder, "bench_digits", facts, lines) for _ in "12"]
+    assert [path.name for path in paths] == ["bench_digits.json", "bench_digits-2.json"]
+    text = paths[0].read_text()
+    values = json.loads(text)
+    assert values["command"].endswith("bench cats --torch-python=python")
+    assert "python cannot be" in text and "/home" not in text
+    assert "images/s" in text and len(values["lines"]) == 4
     assert (
         values["lines"][2]["bound"] == [0.97, None]
         and values["lines"][0]["result"] == "met"

@@ -1,7 +1,7 @@
 """Measures the images per second of each augmentation, compiled as in the training
 step.
 
-    python benchmarks/augment.py [ROUNDS]
+    python benchmarks/scripts/augment.py [ROUNDS]
 
 Each augmentation runs with its default options on one resident uint8 batch. All
 augmentations run in each round, so that disturbances affect all of them equally. Prints

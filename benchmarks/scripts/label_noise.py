@@ -1,6 +1,6 @@
 """Measures how many of the labels listed as probably wrong really are wrong.
 
-    python benchmarks/label_noise.py [SEED ...]
+    python benchmarks/scripts/label_noise.py [SEED ...]
 
 17 % of 12,000 images of CIFAR-10 (TensorFlow Datasets, `$TFDS_DATA_DIR`) get a wrong
 label, drawn from the confusions of a weak model: logistic regression on 8 x 8 pixels.

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.scripts.timing.processes import INSTALL, SCRIPTS, missing_torch
+from benchmarks.scripts.timing.rounds import Failed, Line, Rounds, Sample
+from benchmarks.scripts.timing.speed import Training
 from pipeline.runtime import environment
 from pipeline.runtime.cpu_info import cores
-from pipeline.timing.processes import INSTALL, PEERS, missing_torch
-from pipeline.timing.rounds import Failed, Line, Rounds, Sample
-from pipeline.timing.speed import Training
 from pipeline.utils import temp_files
 
 _SETTINGS = {
@@ -80,7 +80,7 @@ class Peer:
     def __init__(self, kind: str, trained: Mapping[str, Any], python: str) -> None:
         if kind == "torch" and (how := missing_torch(python)):
             raise Failed(how)
-        script = str(PEERS / f"peer_{kind}.py")
+        script = str(SCRIPTS / f"peer_{kind}.py")
         variables = {
             k: v for k, v in os.environ.items() if not python or k != "PYTHONPATH"
         }

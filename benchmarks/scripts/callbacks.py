@@ -1,4 +1,4 @@
-"""CPU time of a user's callbacks that listen per epoch: python benchmarks/callbacks.py
+"""CPU time of a user's callbacks that listen per epoch: python benchmarks/scripts/callbacks.py
 [ROUNDS]
 
 Each round trains `digits` (batch 32, 5 epochs, 10 steps per call) without, with, with

@@ -1,4 +1,4 @@
-"""CPU time of the bar and of the points for TensorBoard: python benchmarks/progress.py
+"""CPU time of the bar and of the points for TensorBoard: python benchmarks/scripts/progress.py
 [ROUNDS]
 
 Each round trains `digits` (batch 4, 314 steps per epoch, 4 epochs, 4 steps per call)

@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from benchmarks.scripts.timing import processes, record
+from benchmarks.scripts.timing.rounds import Failed, Line
 from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
 from pipeline.runtime import environment, environment_check, signals
-from pipeline.timing import processes, record
-from pipeline.timing.rounds import Failed, Line
 from pipeline.utils import files, progress_bar, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 _Part = Literal["training", "serving", "startup", "memory"]
 _PARTS: tuple[_Part, ...] = ("training", "serving", "startup", "memory")
-PROGRAM = "python -m pipeline.bench"
+PROGRAM = "python -m benchmarks.scripts.bench"
 _RECIPE = ["cifar10_convnet", "--train.batch-size", "128"]
 _ARGUMENTS = {
     "RECIPE": (
@@ -54,8 +54,10 @@ class Options:
     """Number of rounds; with all parts and peers, 11 take about 20 minutes."""
     seconds: Annotated[float, "positive"] = 2.0
     """How long each line is measured in a round."""
-    directory: Path = Path("benchmarks")
-    """Where the record is written, as Markdown and as JSON."""
+    directory: Path = Path("benchmarks/records")
+    """Where the record is written, in a directory named after the date and the
+    machine.
+    """
 
 
 def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Line]]:
@@ -76,8 +78,8 @@ def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Lin
         return facts, lines
     progress_bar.stage("importing", "TensorFlow")
     machine = environment.start(config.runtime)
+    from benchmarks.scripts.timing import peers, speed
     from pipeline.data import dataset
-    from pipeline.timing import peers, speed
     from pipeline.training import plan
 
     with temp_files.temporary() as folder, _noted("training", lines):
@@ -131,7 +133,7 @@ def _configured(arguments: list[str]) -> tuple[Config, Options]:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.bench [RECIPE] [--option VALUE ...]`."""
+    """`python -m benchmarks.scripts.bench [RECIPE] [--option VALUE ...]`."""
     if arguments in (["--help"], ["-h"]):
         about = " ".join((Options.__doc__ or "").split())
         print(help_text.page(PROGRAM, about, Options(), _ARGUMENTS))
@@ -155,10 +157,8 @@ def main(arguments: list[str]) -> int:
         "versions": ", ".join(f"{k} {v}" for k, v in environment.versions().items()),
         **facts,
     }
-    say(
-        "written",
-        record.write(options.directory, f"bench_{config.recipe}_{date}", facts, lines),
-    )
+    folder = options.directory / f"{date}-{record.machine()}"
+    say("written", record.write(folder, f"bench_{config.recipe}", facts, lines))
     return int(any(line.name == "not measured" for line in lines))
 
 

@@ -1,10 +1,10 @@
 """First request to an exported version after its warm-up, relative to later requests.
 
-    python benchmarks/serving.py [ROUNDS]
+    python benchmarks/scripts/serving.py [ROUNDS]
 
 Uses the loader and session of the server. The model is an untrained `convnet` on random
 images, 8x8x1 (digits) and 32x32x3 (CIFAR-10), in float32, on the CPU. `python -m
-pipeline.bench` measures latency and throughput.
+benchmarks.scripts.bench` measures latency and throughput.
 """
 
 import json

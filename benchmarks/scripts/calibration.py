@@ -1,6 +1,6 @@
 """Measures how a temperature fitted on few examples changes the loss of other examples.
 
-    python benchmarks/calibration.py DIRECTORY
+    python benchmarks/scripts/calibration.py DIRECTORY
 
 DIRECTORY contains `cifar10` and `fashion_mnist` as prepared by TensorFlow Datasets.
 Each network trains for a minute or less. A temperature is then fitted on 200 random
@@ -53,7 +53,7 @@ def changes(logits, truth, size, width):
 
 
 def main():
-    """Prints the table of `benchmarks/accuracy.md`."""
+    """Prints the table of `benchmarks/README.md`."""
     lines = [
         f"| network | loss | best T | fitted on | {' | '.join(map(str, WIDTHS))} |"
     ]

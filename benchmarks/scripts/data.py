@@ -1,9 +1,10 @@
-"""Reads 224-pixel JPEGs from each cache, and decodes them: benchmarks/data.py [IMAGES
-[ROUNDS]]
+"""Reads 224-pixel JPEGs from each cache, and decodes them.
 
-The JPEG files are created in a temporary directory. `python -m pipeline.bench` measures
-the peak memory with ten times the data, and training relative to the same step on one
-resident batch.
+    python benchmarks/scripts/data.py [IMAGES [ROUNDS]]
+
+The JPEG files are created in a temporary directory. `python -m
+benchmarks.scripts.bench` measures the peak memory with ten times the data, and training
+relative to the same step on one resident batch.
 """
 
 import sys
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from photographs import photographs
-from speed import report
+from replicas import report
 
 SIDE, BATCH = 224, 64
 

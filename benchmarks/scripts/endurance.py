@@ -1,10 +1,10 @@
 """Measures whether repeated runs are identical, memory growth, and the cost of
 checkpoints.
 
-python -m benchmarks.endurance digests 20   # each engine, 1 and 2 replicas, float32 and bfloat16
-python -m benchmarks.endurance steps        # memory of one run over 4,500 steps, by engine
-python -m benchmarks.endurance fits 50      # memory of a process that trains 50 runs, by engine
-python -m benchmarks.endurance saves        # time spent on checkpoints at the default interval
+python -m benchmarks.scripts.endurance digests 20   # each engine, 1 and 2 replicas, float32 and bfloat16
+python -m benchmarks.scripts.endurance steps        # memory of one run over 4,500 steps, by engine
+python -m benchmarks.scripts.endurance fits 50      # memory of a process that trains 50 runs, by engine
+python -m benchmarks.scripts.endurance saves        # time spent on checkpoints at the default interval
 """
 
 import collections

@@ -14,6 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.scripts.timing.rounds import Line, Rounds, Sample, Spread, timed
 from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.contracts import Batches
@@ -23,8 +24,8 @@ from pipeline.export import savedmodel
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.signals import Stops
 from pipeline.serving.savedmodel_session import Session
-from pipeline.timing.rounds import Line, Rounds, Sample, Spread, timed
 from pipeline.training import autotune, distributed
+from pipeline.training.speed import Resident
 from pipeline.training.trainer import Trainer
 from pipeline.utils.errors import UsageError
 
@@ -34,7 +35,6 @@ _SHAPES = {"digits": (8, 8, 1), "mnist": (28, 28, 1), "fashion_mnist": (28, 28, 
 _END, _STEP, _BARE = "end to end", "resident step", ", no augmentation"
 _BATCHES = (1, 8, 64, 256)
 _BYTES = 256 << 20  # more than any cache
-_FEED = 3.0  # seconds for which the feed is measured, at most
 
 
 def available(config: Config, synthetic: bool, folder: Path) -> tuple[Config, str]:
@@ -162,64 +162,16 @@ class Training:
         return call
 
 
-def feed(batches: Batches) -> float:
-    """Examples per second of the feed alone, as in training, after the first of two
-    epochs.
-    """
-    first = batches.steps_per_epoch
-    tickets = iter(distributed.tickets(dataclasses.replace(batches, first_step=first)))
-    start, done = time.monotonic(), 0
-    while done < batches.last_step - first and time.monotonic() < start + _FEED:
-        next(tickets)
-        done += 1
-    return done * batches.batch_size / (time.monotonic() - start)
-
-
-class _Resident:
-    """An iterator that always returns the same ticket."""
-
-    def __init__(self, ticket: Any) -> None:
-        self._ticket = ticket
-
-    def get_next(self) -> Any:
-        return self._ticket
-
-
-def step(model: keras.Model, batches: Batches) -> float:
-    """Examples per second of the compiled step on one batch that stays on the device;
-    call it in the scope of the strategy.
-    """
-    model.step.set_inputs(batches, None)
-    resident = _Resident(next(iter(distributed.tickets(batches))))
-    trials = (autotune.seconds_per_step(model, batches, resident) for _ in range(3))
-    return batches.batch_size / min(trials)
-
-
-def verdict(step: float, feed: float) -> str:
-    """One sentence naming the bottleneck and its remedies, from the results of these
-    functions.
-    """
-    if feed >= step:
-        remedies = (
-            "a GPU, a 16-bit --runtime.precision or a smaller model would speed it up"
-        )
-        return (
-            f"the step: the feed alone is {feed / step:.1f} times as fast; {remedies}"
-        )
-    remedies = "another --data.cache or --data.augment-on device may speed it up"
-    return f"the feed: the step alone is {step / feed:.1f} times as fast; {remedies}"
-
-
 def _resident(model: Any, batches: Batches) -> Callable[[], int]:
     """Some steps on one batch that stays on the device."""
     model.step.set_inputs(batches, None)
     calls = distributed.Calls(model, "train", batches)
-    ticket = _Resident(next(iter(distributed.tickets(batches))))
+    resident = Resident(batches)
     calls.begin(_EPOCHS - 1)
 
     def call() -> int:
         before = calls.position
-        float(calls(ticket)["loss"])  # waits: devices run asynchronously
+        float(calls(resident)["loss"])  # waits: devices run asynchronously
         return (calls.position - before) * batches.batch_size
 
     return call

@@ -13,12 +13,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipeline.timing.rounds import Failed, Line, Rounds, Sample, spread
+from benchmarks.scripts.timing.rounds import Failed, Line, Rounds, Sample, spread
 from pipeline.utils import temp_files
 
-PEERS = Path(__file__).parents[2] / "benchmarks"
-"""Where the scripts that train with other libraries are, in a clone of the repository.
-"""
+SCRIPTS = Path(__file__).parents[1]
+"""The directory of the scripts that train with other libraries."""
+_REPOSITORY = Path(__file__).parents[3]
 _FIT = ("-m", "pipeline.fit", "digits", "--no-progress", "--train.steps")
 _IMAGES = 600  # of the smaller data set
 INSTALL = "python3 -m venv torch-env && torch-env/bin/pip install torch numpy"
@@ -50,7 +50,7 @@ def finished(*words: object) -> tuple[Sample, str, float]:
 
     On Linux, the peak is at least the memory that this process has.
     """
-    paths = filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")))
+    paths = filter(None, (str(_REPOSITORY), os.environ.get("PYTHONPATH")))
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     with temp_files.temporary() as place, tempfile.TemporaryFile("w+") as output:
         start, command = time.perf_counter(), [sys.executable, *map(str, words)]
@@ -89,7 +89,7 @@ def startup(count: int) -> list[Line]:
     runs: dict[str, tuple[object, ...]] = {
         "--help": helps,
         "first step": (*_FIT, "1", "--no-export", *callback),
-        "minimal Keras script": (PEERS / "peer_keras.py", "first-step"),
+        "minimal Keras script": (SCRIPTS / "peer_keras.py", "first-step"),
         "60 steps": (*_FIT, "60", "--no-export"),
         "60 steps, export": (*_FIT, "60"),
     }
@@ -132,7 +132,7 @@ def memory(count: int) -> list[Line]:
     lines = []
     with temp_files.temporary() as folder:
         for times in (1, 10):
-            finished(PEERS / "photographs.py", folder / str(times), times * _IMAGES)
+            finished(SCRIPTS / "photographs.py", folder / str(times), times * _IMAGES)
         for kind in ("disk", "none"):
             options = (
                 "--model.name tiny --validation 0.25 --test 0.25 --no-export --cache"

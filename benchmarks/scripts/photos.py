@@ -1,7 +1,7 @@
 """Compares the recipe `photos` with the other recipes and with plain Keras, in the same
 time.
 
-    python benchmarks/photos.py TFDS_DIR FOLDER [SECONDS]
+    python benchmarks/scripts/photos.py TFDS_DIR FOLDER [SECONDS]
 
 TFDS_DIR contains cifar10 and fashion_mnist of TensorFlow Datasets. FOLDER gets three
 data sets as folders of images, unless they exist, and the runs. Two processes run at a

@@ -1,6 +1,6 @@
 """Compares the time of two processes until they know a test accuracy on CIFAR-10.
 
-    python benchmarks/time_to_accuracy.py TFDS_DIR [ROUNDS]
+    python benchmarks/scripts/time_to_accuracy.py TFDS_DIR [ROUNDS]
 
 One is plain Keras: the network of `cifar10_sequential` and Adam, `fit` on NumPy arrays
 in batches of 32 for 10 epochs. The other is `pipeline fit cifar10_convnet` with the
