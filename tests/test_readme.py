@@ -130,7 +130,7 @@ def test_a_command_without_a_case_is_noticed():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Runs words in a directory with photos, records and the first run; each words only
+    """Runs words in a directory with photos and the first run; each words only
     once.
     """
     folder = tmp_path_factory.mktemp("readme")
@@ -139,8 +139,6 @@ def run(tmp_path_factory):
         path = folder / "photos" / str(labels[number]) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png((images[number].reshape(8, 8) * 15).astype(np.uint8)))
-    (folder / "records").mkdir()
-    (folder / "records" / "train.tfrecord").touch()
     results = {}
 
     def run(words):

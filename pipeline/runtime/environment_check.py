@@ -39,9 +39,11 @@ _PROBE = """
 import json, tensorflow as tf, keras
 details = tf.config.experimental.get_device_details
 gpus = [details(gpu) for gpu in tf.config.list_physical_devices("GPU")]
-names = [[d.get("device_name", "GPU"), d.get("compute_capability", (0, 0))] for d in gpus]
-print(json.dumps(names))
+unknown = {"device_name": "GPU", "compute_capability": (0, 0)}
+gpus = [{**unknown, **gpu} for gpu in gpus]
+print(json.dumps([[gpu[key] for key in unknown] for gpu in gpus]))
 """
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
