@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from benchmarks.scripts.timing import processes, record
-from benchmarks.scripts.timing.rounds import Failed, Line
+from benchmarks.scripts.timing.rounds import Line, MeasurementError
 from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
 from pipeline.runtime import environment, environment_check, signals
@@ -60,76 +60,91 @@ class Options:
     """
 
 
-def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Line]]:
-    """Facts about what was measured, and the lines of the table.
+def measure(config: Config, options: Options) -> tuple[dict[str, Any], list[Line]]:
+    """What the peers were, and the lines of the table.
 
     Processes come first: on Linux, their peak memory is at least that of this process.
     """
     lines: list[Line] = []
     facts: dict[str, Any] = {}
-    measure = (options.seconds, options.rounds)
     if "startup" in options.only:
-        with _noted("start-up", lines):
+        with _failures_as_lines("start-up", lines):
             lines += processes.startup(options.rounds)
     if "memory" in options.only:
-        with _noted("memory", lines):
+        with _failures_as_lines("memory", lines):
             lines += processes.memory(min(3, options.rounds))
-    if not {"training", "serving"} & {*options.only}:
-        return facts, lines
-    progress_bar.stage("importing", "TensorFlow")
+    if {"training", "serving"} & {*options.only}:
+        progress_bar.stage("importing", "TensorFlow")
+        with _failures_as_lines("training", lines):
+            _measure_model(config, options, facts, lines)
+    return facts, lines
+
+
+def _measure_model(
+    config: Config, options: Options, facts: dict[str, Any], lines: list[Line]
+) -> None:
+    """Adds the lines of training and serving, which need TensorFlow."""
     machine = environment.start(config.runtime)
     from benchmarks.scripts.timing import peers, speed
     from pipeline.data import dataset
     from pipeline.training import plan
 
-    with temp_files.temporary() as folder, _noted("training", lines):
-        config, source = speed.available(config, options.synthetic, folder)
+    rounds = (options.seconds, options.rounds)
+    with temp_files.temporary() as folder:
+        config, source = speed.choose_data(config, options.synthetic, folder)
         config, machine = plan.complete(config, machine)
         training = speed.Training(config, machine, dataset.load(config))
         shape = "x".join(map(str, training.model.input_shape[1:]))
-        decided = [
+        settings = [
             f"batch {config.train.batch_size} of {shape}",
-            *training.machine.decisions,
+            *map(str, training.machine.decisions),
         ]
-        about = {"data": source, config.model.name: "; ".join(map(str, decided))}
-        lines += [Line("training", name, note=note) for name, note in about.items()]
+        lines.append(Line("training", "data", note=source))
+        lines.append(Line("training", config.model.name, note="; ".join(settings)))
         with training.machine.strategy.scope():
             if "training" in options.only:
-                against = (options.against, options.torch_python)
-                found, facts["peers"] = peers.training_lines(
-                    training, *against, *measure
+                training_lines, facts["peers"] = peers.training_lines(
+                    training, options.against, options.torch_python, *rounds
                 )
-                lines += found
+                lines += training_lines
             if "serving" in options.only:
-                lines += speed.serving_lines(training, folder / "export", *measure)
-    return facts, lines
+                lines += speed.serving_lines(training, folder / "export", *rounds)
 
 
 @contextlib.contextmanager
-def _noted(part: str, lines: list[Line]) -> Iterator[None]:
+def _failures_as_lines(part: str, lines: list[Line]) -> Iterator[None]:
     """Turns an error into a line of the table."""
     try:
         yield
-    except (Failed, UsageError) as error:
+    except (MeasurementError, UsageError) as error:
         lines.append(Line(part, "not measured", note=str(error)))
 
 
-def _configured(arguments: list[str]) -> tuple[Config, Options]:
-    """The config of the recipe, and the options of this command."""
-    words: dict[bool, list[str]] = {False: [], True: []}
-    known, is_own = cli_parser.flags(Options), False
+def _parse(arguments: list[str]) -> tuple[Config, Options]:
+    """The config of the recipe, and the options of this script.
+
+    An option may be misspelled: it is one of this script if it is near one, unless it
+    could be one of a run.
+    """
+    own_flags = cli_parser.flags(Options)
+    run_flags = cli_parser.flags(Config).keys()
+    of_script: list[str] = []
+    of_run: list[str] = []
+    words = of_run
     for word in arguments:
         name = word.partition("=")[0]
-        if name.startswith("--"):
-            of_run = {*cli_parser.meant(name, Config)} & cli_parser.flags(Config).keys()
-            is_own = name in known or bool(cli_parser.near(name, known) and not of_run)
-        words[is_own].append(word)
-    if not words[False] or (
-        words[False][0].startswith("-") and "--config" not in words[False]
-    ):
-        words[False][:0] = _RECIPE
-    options = Options(**cli_parser.changes(words[True], Options))
-    return command_line.configure(words[False], PROGRAM), options
+        if name in own_flags:
+            words = of_script
+        elif name.startswith("--"):
+            is_of_run = bool({*cli_parser.meant(name, Config)} & run_flags)
+            is_near = bool(cli_parser.near(name, own_flags))
+            words = of_script if is_near and not is_of_run else of_run
+        words.append(word)
+    has_recipe = bool(of_run) and not of_run[0].startswith("-")
+    if not has_recipe and "--config" not in of_run:
+        of_run = [*_RECIPE, *of_run]
+    options = Options(**cli_parser.changes(of_script, Options))
+    return command_line.configure(of_run, PROGRAM), options
 
 
 def main(arguments: list[str]) -> int:
@@ -138,16 +153,16 @@ def main(arguments: list[str]) -> int:
         about = " ".join((Options.__doc__ or "").split())
         print(help_text.page(PROGRAM, about, Options(), _ARGUMENTS))
         return 0
-    config, options = _configured(arguments)
+    config, options = _parse(arguments)
     if options.torch_python and not shutil.which(options.torch_python):
         raise UsageError(f"--torch-python: {options.torch_python} is not a program")
     files.check_writable(options.directory, "--directory")
     if "torch" in options.against and (
-        how := processes.missing_torch(options.torch_python)
+        how := processes.torch_hint(options.torch_python)
     ):
         say("PyTorch", how)
     with signals.Stops().listening(), progress_bar.shown(True):
-        facts, lines = measured(config, options)
+        facts, lines = measure(config, options)
     print(record.table(lines))
     date = str(datetime.date.today())
     facts = {

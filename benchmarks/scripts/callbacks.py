@@ -1,5 +1,6 @@
-"""CPU time of a user's callbacks that listen per epoch: python benchmarks/scripts/callbacks.py
-[ROUNDS]
+"""CPU time of a user's callbacks that listen per epoch.
+
+    python benchmarks/scripts/callbacks.py [ROUNDS]
 
 Each round trains `digits` (batch 32, 5 epochs, 10 steps per call) without, with, with
 and without a CSVLogger and an own callback. Prints quartiles of what they add, and the

@@ -1,12 +1,12 @@
 """Measures what cleaning finds in real images, and how long it takes. Each command runs
 one mode:
 
-    python benchmarks/scripts/clean.py planted             # 1,000 copies hidden among 10,000 images of
-                                                   # CIFAR-10, with three seeds
-    python benchmarks/scripts/clean.py alike               # synthetic X-rays and gauges of a fixed camera
-    python benchmarks/scripts/clean.py whole cifar10       # all examples: time, duplicates, leakage
-    python benchmarks/scripts/clean.py whole fashion_mnist
-    python benchmarks/scripts/clean.py damaged             # 5,000 damaged files among 20,000, then a run
+    python benchmarks/scripts/clean.py MODE
+
+MODE is `planted` (1,000 copies hidden among 10,000 images of CIFAR-10, with three
+seeds), `alike` (synthetic X-rays and gauges of a fixed camera), `whole cifar10` or
+`whole fashion_mnist` (all examples: time, duplicates, leakage), or `damaged` (5,000
+damaged files among 20,000, then a run).
 
 The data sets come from TensorFlow Datasets (`$TFDS_DATA_DIR`). With `PICTURE.png` as
 the last argument, `planted` and `whole NAME` write a contact sheet of the pairs they

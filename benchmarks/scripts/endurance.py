@@ -1,10 +1,12 @@
 """Measures whether repeated runs are identical, memory growth, and the cost of
 checkpoints.
 
-python -m benchmarks.scripts.endurance digests 20   # each engine, 1 and 2 replicas, float32 and bfloat16
-python -m benchmarks.scripts.endurance steps        # memory of one run over 4,500 steps, by engine
-python -m benchmarks.scripts.endurance fits 50      # memory of a process that trains 50 runs, by engine
-python -m benchmarks.scripts.endurance saves        # time spent on checkpoints at the default interval
+    python -m benchmarks.scripts.endurance MODE
+
+MODE is `digests 20` (each engine, 1 and 2 replicas, float32 and bfloat16), `steps` (the
+memory of one run over 4,500 steps, by engine), `fits 50` (the memory of a process that
+trains 50 runs, by engine), or `saves` (the time spent on checkpoints at the default
+interval).
 """
 
 import collections

@@ -1,6 +1,8 @@
 """Measures the time that the guards against bad steps add to a training step.
 
-    python benchmarks/scripts/guards.py    # 8x8x1 (digits) and 32x32x3, `convnet`, batch 32, one thread
+    python benchmarks/scripts/guards.py
+
+`convnet` on images of 8x8x1 (digits) and 32x32x3, batch 32, one thread.
 
 Whole runs with and without guards differ by less than two identical runs do, so the
 added operations are timed separately, by CPU time, alternating with the step.

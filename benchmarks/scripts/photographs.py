@@ -1,5 +1,6 @@
-"""Writes images like photographs: python benchmarks/scripts/photographs.py DIRECTORY COUNT
-[SIDE]
+"""Writes images like photographs.
+
+python benchmarks/scripts/photographs.py DIRECTORY COUNT [SIDE]
 """
 
 import sys

@@ -1,5 +1,6 @@
-"""CPU time of the bar and of the points for TensorBoard: python benchmarks/scripts/progress.py
-[ROUNDS]
+"""CPU time of the bar and of the points for TensorBoard.
+
+    python benchmarks/scripts/progress.py [ROUNDS]
 
 Each round trains `digits` (batch 4, 314 steps per epoch, 4 epochs, 4 steps per call)
 without, with, with and without the callbacks `progress` and `metric_logger`, the bar

@@ -1,10 +1,11 @@
-"""Compares the training speeds of two replicas and one: python benchmarks/scripts/replicas.py
-[ROUNDS]
+"""Compares the training speeds of two replicas and one.
+
+    python benchmarks/scripts/replicas.py [ROUNDS]
 
 The model is `convnet` on generated images of CIFAR-10's shape, batch 128, float32. Only
 ratios within one run are meaningful on a shared machine. Prints the median, quartiles,
-minimum and maximum of these ratios. `python -m benchmarks.scripts.bench` compares the two
-engines.
+minimum and maximum of these ratios. `python -m benchmarks.scripts.bench` compares the
+two engines.
 """
 
 import dataclasses

@@ -14,7 +14,7 @@ from conftest import run_module
 
 from benchmarks.scripts import bench
 from benchmarks.scripts.timing import peers, processes, record, speed
-from benchmarks.scripts.timing.rounds import Failed
+from benchmarks.scripts.timing.rounds import MeasurementError
 from pipeline.config import command_line, registry
 from pipeline.utils.errors import UsageError
 
@@ -115,11 +115,13 @@ def test_a_peer_that_crashes_is_one_line(tmp_path, words, message):
     python.chmod(0o700)
     made = functools.partial(peers.Peer, "torch", {})
     with (
-        pytest.raises(Failed, match=message),
+        pytest.raises(MeasurementError, match=message),
         contextlib.closing(made(str(python))) as peer,
     ):
         peer.sample("eager float32", 0.1)
-    with pytest.raises(Failed, match="nowhere cannot be started: No such file"):
+    with pytest.raises(
+        MeasurementError, match="nowhere cannot be started: No such file"
+    ):
         made("nowhere")
 
 
@@ -147,9 +149,9 @@ def test_a_peer_that_has_ended_or_prints_text_fails_each_time(tmp_path):
     python.chmod(0o700)
     with contextlib.closing(peers.Peer("torch", {}, str(python))) as peer:
         for message in ("ended with code 9", "has ended"):
-            with pytest.raises(Failed, match=message):
+            with pytest.raises(MeasurementError, match=message):
                 peer.sample("eager float32", 0.1)
-    with pytest.raises(Failed, match="unexpected output: '.*peer_torch.py"):
+    with pytest.raises(MeasurementError, match="unexpected output: '.*peer_torch.py"):
         peers.Peer("torch", {}, "/bin/echo")
 
 
@@ -176,12 +178,12 @@ def test_gflop_of_a_training_step_counts_the_first_layer_once_and_others_twice()
 
 def test_random_images_replace_data_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "none"))
-    config, said = speed.available(
+    config, said = speed.choose_data(
         command_line.recipe("cifar10_convnet"), False, tmp_path
     )
     assert config.source.name == "arrays" and said.startswith(
         "10,000 random images of 32x32x3 ("
     )
     digits = command_line.recipe("digits")
-    assert speed.available(digits, False, tmp_path) == (digits, "digits")
-    assert "8x8x1 (--synthetic)" in speed.available(digits, True, tmp_path)[1]
+    assert speed.choose_data(digits, False, tmp_path) == (digits, "digits")
+    assert "8x8x1 (--synthetic)" in speed.choose_data(digits, True, tmp_path)[1]

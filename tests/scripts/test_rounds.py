@@ -10,7 +10,14 @@ from unittest import mock
 import pytest
 
 from benchmarks.scripts.timing import processes, record
-from benchmarks.scripts.timing.rounds import Failed, Line, Rounds, Sample, Spread, timed
+from benchmarks.scripts.timing.rounds import (
+    Line,
+    MeasurementError,
+    Rounds,
+    Sample,
+    Spread,
+    repeat,
+)
 
 ALIKE = [10.0, 1.0, 1.0, 1.0]  # seconds; the first round is not counted
 
@@ -25,7 +32,7 @@ def planted(**seconds):
         def sample():
             order.append(name)
             if not left[name]:
-                raise Failed("no more")
+                raise MeasurementError("no more")
             taken = left[name].pop(0)
             return Sample(8, taken, taken / 2)
 
@@ -57,7 +64,7 @@ def test_a_noisy_control_is_inconclusive_and_a_failure_is_one_line():
     assert rounds.control().verdict == "inconclusive"
     assert rounds.line("b", "a / b") == Line("training", "b", note="no more")
     assert rounds.line("a", "a / b", bound=(0, 2)).note == "b: no more"
-    assert timed(lambda: 3, 0.0)().work == 3
+    assert repeat(lambda: 3, 0.0)().work == 3
 
 
 def test_the_record_has_every_line_but_no_directories(tmp_path):
@@ -101,10 +108,10 @@ def test_the_record_has_every_line_but_no_directories(tmp_path):
 
 
 def test_processes_are_timed_and_their_last_words_kept():
-    sample, said, peak = processes.finished("-c", "print(1)")
+    sample, said, peak = processes.run_process("-c", "print(1)")
     assert sample.work == 1 and said == "1\n" and peak > 5
-    with pytest.raises(Failed, match="^ZeroDivisionError"):
-        processes.finished("-c", "1 / 0")
+    with pytest.raises(MeasurementError, match="^ZeroDivisionError"):
+        processes.run_process("-c", "1 / 0")
 
 
 def test_an_interruption_ends_the_process(monkeypatch):
@@ -113,14 +120,14 @@ def test_an_interruption_ends_the_process(monkeypatch):
     monkeypatch.setattr(processes.subprocess, "Popen", opened)
     monkeypatch.setattr(processes.os, "wait4", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        processes.finished("-c", "import signal; signal.pause()")
+        processes.run_process("-c", "import signal; signal.pause()")
     assert started[0].wait(10) == -9
 
 
 def test_startup_and_memory_compare_the_right_processes(monkeypatch):
     seen = []
 
-    def finished(*words):
+    def run_process(*words):
         seen.append(text := " ".join(map(str, words)))
         taken = {
             "60 --no-export": 5,
@@ -135,7 +142,7 @@ def test_startup_and_memory_compare_the_right_processes(monkeypatch):
             100 + len(text) % 2,
         )
 
-    monkeypatch.setattr(processes, "finished", finished)
+    monkeypatch.setattr(processes, "run_process", run_process)
     found = {(line.name, line.compared): line for line in processes.startup(2)}
     assert (
         found["60 steps, export", "seconds: 60 steps, export - 60 steps"].ratio.median

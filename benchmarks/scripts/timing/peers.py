@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.scripts.timing.processes import INSTALL, SCRIPTS, missing_torch
-from benchmarks.scripts.timing.rounds import Failed, Line, Rounds, Sample
+from benchmarks.scripts.timing.processes import INSTALL, SCRIPTS, torch_hint
+from benchmarks.scripts.timing.rounds import Line, MeasurementError, Rounds, Sample
 from benchmarks.scripts.timing.speed import Training
 from pipeline.runtime import environment
 from pipeline.runtime.cpu_info import cores
@@ -39,23 +39,23 @@ _MOST = 20_000  # images that a peer gets
 
 
 def specification(training: Training, folder: Path) -> dict[str, Any]:
-    """What a peer trains; writes its data. Raises Failed if the scripts do not have the
+    """What a peer trains; writes its data. Raises MeasurementError if the scripts do not have the
     network.
     """
-    config, split, train = (
-        training.config,
-        training.data.splits["train"],
-        training.config.train,
-    )
+    config = training.config
+    train = config.train
+    split = training.data.splits["train"]
     options = dict(config.model.options)
     is_18 = config.model.name == "resnet" and options.pop("depth", 20) == 18
     network = "resnet18" if is_18 else config.model.name
     if train.optimizer not in ("sgd", "adam"):
-        raise Failed(f"the scripts train with sgd or adam, not with {train.optimizer}")
+        raise MeasurementError(
+            f"the scripts train with sgd or adam, not with {train.optimizer}"
+        )
     if network not in _BOUNDS or config.task.name != "image_classification":
-        known = "convnet, sequential, lenet, and resnet with depth=18"
-        raise Failed(
-            f"not available for the model {config.model.name}, only for {known}"
+        raise MeasurementError(
+            f"not available for the model {config.model.name}, only for convnet,"
+            " sequential, lenet, and resnet with depth=18"
         )
     for name, column in split.take(np.arange(len(split))[:_MOST]).items():
         np.save(folder / f"{name}.npy", column)
@@ -73,13 +73,13 @@ def specification(training: Training, folder: Path) -> dict[str, Any]:
 
 
 class Peer:
-    """A process that trains on request; see `specification`. Raises Failed if it does
+    """A process that trains on request; see `specification`. Raises MeasurementError if it does
     not start.
     """
 
     def __init__(self, kind: str, trained: Mapping[str, Any], python: str) -> None:
-        if kind == "torch" and (how := missing_torch(python)):
-            raise Failed(how)
+        if kind == "torch" and (how := torch_hint(python)):
+            raise MeasurementError(how)
         script = str(SCRIPTS / f"peer_{kind}.py")
         variables = {
             k: v for k, v in os.environ.items() if not python or k != "PYTHONPATH"
@@ -96,13 +96,15 @@ class Peer:
             )
         except OSError as error:
             self._errors.close()
-            raise Failed(f"{python} cannot be started: {error.strerror}") from None
+            raise MeasurementError(
+                f"{python} cannot be started: {error.strerror}"
+            ) from None
         self.version = self._answer()
 
     def sample(self, setting: str, seconds: float) -> Sample:
         """Trains for some seconds."""
         if self._errors.closed:
-            raise Failed("has ended")
+            raise MeasurementError("has ended")
         with contextlib.suppress(BrokenPipeError):  # it has ended: there is no answer
             print(json.dumps([setting, seconds]), file=self._process.stdin, flush=True)
         return Sample(*self._answer())
@@ -120,16 +122,19 @@ class Peer:
             answer = json.loads(line or "{}")
         except ValueError:
             self.close()
-            raise Failed(f"unexpected output: {line.strip()[:80]!r}") from None
+            raise MeasurementError(
+                f"unexpected output: {line.strip()[:80]!r}"
+            ) from None
         if answer == {}:
             self._errors.seek(0)
-            said = (self._errors.read().strip() or "no message").splitlines()[-1]
-            hint = f"; {INSTALL}" * said.startswith("ModuleNotFoundError")
+            message = (self._errors.read().strip() or "no message").splitlines()[-1]
+            if message.startswith("ModuleNotFoundError"):
+                message += f"; {INSTALL}"
             code = self._process.wait()
             self.close()
-            raise Failed(f"ended with code {code}: {said}{hint}")
+            raise MeasurementError(f"ended with code {code}: {message}")
         if isinstance(answer, dict):
-            raise Failed(answer["error"])
+            raise MeasurementError(answer["error"])
         return answer
 
 
@@ -149,11 +154,9 @@ def training_lines(
     """Measures training and its peers in the same rounds; returns lines, and versions
     of peers.
     """
-    peers, missing, timers = (
-        dict[str, Peer](),
-        list[Line](),
-        training.contestants(seconds),
-    )
+    peers: dict[str, Peer] = {}
+    missing: list[Line] = []
+    timers = training.contestants(seconds)
     with temp_files.temporary() as folder, contextlib.ExitStack() as stack:
         for kind in against:
             try:
@@ -161,7 +164,7 @@ def training_lines(
                 peers[kind] = Peer(
                     kind, trained, torch_python if kind == "torch" else ""
                 )
-            except Failed as failed:
+            except MeasurementError as failed:
                 missing.append(Line("training", kind, note=str(failed)))
                 continue
             stack.callback(peers[kind].close)
@@ -170,7 +173,8 @@ def training_lines(
                     peers[kind].sample, name, seconds
                 )
         rounds = Rounds("training", timers, "end to end", count)
-    lines, ours = [rounds.control(), *training.lines(rounds), *missing], training.ours
+    lines = [rounds.control(), *training.lines(rounds), *missing]
+    ours = training.ours
     if "keras" in peers:
         least = _BOUNDS[trained["network"]]
         least = least if environment.fast_precision()[0] else min(least, 2.0)

@@ -13,7 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.scripts.timing.rounds import Failed, Line, Rounds, Sample, spread
+from benchmarks.scripts.timing.rounds import (
+    Line,
+    MeasurementError,
+    Rounds,
+    Sample,
+    spread,
+)
 from pipeline.utils import temp_files
 
 SCRIPTS = Path(__file__).parents[1]
@@ -24,7 +30,7 @@ _IMAGES = 600  # of the smaller data set
 INSTALL = "python3 -m venv torch-env && torch-env/bin/pip install torch numpy"
 
 
-def missing_torch(python: str) -> str:
+def torch_hint(python: str) -> str:
     """How to install PyTorch; empty if this interpreter has it, or another one is
     given.
     """
@@ -44,7 +50,7 @@ def first_step(context: Any) -> Any:
     )
 
 
-def finished(*words: object) -> tuple[Sample, str, float]:
+def run_process(*words: object) -> tuple[Sample, str, float]:
     """Runs Python in an empty directory: its time, what it printed, its peak memory in
     MB.
 
@@ -52,10 +58,11 @@ def finished(*words: object) -> tuple[Sample, str, float]:
     """
     paths = filter(None, (str(_REPOSITORY), os.environ.get("PYTHONPATH")))
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    with temp_files.temporary() as place, tempfile.TemporaryFile("w+") as output:
-        start, command = time.perf_counter(), [sys.executable, *map(str, words)]
+    with temp_files.temporary() as folder, tempfile.TemporaryFile("w+") as output:
+        command = [sys.executable, *map(str, words)]
+        start = time.perf_counter()
         process = subprocess.Popen(
-            command, cwd=place, env=variables, stdout=output, stderr=output
+            command, cwd=folder, env=variables, stdout=output, stderr=output
         )
         try:
             _, status, usage = os.wait4(process.pid, 0)
@@ -67,7 +74,7 @@ def finished(*words: object) -> tuple[Sample, str, float]:
         output.seek(0)
         said = output.read()
     if process.returncode:
-        raise Failed((said.strip() or "no message").splitlines()[-1])
+        raise MeasurementError((said.strip() or "no message").splitlines()[-1])
     return (
         Sample(1, wall, usage.ru_utime + usage.ru_stime),
         said,
@@ -94,12 +101,12 @@ def startup(count: int) -> list[Line]:
         "60 steps, export": (*_FIT, "60"),
     }
     calls = {
-        name: lambda words=words: finished(*words)[0] for name, words in runs.items()
+        name: lambda words=words: run_process(*words)[0] for name, words in runs.items()
     }
     rounds = Rounds("start-up", calls, "first step", count)
     line = functools.partial(rounds.line, unit="s")
     shown = line("--help")
-    modules = spread([finished("-X", "importtime", *helps)[1].count("tensorflow")])
+    modules = spread([run_process("-X", "importtime", *helps)[1].count("tensorflow")])
     return [
         rounds.control("s"),
         dataclasses.replace(
@@ -132,7 +139,9 @@ def memory(count: int) -> list[Line]:
     lines = []
     with temp_files.temporary() as folder:
         for times in (1, 10):
-            finished(SCRIPTS / "photographs.py", folder / str(times), times * _IMAGES)
+            run_process(
+                SCRIPTS / "photographs.py", folder / str(times), times * _IMAGES
+            )
         for kind in ("disk", "none"):
             options = (
                 "--model.name tiny --validation 0.25 --test 0.25 --no-export --cache"
@@ -144,18 +153,15 @@ def memory(count: int) -> list[Line]:
                 "--source.name=folder",
                 "--source.path",
             ]
-            found = [
-                [finished(*words, folder / n)[2] for n in ("1", "10")]
+            peaks = [
+                [run_process(*words, folder / n)[2] for n in ("1", "10")]
                 for _ in range(count)
             ]
-            ratio, peak = (
-                spread(ten / one for one, ten in found),
-                spread(ten for _, ten in found),
-            )
+            peak = spread(ten for _, ten in peaks)
+            ratio = spread(ten / one for one, ten in peaks)
             what = f"{10 * _IMAGES:,} / {_IMAGES:,} images"
+            bound = (0, 1.05)
             lines.append(
-                Line(
-                    "memory", f"cache {kind}", peak, "MB", None, what, ratio, (0, 1.05)
-                )
+                Line("memory", f"cache {kind}", peak, "MB", None, what, ratio, bound)
             )
     return lines

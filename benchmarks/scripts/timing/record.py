@@ -27,15 +27,25 @@ HEADERS = (
 
 def row(line: Line) -> list[str]:
     """The cells of a line."""
-    low, high = line.bound or (0.0, 0.0)
-    bound = f"at least {low:.3g}" if high == math.inf else f"{low:g} to {high:g}"
-    bound = (bound if low else f"at most {high:g}") * bool(line.bound)
-    cost, per_image = line.cpu or 0.0, line.unit == "images/s"
-    cpu = f"{1e6 * cost:,.0f} us" if per_image else f"{cost:.2f} s" * (line.unit == "s")
-    value, ratio = (str(found or "") for found in (line.value, line.ratio))
+    if line.bound is None:
+        target = ""
+    elif line.bound[1] == math.inf:
+        target = f"at least {line.bound[0]:.3g}"
+    elif line.bound[0]:
+        target = f"{line.bound[0]:g} to {line.bound[1]:g}"
+    else:
+        target = f"at most {line.bound[1]:g}"
+    cpu = line.cpu or 0.0
+    if line.unit == "images/s":
+        cost = f"{1e6 * cpu:,.0f} us"
+    elif line.unit == "s":
+        cost = f"{cpu:.2f} s"
+    else:
+        cost = ""
+    value = f"{line.value or ''} {line.unit}".strip()
+    ratio = str(line.ratio or "")
     result = ": ".join(filter(None, (line.verdict, line.note)))
-    value = f"{value} {line.unit}".strip()
-    return [line.part, line.name, value, cpu, line.compared, ratio, bound, result]
+    return [line.part, line.name, value, cost, line.compared, ratio, target, result]
 
 
 def table(lines: Sequence[Line]) -> str:

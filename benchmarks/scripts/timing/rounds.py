@@ -11,7 +11,7 @@ from pipeline.utils import progress_bar
 _ALIKE = (0.97, 1.03)  # for the ratio of two measurements of the same
 
 
-class Failed(Exception):
+class MeasurementError(Exception):
     """Something cannot be measured; the message says why in one line."""
 
 
@@ -33,20 +33,25 @@ class Spread(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        shown = [
-            f"{v:,.{3 if abs(v) < 10 else 1 if abs(v) < 100 else 0}f}" for v in self
-        ]
-        return (
-            f"{shown[0]} ({shown[1]} to {shown[2]})"
-            if self.low != self.high
-            else shown[0]
-        )
+        texts = [_shorten(value) for value in self]
+        if self.low == self.high:
+            return texts[0]
+        return f"{texts[0]} ({texts[1]} to {texts[2]})"
+
+
+def _shorten(value: float) -> str:
+    """A number with about four digits."""
+    if abs(value) < 10:
+        return f"{value:.3f}"
+    if abs(value) < 100:
+        return f"{value:.1f}"
+    return f"{value:,.0f}"
 
 
 def spread(values: Iterable[float]) -> Spread:
     """Median, minimum and maximum of some values."""
-    known = list(values)
-    return Spread(statistics.median(known), min(known), max(known))
+    numbers = list(values)
+    return Spread(statistics.median(numbers), min(numbers), max(numbers))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,17 +79,21 @@ class Line:
         """Whether the ratio is within its bound."""
         if self.bound is None or self.ratio is None:
             return ""
-        met = self.bound[0] <= self.ratio.median <= self.bound[1]
-        return ("met" if met else "NOT met") if self.conclusive else "inconclusive"
+        if not self.conclusive:
+            return "inconclusive"
+        is_met = self.bound[0] <= self.ratio.median <= self.bound[1]
+        return "met" if is_met else "NOT met"
 
 
-def timed(call: Callable[[], float], seconds: float) -> Callable[[], Sample]:
+def repeat(call: Callable[[], float], seconds: float) -> Callable[[], Sample]:
     """A function that repeats a call, which returns its work, for at least some
     seconds.
     """
 
     def sample() -> Sample:
-        work, wall, cpu = 0.0, time.perf_counter(), time.process_time()
+        work = 0.0
+        wall = time.perf_counter()
+        cpu = time.process_time()
         while not work or time.perf_counter() < wall + seconds:
             work += call()
         return Sample(work, time.perf_counter() - wall, time.process_time() - cpu)
@@ -93,11 +102,11 @@ def timed(call: Callable[[], float], seconds: float) -> Callable[[], Sample]:
 
 
 class Rounds:
-    """Takes samples in rounds, in alternating order: A B, B A, ...; the first one is
+    """Takes samples in rounds, in alternating order: A B, B A, ...; the first round is
     not counted.
 
-    `control` is measured twice in each round. A contestant that raises `Failed` drops
-    out.
+    `control` is measured twice in each round. A contestant that raises
+    `MeasurementError` drops out.
     """
 
     def __init__(
@@ -107,20 +116,26 @@ class Rounds:
         control: str,
         count: int,
     ) -> None:
-        self._part, self._failed = part, dict[str, str]()
+        self._part = part
+        self._failures: dict[str, str] = {}
         self._again = f"{control} (repeated)"
         self._control = f"{control} / {self._again}"
         calls = {**contestants, self._again: contestants[control]}
         self._samples: dict[str, list[Sample]] = {name: [] for name in calls}
         for number in range(count + 1):
             progress_bar.stage("measuring", f"{part}, round {number} of {count}")
-            for name in list(self._samples)[:: -1 if number % 2 else 1]:
+            names = list(self._samples)
+            if number % 2:
+                names.reverse()
+            for name in names:
                 try:
                     sample = calls[name]()
-                    self._samples[name] += [sample] if number else []
-                except Failed as failed:
-                    self._failed[name] = str(failed)
+                except MeasurementError as error:
+                    self._failures[name] = str(error)
                     del self._samples[name]
+                    continue
+                if number:
+                    self._samples[name].append(sample)
 
     def ratio(self, pair: str, by: str = "speed") -> Spread:
         """`A / B` in each round: speeds, times or CPU times per work, or `A - B` in
@@ -132,8 +147,8 @@ class Rounds:
             "CPU": lambda a, b: a.cpu / a.work / (b.cpu / b.work),
             "seconds": lambda a, b: a.wall - b.wall,
         }
-        one, other = (self._samples[name] for name in pair.split(" / "))
-        return spread(map(ratios[by], one, other))
+        first, second = (self._samples[name] for name in pair.split(" / "))
+        return spread(map(ratios[by], first, second))
 
     def line(
         self,
@@ -146,23 +161,25 @@ class Rounds:
         """The line of a contestant: its speed, or its time if the unit is `s`, and a
         ratio.
         """
-        why = {n: w for n, w in self._failed.items() if n in (name, *pair.split(" / "))}
-        if why:
-            more = {
-                "note": "; ".join(
-                    w if n == name else f"{n}: {w}" for n, w in why.items()
-                )
-            }
+        names = (name, *pair.split(" / "))
+        failures = {n: why for n, why in self._failures.items() if n in names}
+        if failures:
+            notes = [
+                why if failed == name else f"{failed}: {why}"
+                for failed, why in failures.items()
+            ]
+            more = {"note": "; ".join(notes)}
         elif pair:
             shown = pair.replace(" / ", " - ") if by == "seconds" else pair
             more = {"compared": f"{by}: {shown}", "ratio": self.ratio(pair, by), **more}
-        if name in why:
+        if name in failures:
             return Line(self._part, name, **more)
-        found = self._samples[name]
-        value = spread(
-            s.wall / s.work if unit == "s" else s.work / s.wall for s in found
-        )
-        cpu = statistics.median(s.cpu / s.work for s in found)
+        samples = self._samples[name]
+        if unit == "s":
+            value = spread(s.wall / s.work for s in samples)
+        else:
+            value = spread(s.work / s.wall for s in samples)
+        cpu = statistics.median(s.cpu / s.work for s in samples)
         if pair and self._again in self._samples:
             alike = self.ratio(self._control, "CPU" if by == "CPU" else "speed").median
             more["conclusive"] = _ALIKE[0] <= alike <= _ALIKE[1]
@@ -170,10 +187,8 @@ class Rounds:
 
     def control(self, unit: str = "images/s") -> Line:
         """Whether two measurements of the same agree."""
-        found = self.line(self._again, self._control, unit=unit, bound=_ALIKE)
-        remedy = (
-            ""
-            if found.conclusive
-            else "other programs were running, or --rounds is too small"
-        )
-        return dataclasses.replace(found, note=remedy)
+        line = self.line(self._again, self._control, unit=unit, bound=_ALIKE)
+        if line.conclusive:
+            return dataclasses.replace(line, note="")
+        remedy = "other programs were running, or --rounds is too small"
+        return dataclasses.replace(line, note=remedy)

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.scripts.timing.rounds import Line, Rounds, Sample, Spread, timed
+from benchmarks.scripts.timing.rounds import Line, Rounds, Sample, Spread, repeat
 from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.contracts import Batches
@@ -37,7 +37,7 @@ _BATCHES = (1, 8, 64, 256)
 _BYTES = 256 << 20  # more than any cache
 
 
-def available(config: Config, synthetic: bool, folder: Path) -> tuple[Config, str]:
+def choose_data(config: Config, synthetic: bool, folder: Path) -> tuple[Config, str]:
     """The config with a source that can be read, and its name: random images if it has
     none.
     """
@@ -97,18 +97,18 @@ class Training:
         """Name -> function that takes a sample, in the scope of the strategy."""
         found = ceilings(self.model.compute_dtype, min(seconds, 0.5))
         for suffix, made in self._made.items():
-            found[_STEP + suffix] = timed(_resident(made.model, made.batches), seconds)
+            found[_STEP + suffix] = repeat(_resident(made.model, made.batches), seconds)
             found[_END + suffix] = _engine(
                 self._engines[0], made.model, made.batches, seconds
             )
         for name in self._engines[1:]:
             found[name] = _engine(name, self.model, self._batches, seconds)
         tickets = iter(distributed.tickets(self._batches))
-        feed = timed(lambda: (next(tickets), self._batches.batch_size)[1], seconds)
+        feed = repeat(lambda: (next(tickets), self._batches.batch_size)[1], seconds)
         return {
             **found,
             "feed only": feed,
-            "evaluation": timed(self._evaluation(), seconds),
+            "evaluation": repeat(self._evaluation(), seconds),
         }
 
     def lines(self, rounds: Rounds) -> list[Line]:
@@ -214,7 +214,7 @@ def ceilings(dtype: str, seconds: float) -> dict[str, Callable[[], Sample]]:
         np.copyto(target, source)
         return 1e-9 * _BYTES
 
-    return {f"matmul {dtype}": timed(product, seconds), "copy": timed(copy, seconds)}
+    return {f"matmul {dtype}": repeat(product, seconds), "copy": repeat(copy, seconds)}
 
 
 def training_gflop(model: keras.Model) -> float:
@@ -266,7 +266,7 @@ def serving_lines(
         f"batch {size}": functools.partial(answer, size) for size in _BATCHES
     }
     calls["keras predict"] = lambda: len(model.predict(one, verbose=0))
-    timers = {name: timed(call, seconds) for name, call in calls.items()}
+    timers = {name: repeat(call, seconds) for name, call in calls.items()}
     rounds = Rounds("serving", timers, "batch 1", count)
     found = [rounds.control(), rounds.line("keras predict")]
     for size, taken in latencies.items():  # without those of the first round
