@@ -84,7 +84,7 @@ def _speed(
     config: Config, machine: "Runtime", data: "Data"
 ) -> Iterator[tuple[str, object]]:
     """Measures the input pipeline and the training step."""
-    from pipeline.timing import speed
+    from pipeline.training import speed
     from pipeline.training.trainer import Trainer
 
     # At least two epochs, because the feed is measured after the first.
@@ -101,11 +101,11 @@ def _speed(
     )
     progress_bar.stage("measuring", "the input pipeline and the training step")
     with machine.strategy.scope():
-        feed = speed.feed(trainer.batches)
-        step = speed.step(trainer.model, trainer.batches)
+        feed = speed.input_speed(trainer.batches)
+        step = speed.step_speed(trainer.model, trainer.batches)
     yield "feed", f"{feed:,.0f} examples/s, the input pipeline alone"
     yield "step", f"{step:,.0f} examples/s, the model on one batch on the device"
-    yield "bottleneck", speed.verdict(step, feed)
+    yield "bottleneck", speed.bottleneck(step, feed)
 
 
 def main(arguments: list[str]) -> int:

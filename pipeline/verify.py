@@ -4,7 +4,6 @@ import dataclasses
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated
 
 from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require_path
@@ -29,10 +28,6 @@ class Options:
 
     json: bool = False
     """Print the checks as JSON instead of a table."""
-    fuzz: Annotated[int, (0, 10**6)] = 0
-    """Also send this many mutated strings to each string input; they must not crash the
-    model.
-    """
     python: str | None = None
     """Run the checks with this interpreter, from an environment with a different
     TensorFlow.
@@ -61,9 +56,8 @@ def main(arguments: list[str]) -> int:
     if options.python and python is None:
         raise UsageError(f"--python: {options.python!r} is not a program")
     version = repository.chosen(directory)
-    outcome = verify(
-        version, fuzz=options.fuzz, python=Path(python).absolute() if python else None
-    )
+    interpreter = Path(python).absolute() if python else None
+    outcome = verify(version, python=interpreter)
     verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"
     if not outcome.passed:
         skipped = outcome.checks[-1].name in proof.STOPS

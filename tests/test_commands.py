@@ -29,7 +29,7 @@ def test_every_command_is_listed_with_one_line(script, workplace):
     listed = script("--help")
     assert listed.returncode == 0 and listed.stdout == script().stdout
     known = __main__.commands()
-    assert {"fit", "export", "predict", "shards", "verify"} <= set(known)
+    assert {"fit", "export", "predict", "verify"} <= set(known)
     for name, summary in known.items():
         assert f"  {name:{max(map(len, known))}}  {summary}\n" in listed.stdout
         assert summary.endswith(".") and len(summary) < 90

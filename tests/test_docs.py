@@ -122,15 +122,15 @@ def test_links_files_commands_and_options_exist(path):
         assert "://" in target or (path.parent / target).exists(), target
     for name in re.findall(r"(?:tests|benchmarks|pipeline)/[\w/]+\.(?:py|md)\b", text):
         assert (REPOSITORY / name).is_file() or "NAME" in name, name
-    for module in re.findall(r"python -m ((?:pipeline|tests)[a-z_.]*[a-z_])", text):
+    for module in re.findall(
+        r"python -m ((?:pipeline|tests|benchmarks)[a-z_.]*[a-z_])", text
+    ):
         file = REPOSITORY / module.replace(".", "/")
         assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), (
             module
         )
     for command in re.findall(r"(?:^|`)pipeline ([a-z]+) [^\n]", text, re.MULTILINE):
         assert command in commands(), command
-    if path in BENCHMARKS:  # they also report what older versions did
-        return
     for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text):
         mine = (
             name.startswith("mine") or name == "pipeline.py"

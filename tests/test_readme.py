@@ -26,10 +26,6 @@ PATH = (
     "-m pipeline fit photos --model tiny --image-size 16 --epochs 1 --dry-run"
     " --no-export"
 )
-BENCH = (
-    "-m pipeline bench digits --model tiny --data.augment --limit 100 --batch-size 16 "
-    "--runtime.precision float32 --only training --rounds 1 --seconds 0.01"
-)
 PARITY = (
     "-m pipeline doctor --parity digits --model tiny --precisions float32 --replicas 1 "
     "--accumulate 1 --steps 2 --batch-size 8"
@@ -80,12 +76,10 @@ CASES = {
     "pipeline export RUN": {
         "-m pipeline export runs/digits-1": "saved_models/digits/2"
     },
-    "pipeline bench RECIPE": {BENCH: "resident step"},
     "pipeline doctor": {
         "-m pipeline doctor": "the environment is usable",
         PARITY: "2 of 2 cases passed",
     },
-    "pipeline shards DIRECTORY": {"-m pipeline shards records": "sha256"},
 }
 NOT_RUN = {
     "python3 -m venv .venv": "it needs the network",
@@ -136,7 +130,7 @@ def test_a_command_without_a_case_is_noticed():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Runs words in a directory with photos, records and the first run; each words only
+    """Runs words in a directory with photos and the first run; each words only
     once.
     """
     folder = tmp_path_factory.mktemp("readme")
@@ -145,8 +139,6 @@ def run(tmp_path_factory):
         path = folder / "photos" / str(labels[number]) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png((images[number].reshape(8, 8) * 15).astype(np.uint8)))
-    (folder / "records").mkdir()
-    (folder / "records" / "train.tfrecord").touch()
     results = {}
 
     def run(words):

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.config import cli_parser, data_path, formats, help_text, registry
 from pipeline.config.config import RUNS, Config, Source
 from pipeline.config.validation import only_one, require_path
-from pipeline.utils import files, safe_io
+from pipeline.utils import safe_io
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
 
@@ -256,7 +256,7 @@ def read(
     invalid value in the file.
     """
     try:
-        values = files.expand_home(safe_io.read_json(path))
+        values = safe_io.read_json(path)
     except OSError as error:
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
     except ValueError as error:

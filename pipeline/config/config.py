@@ -27,7 +27,6 @@ from pipeline.config.sections import (
     Train,
 )
 from pipeline.config.validation import Checked, only_one
-from pipeline.utils import files
 from pipeline.utils.errors import UsageError, suggest
 
 RUNS = Path("runs")
@@ -131,12 +130,8 @@ class Config(Checked):
         return dataclasses.replace(changed, planned={**self.planned, place: reason})
 
     def as_json(self) -> dict[str, Any]:
-        """Nested plain values, which `read` can load; `~` stands for the home
-        directory.
-        """
-        return files.collapse_home(
-            json.loads(json.dumps(dataclasses.asdict(self), default=str))
-        )
+        """Nested plain values, which `read` can load."""
+        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
 
     def digest(self) -> str:
         """sha256 of everything that can change the result, in hexadecimal digits."""

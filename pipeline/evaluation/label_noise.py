@@ -4,7 +4,7 @@ Northcutt, Jiang, Chuang, "Confident learning: estimating uncertainty in dataset
 labels", Journal of Artificial Intelligence Research 2021, implemented by the package
 cleanlab. Its list is truncated where the precision would fall below one half: with a
 model of 50% accuracy, cleanlab lists 4,000 of 12,000 labels, but only 40% of these are
-wrong (benchmarks/label_noise.md).
+wrong (benchmarks/README.md).
 """
 
 import warnings

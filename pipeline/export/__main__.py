@@ -30,10 +30,11 @@ Exports the model of a finished or interrupted run again, from its newest undama
 checkpoint and without training: verifies the export and publishes it under the next
 version number. With --pin or --unpin, selects the version that servers load.
 
-  RUN      directory of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all
-  options NAME     a model in saved_models/, or its directory --pin    servers that read
-  the model's models.config load this version until another is pinned --unpin  these
-  servers load the newest version again"""
+  RUN      directory of a run, such as runs/digits-1; RUN --help shows all options
+  NAME     a model in saved_models/, or its directory
+  --pin    servers that read the model's models.config load this version until another
+           is pinned
+  --unpin  these servers load the newest version again"""
 
 _ABOUT = """\
 Exports the model of a run again, without training. All other options are the run's. If
@@ -165,7 +166,7 @@ def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     elsewhere.
     """
     try:
-        before = files.expand_home(safe_io.read_json(run.result))
+        before = safe_io.read_json(run.result)
         same = all(before[name] == result[name] for name in ("steps", "config_digest"))
         place = Path(
             before["export"] or run_directory.export_directory(config) / "1"

@@ -21,12 +21,6 @@ from pipeline.utils.errors import Failure
 _FLOAT, _STRING = np.dtype(np.float32), np.dtype(object)
 # Types that REST cannot carry: half precision, and those that no client can send.
 _UNSUPPORTED = (np.dtype(np.float16), np.dtype("V"))
-# Classify and Regress requests contain tf.Examples and read fixed names
-# (tensorflow_serving/servables/tensorflow/classifier.cc and regressor.cc).
-_CALLS = {
-    "classify": ({"inputs": _STRING}, {"classes": _STRING, "scores": _FLOAT}),
-    "regress": ({"inputs": _STRING}, {"outputs": _FLOAT}),
-}
 _FILE = Path(__file__).with_name("operation_checks.txt")
 # These can end the server's process or access files outside the version: a SavedModel
 # is a program (https://github.com/tensorflow/tensorflow/blob/master/SECURITY.md).
@@ -64,13 +58,6 @@ def check_signatures(definitions: Mapping[str, Any], golden: Mapping[str, Any]) 
                 )
             for key, field in fields.items():
                 _check_field(f"{name}: {key}", field, arrays[key])
-        if name in _CALLS:
-            sides = (signature.inputs, signature.outputs)
-            types = tuple(
-                {key: field.dtype for key, field in side.items()} for side in sides
-            )
-            if types != _CALLS[name]:
-                raise Failure(f"{name} must have the types {_CALLS[name]}; got {types}")
     return f"{len(found)} signatures: {', '.join(found)}"
 
 

@@ -27,7 +27,7 @@ from pipeline.training import event_files
 from pipeline.training.model_builder import twin
 from pipeline.training.train_step import SteppedModel
 from pipeline.training.trainer import Trainer
-from pipeline.utils import files, npz, progress_bar, safe_io
+from pipeline.utils import npz, progress_bar, safe_io
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
@@ -215,7 +215,7 @@ def export_stored(config: Config, run: RunDirectory) -> dict[str, Any]:
     Raises UsageError if one of the files is missing or damaged.
     """
     try:
-        result = files.expand_home(safe_io.read_json(run.result))
+        result = safe_io.read_json(run.result)
         columns = npz.read(run.examples, 2**32)
         examples = Split(MemoryStore(columns), np.arange(len(columns["id"])))
         _, calibration, digest = (

@@ -67,7 +67,7 @@ def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
 
 
 def checks(
-    directory: Path, fuzz: int = 0, wait: Callable[[], object] | None = None
+    directory: Path, wait: Callable[[], object] | None = None
 ) -> Iterator[tuple[str, Check]]:
     """(name, check) of all checks of a version, in order.
 
@@ -120,9 +120,7 @@ def checks(
             request_checks.check_answers, session, signature, sides, precision=precision
         )
         yield f"answers {signature}", compare
-        yield from request_checks.refusal_checks(
-            session, signature, sides["inputs"], fuzz
-        )
+        yield from request_checks.refusal_checks(session, signature, sides["inputs"])
         yield f"still answers {signature}", partial(compare, sizes=(3,))
     yield "finished", _finish
 
@@ -168,4 +166,4 @@ if __name__ == "__main__":
     # loads the libraries, perhaps while the SavedModel is still written
     runtime_version()
     wait = sys.stdin.read if sys.stdin.readline() else None
-    main(checks(Path(sys.argv[1]), int(sys.argv[2]), wait))
+    main(checks(Path(sys.argv[1]), wait))

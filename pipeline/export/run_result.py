@@ -101,7 +101,7 @@ def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | N
     if there are newer versions.
     """
     try:
-        result = files.expand_home(safe_io.read_json(run.result))
+        result = safe_io.read_json(run.result)
         same = (result["config_digest"], result["steps"]) == (config.digest(), step)
         same &= result.keys() >= {"calibration", "examples_per_second", "verification"}
         good = not config.export.enabled or _is_exported(config, result)

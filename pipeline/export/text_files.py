@@ -46,7 +46,7 @@ def model_card(
         "MODEL_CARD.md",
         **about,
         config=config,
-        title=files.collapse_home(config.source.title),
+        title=config.source.title,
         task_name=config.task.name.rpartition(".")[2].replace("_", " "),
         counts=about["trained"].get("examples", {}),
         splits=splits,
@@ -142,38 +142,24 @@ def _described(
     """
     fields = signatures[name]
     (key, field), *others = fields["inputs"].items()
-    outputs = set(fields["outputs"])
-    method, meaning, has_example = "predict", "", not others
-    if key == "inputs" and outputs == {"classes", "scores"} and images:
-        method, value = "classify", f'{{"image/encoded": {_PICTURE}}}'
-        meaning = f"each a serialized `tf.Example` whose `image/encoded` is {_FILE}"
-    elif key == "inputs" and outputs == {"outputs"}:
-        default = signatures.get("serving_default", fields)["inputs"].values()
-        width = next((f["shape"][1] for f in default if len(f["shape"]) == 2), 1)
-        method, value = "regress", f'{{"features": [0.0] * {width}}}'
-        meaning = "each a serialized `tf.Example` whose `features` are the numbers"
-    elif field["dtype"] == "string" and images:
+    meaning = ""
+    has_example = not others
+    if field["dtype"] == "string" and images:
         value, meaning = f'{{"{key}": {_PICTURE}}}', f"each {_FILE}"
     else:
         plain = {"string": '"text"', "bool": "False"}
         value = plain.get(field["dtype"], "0.0" if "float" in field["dtype"] else "0")
-        # What would be in the bytes, or in a tf.Example, is not known.
-        has_example &= not key.endswith("_bytes") and name not in (
-            "classify",
-            "regress",
-        )
+        # What would be in the bytes is not known.
+        has_example &= not key.endswith("_bytes")
         for size in reversed(field["shape"][1:]):
             value = f"[{value}] * {size or 1}"
-    rows = "instances" if method == "predict" else "examples"
     return {
         "name": name,
         "inputs": _row(fields["inputs"]) + (f": {meaning}" if meaning else ""),
         "outputs": _row(fields["outputs"]),
-        "method": method,
         "picture": _PICTURE in value,
-        "request": f'{{"signature_name": "{name}", "{rows}": [{value}]}}',
+        "request": f'{{"signature_name": "{name}", "instances": [{value}]}}',
         "has_example": has_example,
-        "answers": "predictions" if method == "predict" else "results",
     }
 
 

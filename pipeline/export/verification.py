@@ -65,7 +65,7 @@ class Verification:
 
 
 def start(
-    directory: Path, fuzz: int = 0, python: Path | None = None, module: str = "proof"
+    directory: Path, python: Path | None = None, module: str = "proof"
 ) -> subprocess.Popen[bytes]:
     """Starts the process of the checks: it loads its libraries; `begin`, `verify` go
     on.
@@ -78,15 +78,10 @@ def start(
     if python is not None:  # it has its own packages
         environment.pop("PYTHONPATH", None)
         environment.pop("PYTHONHOME", None)
-    place = str(directory.resolve())
+    interpreter = str(python or sys.executable)
+    module = f"pipeline.export.{module}"
     return subprocess.Popen(
-        [
-            str(python or sys.executable),
-            "-m",
-            f"pipeline.export.{module}",
-            place,
-            str(fuzz),
-        ],
+        [interpreter, "-m", module, str(directory.resolve())],
         env=environment,
         cwd=Path(__file__).parents[2],  # which contains this package, installed or not
         stdin=subprocess.PIPE,
@@ -106,7 +101,6 @@ def begin(process: subprocess.Popen[bytes]) -> None:
 def verify(
     directory: Path,
     *,
-    fuzz: int = 0,
     python: Path | None = None,
     process: subprocess.Popen[bytes] | None = None,
 ) -> Verification:
@@ -114,10 +108,9 @@ def verify(
     answers.
 
     The directory is that of a version, with its number or still with a hidden name.
-    `fuzz` mutated strings are sent to each string input. `python` is an interpreter
-    with a different TensorFlow, if not this one, and `process` the result of `start`
-    for this directory, if it was called. Raises UsageError if the directory is not an
-    export, or the process cannot be started.
+    `python` is an interpreter with a different TensorFlow, if not this one, and
+    `process` the result of `start` for this directory, if it was called. Raises
+    UsageError if the directory is not an export, or the process cannot be started.
     """
     # An export that lacks one of them is damaged; a directory without both is not an
     # export.
@@ -127,9 +120,7 @@ def verify(
         raise UsageError(
             f"{directory} is not an export of pipeline: it has no {proof.GOLDEN}"
         )
-    # An image of the largest accepted size takes a second.
-    seconds = _TIMEOUT_SECONDS + fuzz
-    checks = _results(process or start(directory, fuzz, python), seconds)
+    checks = _results(process or start(directory, python))
     if python is not None and [check.name for check in checks] == ["starts"]:
         raise UsageError(
             f"--python: {python} does not run the checks: {checks[0].detail}; it must"
@@ -137,29 +128,26 @@ def verify(
             " tensorflow-serving-api"
         )
     if formats.present(directory) and python is None and checks[-1].name == "finished":
-        checks += _of_formats(directory, seconds)
+        checks += _of_formats(directory)
     return Verification(directory, tuple(checks))
 
 
-def _of_formats(directory: Path, seconds: float) -> list[Check]:
+def _of_formats(directory: Path) -> list[Check]:
     """A check for each file in another format; if the process ends, those that are
     missing fail.
     """
-    done = {
-        check.name: check
-        for check in _results(start(directory, module="formats"), seconds)
-    }
+    done = {check.name: check for check in _results(start(directory, module="formats"))}
     names = [formats.check_of(file) for file in formats.present(directory)]
     last = [*done.values()][-1]
     missing = f"not compared: {last.name}: {last.detail}"
     return [done.get(name) or Check(name, False, missing) for name in names]
 
 
-def _results(process: subprocess.Popen[bytes], seconds: float) -> list[Check]:
+def _results(process: subprocess.Popen[bytes]) -> list[Check]:
     """The results that a process prints; a check without a result ended the process."""
     code = None
     try:
-        output, errors = process.communicate(timeout=seconds)
+        output, errors = process.communicate(timeout=_TIMEOUT_SECONDS)
         code = process.returncode
     except subprocess.TimeoutExpired:
         process.kill()

@@ -11,7 +11,7 @@ def regression_linear() -> Config:
     With standardized features, the Hessian of the squared error has condition number
     458, for which momentum (Polyak 1964) converges fastest near rate 0.44 and momentum
     0.83. With either engine, 150 steps reach the closed-form solution
-    (benchmarks/accuracy.md).
+    (benchmarks/README.md).
     """
     return Config(
         recipe="regression_linear",

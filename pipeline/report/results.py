@@ -48,9 +48,7 @@ class Evaluation:
 
     @functools.cached_property
     def predictions(self) -> Columns:
-        """A row for each example: its file (without the home directory), truth,
-        prediction.
-        """
+        """A row for each example: its file, truth, prediction."""
         answers, names = (
             self.answers,
             np.array(self.task.metadata.get("class_names", ())),
@@ -68,7 +66,7 @@ class Evaluation:
                 "probability_of_truth": sure[np.arange(len(truth)), truth],
                 "correct": truth == answers["class"],
             }
-        found = files.collapse_home([self.locate(id) for id in answers["id"].tolist()])
+        found = [self.locate(id) for id in answers["id"].tolist()]
         return Columns(
             file=found, **{n: v.ravel().tolist() for n, v in columns.items()}
         )

@@ -16,7 +16,7 @@ from pipeline.config import command_line
 from pipeline.config.config import Config
 from pipeline.data import split_names
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files, safe_io
+from pipeline.utils import safe_io
 from pipeline.utils.console import numbers, table
 from pipeline.utils.errors import UsageError, reason, suggest
 
@@ -123,7 +123,7 @@ class Run:
         history = {
             n: [math.nan if e.get(n) is None else e[n] for e in epochs] for n in names
         }
-        return cls(config, run.path, history, files.expand_home(result), run.result)
+        return cls(config, run.path, history, result, run.result)
 
     @functools.cached_property
     def trainer(self) -> "Trainer":

@@ -95,7 +95,7 @@ def continued(config: Config) -> Config:
         OSError, LookupError, ValueError, TypeError
     ):  # `changes` tells why
         before = safe_io.read_json(RunDirectory(config.run_directory).config)
-        for place, reason in files.expand_home(before)["planned"].items():
+        for place, reason in before["planned"].items():
             section, _, option = place.partition(".")
             part = before[section]
             value = (
@@ -177,7 +177,7 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
         )
     now = config.as_json()
     try:
-        before = files.collapse_home(safe_io.read_json(run.config))
+        before = safe_io.read_json(run.config)
         changes = resume_policy.changes(before, now)
     except (OSError, ValueError, TypeError, AttributeError):
         raise UsageError(

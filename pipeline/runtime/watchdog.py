@@ -5,7 +5,7 @@ is gone.
 """
 
 import faulthandler
-import functools
+import math
 import os
 import threading
 from collections.abc import Iterator
@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import keras
-
-from pipeline.utils import files
 
 EXIT_CODE = 6
 _STDERR = 2  # the file descriptor: `sys.stderr` may be a notebook's, which has none
@@ -34,22 +32,20 @@ class Watchdog(keras.callbacks.Callback):
 
     def __init__(self, seconds: float | None, path: Path | None) -> None:
         super().__init__()
-        self._seconds = seconds
+        self._seconds = math.inf if seconds is None else seconds
         self._path = path
         self._call: object | None = None
         self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Watchdog":
-        if self._seconds is not None:
-            watch = functools.partial(self._watch, self._seconds)
-            self._thread = threading.Thread(target=watch, name="watchdog", daemon=True)
+        if self._seconds < math.inf:
             self._thread.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
         self._ended.set()
-        if self._thread is not None:
+        if self._thread.is_alive():
             self._thread.join()
 
     def on_train_batch_begin(
@@ -74,34 +70,39 @@ class Watchdog(keras.callbacks.Callback):
         finally:
             self._call = None
 
-    def _watch(self, seconds: float) -> None:
+    def _watch(self) -> None:
         # Counts its own waits, because a clock keeps running while a process is
         # suspended (Ctrl-Z).
-        wait = min(1.0, seconds / 10)
-        seen, waits = None, 0
+        wait = min(1.0, self._seconds / 10)
+        call = None
+        waited = 0.0
         while not self._ended.wait(wait):
-            if self._call is None or self._call is not seen:
-                seen, waits = self._call, 0
-                continue
-            waits += 1
-            if waits * wait >= seconds:
-                self._end_process(seconds)
+            if self._call is not call:
+                call = self._call
+                waited = 0.0
+            elif call is not None:
+                waited += wait
+                if waited >= self._seconds:
+                    self._end_process()
 
-    def _end_process(self, seconds: float) -> None:
+    def _end_process(self) -> None:
+        """Ends it without clean-up, which would wait for the call."""
         where = f", also in {self._path}" if self._path else ""
-        with open(os.memfd_create("stacks"), "w+", errors="replace") as stacks:
-            faulthandler.dump_traceback(stacks, all_threads=True)
-            stacks.seek(0)
-            text = files.collapse_home(stacks.read())
-        text = (
-            f"error: a call took longer than {seconds:g} s; stacks of all"
-            f" threads{where}:\n{text}"
+        message = (
+            f"error: a call took longer than {self._seconds:g} s; stacks of all"
+            f" threads{where}:\n"
         )
-        os.write(_STDERR, text.encode())
+        os.write(_STDERR, message.encode())
+        faulthandler.dump_traceback(_STDERR)
         if self._path:
-            write = functools.partial(files.write_text, self._path, text)
-            writer = threading.Thread(target=write, daemon=True)
+            arguments = (self._path, message)
+            writer = threading.Thread(target=_write, args=arguments, daemon=True)
             writer.start()
             writer.join(_WRITE_TIMEOUT)
-        # Without clean-up, which would wait for the call. All writes are atomic.
         os._exit(EXIT_CODE)
+
+
+def _write(path: Path, message: str) -> None:
+    with path.open("w") as file:
+        print(message, file=file, end="", flush=True)
+        faulthandler.dump_traceback(file)

@@ -11,11 +11,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
-from pipeline.serving.signatures import Examples, Signature
+from pipeline.serving.signatures import Signature
 from pipeline.utils.errors import UsageError, suggest
 
 if TYPE_CHECKING:
@@ -104,31 +102,6 @@ class Client:
             )
             signatures.check(answer, known.outputs, count)
         return answer
-
-    def classify(
-        self, examples: Examples, signature: str = "classify"
-    ) -> list[list[tuple[str, float]]]:
-        """Returns the (label, probability) pairs of each example, the most probable
-        class first.
-
-        `examples` map feature names to bytes, a str, a number, or a list of these:
-        `[{"image/encoded": Path("three.png").read_bytes()}]`. Raises the errors of
-        `predict`.
-        """
-        answer = self.predict(signature, inputs=signatures.serialized(examples))
-        scores = [map(signatures.shortest, row) for row in answer["scores"]]
-        return [
-            list(zip(*one, strict=True))
-            for one in zip(answer["classes"], scores, strict=True)
-        ]
-
-    def regress(self, examples: Examples, signature: str = "regress") -> np.ndarray:
-        """Returns one value for each example, such as `{"features": [0.5, 1.0]}`;
-        float32.
-        """
-        return self.predict(signature, inputs=signatures.serialized(examples))[
-            "outputs"
-        ]
 
     def metadata(self) -> dict[str, Signature]:
         """Returns the inputs and outputs of each signature, by name; raises

@@ -15,14 +15,12 @@ from pipeline.utils.errors import UsageError, reason, suggest
 Arrays = Mapping[str, np.ndarray]
 """Maps names to arrays of the signature's dtype, batch first; strings as bytes objects.
 """
-Examples = Iterable[Mapping[str, Any]]
-"""Each maps feature names to bytes, a str, a number, or a list of these."""
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
 _MAX_PROBABILITY = 1 + 2**-10  # half precision may be rounded to more than 1
 # Outputs of exported models that have one row per example.
-_PROBABILITIES = ("probabilities", "top_scores", "scores")
-_FINITE = ("prediction", "outputs")
-_BATCHED = (*_PROBABILITIES, *_FINITE, "class", "label", "top_labels", "classes")
+_PROBABILITIES = ("probabilities", "top_scores")
+_FINITE = ("prediction",)
+_BATCHED = (*_PROBABILITIES, *_FINITE, "class", "label", "top_labels")
 
 
 class ServingError(UsageError):
@@ -240,35 +238,6 @@ def _check_class(answer: Mapping[str, np.ndarray]) -> None:
 def _require(good: np.ndarray, name: str, values: np.ndarray, problem: str) -> None:
     for index in np.argwhere(~good)[:1].tolist():
         raise ValueError(f"{name}{index} is {values[tuple(index)]!s}, {problem}")
-
-
-def serialized(examples: Examples) -> list[bytes]:
-    """Returns serialized `tf.Example`s; the values of a feature have one type, or are
-    numbers.
-    """
-    try:
-        features = [
-            {name: _flat(value) for name, value in one.items()} for one in examples
-        ]
-        return [protobuf.example(one) for one in features]
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ) as error:
-        message = "an example must map feature names to bytes, strings or numbers"
-        raise UsageError(f"{message}: {reason(error)}") from None
-
-
-def _flat(value: Any) -> list[Any]:
-    """Bytes, a str, a number, or an array or list of these, as a list of one type."""
-    values = np.array(value, object).ravel().tolist()
-    values = [one.item() if isinstance(one, np.generic) else one for one in values]
-    values = [one.encode() if isinstance(one, str) else one for one in values]
-    is_float = any(isinstance(one, float) for one in values)
-    return list(map(float, values)) if is_float else values
 
 
 def shortest(value: float | np.floating) -> float:

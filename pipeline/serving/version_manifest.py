@@ -24,7 +24,7 @@ def read(directory: Path) -> dict[str, Any]:
     read.
     """
     try:
-        manifest = files.expand_home(safe_io.read_json(directory / MANIFEST))
+        manifest = safe_io.read_json(directory / MANIFEST)
         if not isinstance(manifest["files"], dict):
             raise TypeError("it does not list files")
     except FileNotFoundError:

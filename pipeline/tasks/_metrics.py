@@ -19,7 +19,7 @@ _BINS = 15  # as in the paper
 _LOWEST, _HIGHEST = 0.05, 20.0
 _WIDTH = 0.35
 """Standard deviation of the prior of log T, a normal distribution around 0, without
-which fitting a few examples could raise the loss (`benchmarks/accuracy.md`).
+which fitting a few examples could raise the loss (`benchmarks/README.md`).
 """
 
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
 from pipeline.data import image_decoding
 from pipeline.data.labels import weights_by_name
-from pipeline.serving.signatures import serialized
 from pipeline.tasks import _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError
 
@@ -297,15 +296,8 @@ class ImageClassification(Task):
         _plots.classified_image(axes, example, answer, self.class_names)
 
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
-        """`serving_default` takes pixels, `image_bytes` encoded files, `classify`
-        examples.
-
-        Classify and MultiInference requests of TensorFlow Serving call
-        `classify(inputs)`, with serialized `tf.Example`s whose feature `image/encoded`
-        is the contents of a file.
-        """
+        """`serving_default` takes pixels, `image_bytes` encoded files."""
         shape = (None, *self.image_shape)
-        features = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
 
         def pixels(images: tf.Tensor) -> Example:
             images = _guards.batch(images, shape)
@@ -327,27 +319,16 @@ class ImageClassification(Task):
             )
             return pixels(images)
 
-        def classify(inputs: tf.Tensor) -> Example:
-            answer = image_bytes(_guards.examples(inputs, features)["image/encoded"])
-            return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
-
-        found: Signatures = {}
-        found["serving_default"] = (
-            pixels,
-            [tf.TensorSpec(shape, self.dtype, name="images")],
-        )
+        images = tf.TensorSpec(shape, self.dtype, name="images")
+        signatures: Signatures = {"serving_default": (pixels, [images])}
         if self._takes_files:
-            for function, name in ((image_bytes, "image_bytes"), (classify, "inputs")):
-                specs = [tf.TensorSpec((None,), tf.string, name=name)]
-                found[function.__name__] = function, specs
-        return found
+            contents = tf.TensorSpec((None,), tf.string, name="image_bytes")
+            signatures["image_bytes"] = (image_bytes, [contents])
+        return signatures
 
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
-        found: Requests = {"serving_default": {"images": columns["image"]}}
+        requests: Requests = {"serving_default": {"images": columns["image"]}}
         if self._takes_files:
             files = _guards.encoded(columns["image"])
-            found["image_bytes"] = {"image_bytes": files}
-            found["classify"] = {
-                "inputs": serialized({"image/encoded": file} for file in files)
-            }
-        return found
+            requests["image_bytes"] = {"image_bytes": files}
+        return requests

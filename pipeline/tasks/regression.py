@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
-from pipeline.serving.signatures import serialized
 from pipeline.tasks import _guards, _metrics, _plots
 from pipeline.utils.errors import UsageError
 
@@ -194,12 +193,10 @@ class Regression(Task):
         """`serving_default(features)` takes unscaled features as in the source: float32
         (batch, n).
 
-        The Regress request of TensorFlow Serving calls `regress(inputs)`, with
-        serialized `tf.Example`s that have the n numbers in `features`. Both reject
-        numbers that are not finite, or so large that the answer would not be finite.
+        It rejects numbers that are not finite, or so large that the answer would not be
+        finite.
         """
         count = len(self.feature_names)
-        parsed = {"features": tf.io.FixedLenFeature((count,), tf.float32)}
 
         def predict(features: tf.Tensor) -> Example:
             batch = self.prepare({"features": _guards.batch(features, (None, count))})
@@ -209,19 +206,8 @@ class Regression(Task):
             )
             return self.answer(outputs, batch)
 
-        def regress(inputs: tf.Tensor) -> Example:
-            features = _guards.examples(inputs, parsed)["features"]
-            return {"outputs": predict(features)["prediction"]}
-
         rows = tf.TensorSpec((None, count), tf.float32, name="features")
-        return {
-            "serving_default": (predict, [rows]),
-            "regress": (regress, [tf.TensorSpec((None,), tf.string, name="inputs")]),
-        }
+        return {"serving_default": (predict, [rows])}
 
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
-        features = columns["features"]
-        return {
-            "serving_default": {"features": features},
-            "regress": {"inputs": serialized({"features": row} for row in features)},
-        }
+        return {"serving_default": {"features": columns["features"]}}

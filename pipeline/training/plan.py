@@ -42,7 +42,7 @@ _IMAGENET = {
 }
 _LEAST = 96
 # Pixels, up to which the first convolution keeps the size of an image
-# (benchmarks/photos.md).
+# (benchmarks/README.md).
 _SMALL = 48
 
 

@@ -8,7 +8,6 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +75,8 @@ def is_version(name: str) -> bool:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Writes values as JSON, as `write_text` does; `~` replaces the home directory."""
-    text = json.dumps(collapse_home(strict(values)), indent=2)
+    """Writes values as JSON, as `write_text` does."""
+    text = json.dumps(strict(values), indent=2)
     # A list of plain values goes on one line: each row of a confusion matrix.
     text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
     write_text(path, text + "\n")
@@ -121,9 +120,13 @@ def _flush(path: Path) -> None:
 
 def strict(values: Any) -> Any:
     """The same values with null for NaN and infinities, which JSON does not have."""
-    return _mapped(
-        values, lambda v: None if isinstance(v, float) and not math.isfinite(v) else v
-    )
+    if isinstance(values, dict):
+        return {name: strict(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return [strict(value) for value in values]
+    if isinstance(values, float) and not math.isfinite(values):
+        return None
+    return values
 
 
 def make_next(parent: Path, stem: str) -> Path:
@@ -181,37 +184,3 @@ def temporary_home() -> Path:
     home directory.
     """
     return Path(tempfile.gettempdir(), f"pipeline-{os.getuid()}")
-
-
-def collapse_home(values: Any) -> Any:
-    """Replaces the home directory in JSON values by `~`."""
-    home = os.path.expanduser("~").rstrip("/")
-    if not home.startswith("/"):  # unknown, or the root of the disk
-        return values
-    inside = re.compile(rf"(?<![\w.-]){re.escape(home)}(?![\w.-])")
-
-    def collapsed(value: Any) -> Any:
-        if not isinstance(value, str):
-            return value
-        return "~/" if value == home else inside.sub("~", value)
-
-    return _mapped(values, collapsed)
-
-
-def expand_home(values: Any) -> Any:
-    """Replaces `~/` at the beginning of paths in JSON values by the home directory."""
-    return _mapped(
-        values,
-        lambda v: (
-            os.path.expanduser(v) if isinstance(v, str) and v.startswith("~/") else v
-        ),
-    )
-
-
-def _mapped(values: Any, change: Callable[[Any], Any]) -> Any:
-    """Nested dictionaries and lists with every other value changed."""
-    if isinstance(values, dict):
-        return {name: _mapped(value, change) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_mapped(value, change) for value in values]
-    return change(values)

@@ -7,7 +7,7 @@ import importlib.util
 import math
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,25 +103,3 @@ def to_tensor(array: np.ndarray) -> Any:
     else:
         tensor.tensor_content = array.tobytes()
     return tensor
-
-
-def example(
-    features: Mapping[str, Sequence[bytes] | Sequence[int] | Sequence[float]],
-) -> bytes:
-    """Returns a serialized `tf.train.Example` from feature name -> values, all of one
-    type.
-    """
-    with importable():
-        from tensorflow.core.example import example_pb2
-
-    message = example_pb2.Example()
-    for name, values in features.items():
-        feature = message.features.feature[name]
-        kind = type(values[0]) if values else bytes
-        lists = {
-            bytes: feature.bytes_list,
-            int: feature.int64_list,
-            float: feature.float_list,
-        }
-        lists[kind].value.extend(values)
-    return message.SerializeToString(deterministic=True)

@@ -43,7 +43,7 @@ def with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     The first batches are decoded while the function that takes them is traced.
     `AUTOTUNE` means all cores, at most 16: tuning delays the deletion of iterators
-    (`benchmarks/parity.md`).
+    (`benchmarks/README.md`).
     """
     options = tf.data.Options()
     options.autotune.enabled = False

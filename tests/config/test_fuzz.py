@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline import clean, inspect, predict, shards, verify
+from pipeline import clean, inspect, predict, verify
 from pipeline.config import cli_parser, command_line, registry
 from pipeline.config.config import Config
 from pipeline.export import __main__ as export
@@ -205,7 +205,6 @@ def config_words(draw):
 COMMANDS = {
     **dict.fromkeys((run_fit, run_clean, run_inspect), config_words()),
     run_verify: one_of("--json there --no-json --python", 3),
-    shards.main: one_of("there", 3),
     run_predict: one_of(
         "there there/file --top 3 --format csv --batch-size=4 --timeout --output "
         "http://localhost:8501/v1/models/digits grpc://localhost:8500/digits",

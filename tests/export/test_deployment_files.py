@@ -17,10 +17,6 @@ VECTOR = {
         "inputs": {"features": {"dtype": "float32", "shape": [None, 2]}},
         "outputs": {"prediction": {"dtype": "float32", "shape": [None]}},
     },
-    "regress": {
-        "inputs": {"inputs": {"dtype": "string", "shape": [None]}},
-        "outputs": {"outputs": {"dtype": "float32", "shape": [None]}},
-    },
 }
 
 
@@ -83,7 +79,7 @@ def picture(digits_run, workplace):
 
 
 @pytest.mark.parametrize("way", serving.WAYS)
-@pytest.mark.parametrize("signature", ["serving_default", "image_bytes", "classify"])
+@pytest.mark.parametrize("signature", ["serving_default", "image_bytes"])
 def test_the_examples_run_unchanged(ports, digits_run, picture, signature, way, capsys):
     expected = picture
     if signature == "serving_default":
@@ -92,8 +88,7 @@ def test_the_examples_run_unchanged(ports, digits_run, picture, signature, way, 
     shown = serving.shown(document, signature, way, ports, capsys)
     scores = [float(number) for number in re.findall(r"\b\d\.\d+(?:e-\d+)?", shown)]
     assert max(scores) == pytest.approx(expected["probabilities"].max(), rel=1e-3)
-    if signature == "classify":
-        assert expected["label"][0] in shown
+    assert expected["label"][0] in shown
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from pipeline.serving.savedmodel_session import INVALID_ARGUMENT, ServerError, S
 def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
     assert digits_run.export.name == "1"
     verification = digits_run.result["verification"]
-    assert verification["passed"] and len(verification["checks"]) == 16
+    assert verification["passed"] and len(verification["checks"]) == 13
     assert {p.name for p in digits_run.export.parent.iterdir()} == {
         *("1", "models.config", "batching.config", "monitoring.config", "compose.yaml"),
         *("SERVING.md", ".published"),
@@ -84,11 +84,9 @@ def test_signatures_are_the_documented_api(digits_run):
         "top_scores": (tf.float32, [None, 5]),
         "top_labels": (tf.string, [None, 5]),
     }
-    classes = {"classes": (tf.string, [None, 5]), "scores": (tf.float32, [None, 5])}
     api = {
         "serving_default": ("images", tf.uint8, [None, 8, 8, 1], outputs),
         "image_bytes": ("image_bytes", tf.string, [None], outputs),
-        "classify": ("inputs", tf.string, [None], classes),
     }
     assert set(signatures) == set(api)
     for name, (argument, *type_and_shape, expected) in api.items():

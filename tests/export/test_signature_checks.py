@@ -39,21 +39,17 @@ def examples(signature):
     }
 
 
-IMAGES, CLASSES, CALL = (
-    {"images": (4, [-1, 8, 8, 3])},
-    {"class": (3, [-1])},
-    {"inputs": (7, [-1])},
-)
+IMAGES = {"images": (4, [-1, 8, 8, 3])}
+CLASSES = {"class": (3, [-1])}
 GOOD = signature(IMAGES, CLASSES)
 
 
 def test_good_signatures_pass():
-    classify = signature(CALL, {"classes": (7, [-1, 3]), "scores": (1, [-1, 3])})
-    regress = signature(CALL, {"outputs": (1, [-1])})
-    signatures = {"serving_default": GOOD, "classify": classify, "regress": regress}
-    golden = {name: examples(each) for name, each in signatures.items()}
+    files = signature({"image_bytes": (7, [-1])}, CLASSES)
+    signatures = {"serving_default": GOOD, "image_bytes": files}
+    golden = {name: examples(signature) for name, signature in signatures.items()}
     signatures["__saved_model_init_op"] = None
-    detail = "3 signatures: classify, regress, serving_default"
+    detail = "2 signatures: image_bytes, serving_default"
     assert graph_checks.check_signatures(signatures, golden) == detail
 
 
@@ -65,11 +61,6 @@ Y = {"y": (1, [-1])}
     [
         ("other", signature({"x": (1, [-1])}, {"y": (19, [-1])}), "REST cannot carry"),
         ("other", signature({"x": (1, [8, 3])}, Y), "is not the batch: float32 [8, 3]"),
-        (
-            "classify",
-            signature(CALL, {"classes": (7, [-1, 3])}),
-            "classify must have the types",
-        ),
     ],
 )
 def test_bad_signatures_fail(name, wrong, message):

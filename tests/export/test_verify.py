@@ -21,34 +21,20 @@ from pipeline.verify import main
 
 
 def test_an_intact_version_passes(whole, capsys):
-    assert main([str(whole), "--fuzz", "100", "--json"]) == 0
+    assert main([str(whole), "--json"]) == 0
     outcome = json.loads(capsys.readouterr().out)
     assert outcome["passed"] and outcome["directory"] == str(whole)
     checks = {check["name"]: check["detail"] for check in outcome["checks"]}
     assert checks["digests"] == "6 files match the manifest"
-    assert checks["warm-up"].startswith("10 requests, ")
+    assert checks["warm-up"].startswith("6 requests, ")
     assert checks["finished"] == "without importing Python TensorFlow"
-    for signature in ("serving_default", "image_bytes", "classify"):
+    for signature in ("serving_default", "image_bytes"):
         assert checks[f"answers {signature}"].startswith("batches of 1, 3, 64; ")
-    for signature, kinds in {
-        "serving_default": 10,
-        "image_bytes": 7,
-        "classify": 10,
-    }.items():
+    for signature, kinds in {"serving_default": 10, "image_bytes": 7}.items():
         assert (
             checks[f"refuses {signature}"]
             == f"INVALID_ARGUMENT for {kinds} kinds of requests"
         )
-    for signature in ("image_bytes", "classify"):
-        answered = int(checks[f"survives {signature}"].split()[0])
-        assert 0 < answered < 100, "all mutated strings are broken, or none is"
-
-
-@pytest.mark.long
-def test_ten_thousand_mutated_strings_do_no_harm(whole):
-    outcome = verify(whole, fuzz=10_000)
-    assert outcome.passed, str(outcome)
-    assert sum(check.name.startswith("survives") for check in outcome.checks) == 2
 
 
 def test_the_process_imports_numpy_protobuf_and_crc32c_only(whole):

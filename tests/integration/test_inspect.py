@@ -21,7 +21,7 @@ from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import dataset_report
 from pipeline.runtime import environment
-from pipeline.timing import speed
+from pipeline.training import speed
 from pipeline.utils import html_pages
 from pipeline.utils.errors import UsageError
 
@@ -29,7 +29,7 @@ from pipeline.utils.errors import UsageError
 @pytest.fixture
 def quick(monkeypatch):
     """Short measurements."""
-    monkeypatch.setattr(speed, "_FEED", 0.2)
+    monkeypatch.setattr(speed, "_SECONDS", 0.2)
 
 
 def pictures(html):
@@ -180,6 +180,6 @@ def test_pages_show_any_levels():
 
 
 def test_the_verdict_names_the_bottleneck():
-    fast, slow = speed.verdict(1000, 25_000), speed.verdict(1000, 500)
+    fast, slow = speed.bottleneck(1000, 25_000), speed.bottleneck(1000, 500)
     assert fast.startswith("the step: the feed alone is 25.0 times as fast; ")
     assert slow.startswith("the feed: the step alone is 2.0 times as fast; ")

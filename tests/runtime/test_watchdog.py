@@ -10,9 +10,8 @@ from conftest import REPOSITORY, run_python
 def children(tmp_path_factory):
     """(exit code by name, their folders) of the children in `hanging.py`."""
     folder = tmp_path_factory.mktemp("hanging")
-    # A home among the paths of the stacks.
-    program, home = REPOSITORY / "tests/support/hanging.py", {"HOME": str(REPOSITORY)}
-    process = run_python(program, folder, cwd=folder, env=home)
+    program = REPOSITORY / "tests/support/hanging.py"
+    process = run_python(program, folder, cwd=folder)
     assert process.returncode == 0, process.stderr[-3000:]
     lines = [line.split() for line in process.stdout.splitlines()]
     codes = [line for line in lines if len(line) == 2 and line[1].lstrip("-").isdigit()]
@@ -33,7 +32,6 @@ def test_a_call_that_hangs_ends_the_process_with_its_stacks(children, name, plac
     assert codes[name] == 6
     stacks = (folder / name / place / "hang.txt").read_text()
     assert stacks.startswith("error: a call took longer than")
-    assert str(REPOSITORY) not in stacks and '"~/tests/support/hanging.py"' in stacks
     for told in (stacks, (folder / name / "stderr").read_text()):
         assert "hang.txt:\n" in told
         assert "most recent call first" in told and " in never\n" in told, told[-3000:]

@@ -67,23 +67,9 @@ def test_answers_match_those_of_tensorflow(pictures, wanted):
         serving.assert_same(same, wanted)
 
 
-def test_examples_are_classified_and_regressed(pictures, rows):
-    got = pictures.classify([{"image/encoded": png(image)} for image in IMAGES])
-    answer = pictures.predict(images=IMAGES)
-    assert [[label for label, _ in pairs] for pairs in got] == answer[
-        "top_labels"
-    ].tolist()
-    scores = np.array([[score for _, score in pairs] for pairs in got])
-    np.testing.assert_allclose(scores, answer["top_scores"], rtol=2e-6)
-    got = rows.regress(
-        [{"features": [1, 2.0, 0.5]}, {"features": np.float32([0, -1, 2.25])}]
-    )
-    assert got.dtype == np.float32 and got.tolist() == [3.5, 1.25]
-
-
 def test_metadata_describes_the_model(pictures):
     known = pictures.metadata()
-    assert set(known) == {"serving_default", "image_bytes", "classify"}
+    assert set(known) == {"serving_default", "image_bytes"}
     size, string = (None, SIDE, SIDE, 3), np.dtype(object)
     assert known["serving_default"].inputs == {
         "images": Field(np.dtype(np.uint8), size)
@@ -161,32 +147,12 @@ def test_a_reply_that_contradicts_itself_is_rejected(
     assert str(caught.value).partition(start)[2].startswith(message)
 
 
-def test_other_implausible_replies_are_rejected(here, models, monkeypatch):
-    with Client(models / "rows") as rows, monkeypatch.context() as patch:
-        outputs = {"prediction": np.float32([np.inf]), "outputs": np.float32([np.nan])}
-        patch.setattr(Session, "run", lambda *_: outputs)
-        for call in (
-            lambda: rows.predict(features=[[1, 2, 3]]),
-            lambda: rows.regress([{"features": [1.0, 2.0, 0.5]}]),
-        ):
-            with pytest.raises(
-                ServingError,
-                match=r"(prediction|outputs)\[0\] is (inf|nan), not a finite",
-            ):
-                call()
-        outputs |= {
-            "classes": np.full((1, 5), b"a", object),
-            "scores": np.float32([[7] * 5]),
-        }
-        with pytest.raises(
-            ServingError, match=r"scores\[0, 0\] is 7.0, not a probability"
-        ):
-            here.classify([{"image/encoded": b""}])
-        with pytest.raises(
-            ServingError,
-            match=r"classes must be .* for 2 examples; got string \[1, 5\]",
-        ):
-            here.classify([{"image/encoded": b""}] * 2)
+def test_a_prediction_that_is_not_finite_is_rejected(models, monkeypatch):
+    with Client(models / "rows") as rows:
+        outputs = {"prediction": np.float32([np.inf])}
+        monkeypatch.setattr(Session, "run", lambda *_: outputs)
+        with pytest.raises(ServingError, match=r"prediction\[0\] is inf, not a finite"):
+            rows.predict(features=[[1, 2, 3]])
 
 
 def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
@@ -221,7 +187,6 @@ def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
             {"images": IMAGES.astype(int) + 1},
             "values are out of range",
         ),
-        ("classify", {"inputs": [1]}, "inputs must be string"),
         (
             "image_byte",
             {"image_bytes": [b""]},
@@ -237,15 +202,6 @@ def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
 def test_wrong_requests_are_not_sent(here, signature, inputs, message):
     with pytest.raises(UsageError, match=message) as caught:
         here.predict(signature, **inputs)
-    assert not isinstance(caught.value, ServingError)
-
-
-@pytest.mark.parametrize(
-    "examples", [{"image/encoded": b"x"}, [{"a": [1, "b"]}], [{"a": "\ud800"}]]
-)
-def test_wrong_examples_are_not_sent(here, examples):
-    with pytest.raises(UsageError, match="an example must map feature names") as caught:
-        here.classify(examples)
     assert not isinstance(caught.value, ServingError)
 
 

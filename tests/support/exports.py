@@ -19,8 +19,6 @@ from tensorflow_serving.apis import prediction_log_pb2
 from pipeline.data import image_decoding
 from pipeline.export import proof, warmup
 from pipeline.serving import version_manifest
-from pipeline.serving.signatures import serialized
-from pipeline.tasks import _guards
 
 SIDE, CLASSES, BEST = 8, ["owl", "ant", "cat", "bee"], 3
 MEAN, DEVIATION, TEMPERATURE = (0.45, 0.5, 0.4), (0.25, 0.2, 0.3), 1.5
@@ -108,17 +106,10 @@ class Parts:
         )
         return self.pixels(images)
 
-    def classify(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        feature = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
-        parsed = _guards.examples(inputs, feature)
-        answer = self.image_bytes(parsed["image/encoded"])
-        return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
-
 
 SPECS = {
     "pixels": tf.TensorSpec((None, SIDE, SIDE, 3), tf.uint8, name="images"),
     "image_bytes": tf.TensorSpec((None,), tf.string, name="image_bytes"),
-    "classify": tf.TensorSpec((None,), tf.string, name="inputs"),
 }
 
 
@@ -133,11 +124,9 @@ def requests(count: int = 10) -> dict[str, dict[str, Any]]:
         image = Image.fromarray(small).resize((23, 19), Image.Resampling.BICUBIC)
         image.save(file, ("PNG", "JPEG")[number % 2])
         files.append(file.getvalue())
-    examples = serialized({"image/encoded": file} for file in files)
     return {
         "pixels": {"images": images},
         "image_bytes": {"image_bytes": files},
-        "classify": {"inputs": examples},
     }
 
 
@@ -174,11 +163,7 @@ def write(
 def honest_version(directory: Path) -> None:
     """A correct version with every signature."""
     parts = Parts(Network())
-    kinds = {
-        "serving_default": "pixels",
-        "image_bytes": "image_bytes",
-        "classify": "classify",
-    }
+    kinds = {"serving_default": "pixels", "image_bytes": "image_bytes"}
     write(directory, {name: (kind, parts) for name, kind in kinds.items()}, parts)
 
 

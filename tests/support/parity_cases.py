@@ -36,13 +36,13 @@ def main():
 
     def measure(recipe, case):
         (result,) = parity.run(recipe, [case], STEPS, BATCH_SIZE)
-        return result.apart, result.stock, result.error
+        return result.engines, result.stock, result.error
 
     uncached = digits.changed(data={"cache": "none"})
     table = command_line.recipe("regression_linear")
     measured = {
-        "uncached": measure(uncached, Case(1, "sgd", "float32", 2, False)),
-        "regression": measure(table, Case(2, "sgd", "float32", 1, True)),
+        "uncached": measure(uncached, Case(1, "float32", 2, False)),
+        "regression": measure(table, Case(2, "float32", 1, True)),
     }
     forward_and_backward = Step._forward_and_backward
 
@@ -51,7 +51,7 @@ def main():
         return [-gradient for gradient in gradients], measured
 
     Step._forward_and_backward = wrong
-    measured["wrong"] = measure(table, Case(1, "sgd", "float32", 1, False))
+    measured["wrong"] = measure(table, Case(1, "float32", 1, False))
     print(json.dumps(measured))
 
 

@@ -20,7 +20,7 @@ def png(pixels):
 
 
 def classifier(directory):
-    """Writes an image classifier, with signatures for pixels, files and examples."""
+    """Writes an image classifier, with signatures for pixels and files."""
     weight = tf.constant(
         np.random.default_rng(0).normal(size=(SIDE * SIDE * 3, 6)), tf.float32
     )
@@ -47,11 +47,6 @@ def classifier(directory):
         spec = tf.TensorSpec((SIDE, SIDE, 3), tf.uint8)
         return answer(tf.map_fn(decode, image_bytes, fn_output_signature=spec))
 
-    def classify(inputs):
-        spec = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
-        found = encoded(tf.io.parse_example(inputs, spec)["image/encoded"])
-        return {"classes": found["top_labels"], "scores": found["top_scores"]}
-
     strings = tf.TensorSpec((None,), tf.string)
     save(
         directory,
@@ -60,7 +55,6 @@ def classifier(directory):
             {"images": tf.TensorSpec((None, SIDE, SIDE, 3), tf.uint8)},
         ),
         image_bytes=(encoded, {"image_bytes": strings}),
-        classify=(classify, {"inputs": strings}),
     )
 
 
@@ -74,15 +68,9 @@ def regressor(directory):
         features = tf.debugging.assert_all_finite(features, "a feature is not finite")
         return {"prediction": tf.reduce_sum(features, axis=1)}
 
-    def regress(inputs):
-        spec = {"features": tf.io.FixedLenFeature((WIDTH,), tf.float32)}
-        features = tf.io.parse_example(inputs, spec)["features"]
-        return {"outputs": total(features)["prediction"]}
-
     save(
         directory,
         serving_default=(total, {"features": tf.TensorSpec((None, WIDTH), tf.float32)}),
-        regress=(regress, {"inputs": tf.TensorSpec((None,), tf.string)}),
     )
 
 

@@ -159,23 +159,8 @@ class _Rest(BaseHTTPRequestHandler):
         return {"metadata": {"signature_def": definitions}}
 
     def _post(self, body):
-        _, session, verb = self._found(":(predict|classify|regress)")
+        _, session, _ = self._found("(:predict)")
         name = body.get("signature_name", "serving_default")
-        if verb != "predict":  # requests of users: the client sends serialized examples
-            examples = [_example(row).SerializeToString() for row in body["examples"]]
-            answer = self.backend.run(
-                session, name, {"inputs": np.array(examples, object)}
-            )
-            if verb == "regress":
-                return {"results": _json("outputs", answer["outputs"])}
-            found = zip(
-                _json("classes", answer["classes"]),
-                _json("", answer["scores"]),
-                strict=True,
-            )
-            return {
-                "results": [list(map(list, zip(*pair, strict=True))) for pair in found]
-            }
         given = session.signatures[name].inputs
         values = body["instances"] if "instances" in body else body["inputs"]
         if (
@@ -219,17 +204,6 @@ def _json(name, array):
         raw = {"b64": base64.b64encode(array).decode()}
         return raw if name.endswith("_bytes") else array.decode()
     return float(str(array)) if array.dtype == np.float32 else array.item()
-
-
-def _example(features):
-    example = tf.train.Example()
-    for name, value in features.items():
-        feature = example.features.feature[name]
-        if isinstance(value, dict):
-            feature.bytes_list.value.append(base64.b64decode(value["b64"]))
-        else:
-            feature.float_list.value.extend(value)
-    return example
 
 
 @contextlib.contextmanager

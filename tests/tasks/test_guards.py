@@ -9,7 +9,6 @@ import tensorflow as tf
 from PIL import Image
 
 from pipeline.config import registry
-from pipeline.serving.signatures import serialized
 from pipeline.tasks import _guards
 
 CLASSES = ["cat", "dog", "cow", "hen", "fox", "owl"]
@@ -55,11 +54,6 @@ def numbers():
     )
 
 
-def example(**features):
-    named = {name.replace("__", "/"): value for name, value in features.items()}
-    return serialized([named])[0]
-
-
 def refused(signature, request):
     """What it says of a request that reaches it as a server hands it over: in any
     shape.
@@ -75,9 +69,6 @@ def test_all_signatures_answer_alike(images):
     encoded = images["image_bytes"](PICTURES)
     for name, values in pixels.items():
         np.testing.assert_array_equal(values, encoded[name])
-    classified = images["classify"]([example(image__encoded=p) for p in PICTURES])
-    np.testing.assert_array_equal(classified["classes"], pixels["top_labels"])
-    np.testing.assert_array_equal(classified["scores"], pixels["top_scores"])
 
 
 def test_the_best_five_classes_are_named_in_order(images):
@@ -125,13 +116,6 @@ def test_a_temperature_makes_the_answers_less_sure():
             [b"\x89PNG\r\n\x1a\n" + bytes(2**26)],
             "more than 67108864 bytes",
         ),
-        ("classify", [b"no example"], "a string is not a tf.Example"),
-        ("classify", [example(image=PICTURES[0])], "image/encoded .* is required"),
-        (
-            "classify",
-            [example(image__encoded=b"no image")],
-            "not a JPEG, PNG, GIF, BMP or WebP",
-        ),
     ],
 )
 def test_a_wrong_request_for_images_is_an_invalid_argument(
@@ -151,12 +135,10 @@ def test_an_overflow_inside_the_network_is_no_answer():
         broken["serving_default"](IMAGES)
 
 
-def test_regression_answers_arrays_and_examples_alike(numbers):
+def test_regression_answers_rows(numbers):
     rows = np.float32([[1, 2], [3, 4]])
     answer = numbers["serving_default"](rows)["prediction"]
     np.testing.assert_allclose(answer, [1.0, 6.0])
-    listed = numbers["regress"]([example(features=row) for row in rows])
-    np.testing.assert_array_equal(listed["outputs"], answer)
 
 
 @pytest.mark.parametrize(
@@ -166,21 +148,12 @@ def test_regression_answers_arrays_and_examples_alike(numbers):
         ("serving_default", np.float32([[3e38, 0]]), "features must be finite"),
         ("serving_default", np.float32([1, 2]), "not compatible with expected shape"),
         ("serving_default", np.zeros((0, 2), np.float32), "the batch is empty"),
-        (
-            "regress",
-            [example(features=np.float32([np.nan, 1]))],
-            "features must be finite",
-        ),
-        ("regress", [example(features=np.float32([1]))], "features"),
-        ("regress", [example(features=b"text")], "features"),
-        ("regress", [b""], "features .* is required"),
     ],
 )
 def test_a_wrong_request_for_numbers_is_an_invalid_argument(
     numbers, signature, request_, message
 ):
-    dtype = tf.string if signature == "regress" else tf.float32
-    assert re.search(message, refused(numbers[signature], tf.constant(request_, dtype)))
+    assert re.search(message, refused(numbers[signature], tf.constant(request_)))
 
 
 def test_files_of_examples_are_of_both_formats_and_of_another_size():

@@ -80,7 +80,7 @@ def ports(run):
 @pytest.mark.parametrize("way", serving.WAYS)
 def test_the_examples_of_the_serving_page_work_as_they_stand(run, ports, way, capsys):
     document = (run.export.parent / "SERVING.md").read_text()
-    shown = serving.shown(document, "regress", way, ports, capsys)
+    shown = serving.shown(document, "serving_default", way, ports, capsys)
     features = np.zeros((1, 10), np.float32)
     (number,) = re.findall(r"-?\d+\.\d+", shown)
     assert float(number) == pytest.approx(

@@ -35,7 +35,7 @@ class Found:
     def write(self, run: RunDirectory) -> None:
         """Writes the manifest and the gallery to an existing directory."""
         manifest.write(run.manifest, self.entries)
-        title = f"{files.collapse_home(self._title)}: {len(self.scan):,} examples"
+        title = f"{self._title}: {len(self.scan):,} examples"
         picture = scan.pictures(self._source, self.scan)
         notes = [*self._source.info.notes, *self.notes]
         files.write_text(run.gallery, gallery(title, self.entries, picture, notes))

@@ -23,7 +23,7 @@ gauge filmed by a fixed camera), copies cannot be distinguished from other image
 none are found.
 
 Distances are root mean squares over pixels and channels, in levels from 0 to 255. The
-limits were determined on CIFAR-10 and Fashion-MNIST (`benchmarks/clean.py`).
+limits were determined on CIFAR-10 and Fashion-MNIST (`benchmarks/scripts/clean.py`).
 """
 
 import dataclasses

@@ -4,9 +4,6 @@ features.
 A record is its length (uint64), a checksum of the length (uint32), the bytes, and their
 checksum, all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord,
 "TFRecords format details").
-
-`python -m pipeline.shards DIRECTORY > DIRECTORY/shards.json` writes a manifest of
-sharded files; every later run compares the files with it.
 """
 
 import contextlib
@@ -22,12 +19,11 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
-from pipeline.utils import files, image_formats, safe_io
+from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError, reason, suggest
 from pipeline.utils.tf_data import READ_ERRORS, with_options
 
 _LENGTH = struct.Struct("<Q").unpack_from
-MANIFEST = "shards.json"
 _SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
 _STRING = {"output_types": [tf.string], "output_shapes": [tf.TensorShape([])]}
 # Field -> common names of its feature, the preferred name first.
@@ -415,25 +411,10 @@ def listed(
 def records(paths: Sequence[Path]) -> Records:
     """All records of these files.
 
-    Raises UsageError if a file is missing, damaged, or differs from the manifest.
+    Raises UsageError if a file is missing or damaged.
     """
     _require_all(paths)
-    found = index(paths)
-    for folder in sorted(
-        {path.parent for path in paths if (path.parent / MANIFEST).is_file()}
-    ):
-        _compare(folder, paths)
-    return found
-
-
-def manifest(folder: Path) -> dict[str, dict[str, int | str]]:
-    """Maps the TFRecord files in a directory to {"examples": count,
-    "sha256": digest}.
-    """
-    return {
-        path.name: {"examples": len(index([path])), "sha256": files.sha256(path)}
-        for path in listed(folder)
-    }
+    return index(paths)
 
 
 def _require_all(paths: Sequence[Path]) -> None:
@@ -445,24 +426,3 @@ def _require_all(paths: Sequence[Path]) -> None:
                 name = f"{stem}-{at:0{len(number)}}-of-{count}"
                 if path.with_name(name) not in present:
                     raise UsageError(f"{path.parent}: the shard {name} is missing")
-
-
-def _compare(folder: Path, paths: Sequence[Path]) -> None:
-    """Raises UsageError if a file in the manifest is missing, or one of `paths` has
-    changed.
-    """
-    path = folder / MANIFEST
-    try:
-        entries = safe_io.read_json(path).items()
-        expected = {
-            folder / Path(name).name: str(entry["sha256"]) for name, entry in entries
-        }
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        raise UsageError(
-            f"{path} was not written by python -m pipeline.shards"
-        ) from None
-    for file, digest in expected.items():
-        if not file.is_file() or (file in paths and files.sha256(file) != digest):
-            raise UsageError(
-                f"{file} is missing or does not match the sha256 in {MANIFEST}"
-            )

@@ -11,7 +11,6 @@ import keras
 import numpy as np
 
 from pipeline.training.callback_context import CallbackContext
-from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged
 
@@ -86,7 +85,7 @@ class GradientMonitor(keras.callbacks.Callback):
     def _record(self, steps: Sequence[int], new: int) -> None:
         path = self._context.run.bad_steps
         found = [self._culprits(step) for step in steps]
-        lines = [json.dumps(files.collapse_home(one)) + "\n" for one in found]
+        lines = [json.dumps(one) + "\n" for one in found]
         with path.open("a+", encoding="utf-8") as file:
             file.seek(0)
             known = set(file)  # a resumed run repeats the steps after its checkpoint

@@ -1,15 +1,10 @@
-"""TFRecord files: records by number, missing or damaged files, and the manifest of
-shards.
-"""
-
-import json
+"""TFRecord files: records by number, missing or damaged files."""
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import flip
 
-from pipeline import shards as shards_command
 from pipeline.data.sources import _record_files
 from pipeline.utils.errors import UsageError
 
@@ -89,25 +84,3 @@ def test_a_missing_shard_is_named(files):
         UsageError, match=r"the shard train\.tfrecord-00001-of-00003 is missing"
     ):
         _record_files.records([files[0], files[2]])
-
-
-def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, capsys):
-    assert shards_command.main([str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    assert [entry["examples"] for entry in json.loads(printed).values()] == list(COUNTS)
-    (tmp_path / "shards.json").write_text(printed)
-    records, raw = _record_files.records(files), files[1].read_bytes()
-    files[1].write_bytes(raw[: int(records.offsets[11 + 7])])
-    with pytest.raises(UsageError, match="00001-of-00003 is missing or does not"):
-        _record_files.records(files)
-    files[1].write_bytes(raw)
-    flip(files[2], 14)
-    with pytest.raises(
-        UsageError, match="00002-of-00003 is missing or does not match the sha256"
-    ):
-        _record_files.records(files)
-    (tmp_path / "shards.json").write_text(
-        '{"x.tfrecord": {"examples": 1, "sha256": ""}}'
-    )
-    with pytest.raises(UsageError, match="x.tfrecord is missing or"):
-        _record_files.records(files)

@@ -1,0 +1,64 @@
+"""The speed of the input pipeline and of the training step, each by itself."""
+
+import dataclasses
+import time
+from typing import Any
+
+import keras
+
+from pipeline.contracts import Batches
+from pipeline.training import autotune, distributed
+
+_SECONDS = 3.0  # for which the input pipeline is measured, at most
+_TRIALS = 3  # of the step; the fastest counts
+
+
+def input_speed(batches: Batches) -> float:
+    """Examples per second of the input pipeline alone, as in training, after the first
+    of two epochs.
+    """
+    first = batches.steps_per_epoch
+    iterator = iter(distributed.dataset(dataclasses.replace(batches, first_step=first)))
+    start = time.monotonic()
+    steps = 0
+    while steps < batches.last_step - first and time.monotonic() < start + _SECONDS:
+        next(iterator)
+        steps += 1
+    return steps * batches.batch_size / (time.monotonic() - start)
+
+
+class RepeatedBatch:
+    """An iterator that always returns the first batch, which stays on the device."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batch = next(iter(distributed.dataset(batches)))
+
+    def get_next(self) -> Any:
+        return self._batch
+
+
+def step_speed(model: keras.Model, batches: Batches) -> float:
+    """Examples per second of the compiled step on one batch that stays on the device;
+    call it in the scope of the strategy.
+    """
+    model.step.set_inputs(batches, None)
+    iterator = RepeatedBatch(batches)
+    trials = [
+        autotune.seconds_per_step(model, batches, iterator) for _ in range(_TRIALS)
+    ]
+    return batches.batch_size / min(trials)
+
+
+def bottleneck(step: float, feed: float) -> str:
+    """A sentence that names the slower of the two and how to speed it up, from their
+    examples per second.
+    """
+    if feed >= step:
+        return (
+            f"the step: the feed alone is {feed / step:.1f} times as fast; a GPU, a"
+            " 16-bit --runtime.precision or a smaller model would speed it up"
+        )
+    return (
+        f"the feed: the step alone is {step / feed:.1f} times as fast; another"
+        " --data.cache or --data.augment-on device may speed it up"
+    )
