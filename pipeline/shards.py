@@ -31,9 +31,9 @@ def main(arguments: list[str]) -> int:
     require_path(folder, "DIRECTORY")
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a directory")
-    from pipeline.data.sources import _record_files
+    from pipeline.data.records import manifest
 
-    print(json.dumps(_record_files.manifest(folder), indent=1))
+    print(json.dumps(manifest(folder), indent=1))
     return 0
 
 

@@ -13,7 +13,7 @@ from pipeline.config import config, registry
 from pipeline.contracts import Batches, Task
 from pipeline.data import batching, dataset
 from pipeline.data.splits import Split
-from pipeline.models import _layers
+from pipeline.layers import batch_normalization
 from pipeline.runtime import devices, environment
 from pipeline.training import pretrained
 from pipeline.training.model_builder import build, network
@@ -140,7 +140,7 @@ def _measured(
     pairs = [pair for end in ends[1:] for pair in zip(ends[0], end, strict=True)]
     # NumPy's maximum, unlike Python's, is NaN if one of the numbers is.
     result = {"apart": float(np.max([np.abs(a - b).max(initial=0) for a, b in pairs]))}
-    if machine.replicas == 1 or not _layers.normalises_apart(model):
+    if machine.replicas == 1 or not batch_normalization.has_local_statistics(model):
         # `weights`, unlike `variables`, has no states of random layers; all `ends` are
         # equal.
         trained = [number for number, v in enumerate(model.weights) if v.trainable]

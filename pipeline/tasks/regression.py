@@ -10,8 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
+from pipeline.serving import request_guards
 from pipeline.serving.signatures import serialized
-from pipeline.tasks import _guards, _metrics, _plots
+from pipeline.tasks import _metrics, _plots
 from pipeline.utils.errors import UsageError
 
 
@@ -202,15 +203,17 @@ class Regression(Task):
         parsed = {"features": tf.io.FixedLenFeature((count,), tf.float32)}
 
         def predict(features: tf.Tensor) -> Example:
-            batch = self.prepare({"features": _guards.batch(features, (None, count))})
-            inputs = _guards.finite(batch["features"], "features")
-            outputs = _guards.finite(
+            batch = self.prepare(
+                {"features": request_guards.batch(features, (None, count))}
+            )
+            inputs = request_guards.finite(batch["features"], "features")
+            outputs = request_guards.finite(
                 model(inputs, training=False), "outputs of the network"
             )
             return self.answer(outputs, batch)
 
         def regress(inputs: tf.Tensor) -> Example:
-            features = _guards.examples(inputs, parsed)["features"]
+            features = request_guards.examples(inputs, parsed)["features"]
             return {"outputs": predict(features)["prediction"]}
 
         rows = tf.TensorSpec((None, count), tf.float32, name="features")

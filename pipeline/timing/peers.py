@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.runtime import environment
+from pipeline.runtime import dtype_policy
 from pipeline.runtime.cpu_info import cores
 from pipeline.timing.processes import INSTALL, PEERS, missing_torch
 from pipeline.timing.rounds import Failed, Line, Rounds, Sample
@@ -135,7 +135,7 @@ class Peer:
 
 def _settings(kind: str) -> list[str]:
     """What a peer is asked for; Keras in bfloat16 only where it is fast."""
-    every = kind == "torch" or environment.fast_precision()[0] == "mixed_bfloat16"
+    every = kind == "torch" or dtype_policy.fast_policy()[0] == "mixed_bfloat16"
     return [name for name in _SETTINGS[kind] if every or "bfloat16" not in name]
 
 
@@ -173,7 +173,7 @@ def training_lines(
     lines, ours = [rounds.control(), *training.lines(rounds), *missing], training.ours
     if "keras" in peers:
         least = _BOUNDS[trained["network"]]
-        least = least if environment.fast_precision()[0] else min(least, 2.0)
+        least = least if dtype_policy.fast_policy()[0] else min(least, 2.0)
         for name in (f"keras {setting}" for setting in _settings("keras")):
             bound = (least, math.inf) if name.endswith("NumPy") else None
             lines.append(rounds.line(name, f"{ours} / {name}", bound=bound))

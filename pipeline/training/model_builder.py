@@ -12,8 +12,9 @@ import tensorflow as tf
 from pipeline.config import config, functions, registry
 from pipeline.contracts import Batches, Share, Task
 from pipeline.data.augmentation import Augmenter
-from pipeline.models import _fused_batch_norm as fused_batch_norm
+from pipeline.layers import batch_normalization
 from pipeline.runtime import environment
+from pipeline.runtime.dtype_policy import policy_scope
 from pipeline.training import pretrained
 from pipeline.training.distributed import explained
 from pipeline.training.optim.gradient_update import Adjusted, Update
@@ -44,7 +45,7 @@ ADAPT_EXAMPLES = 5000
 def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     """An untrained network: the task's inputs, a registered model, the task's head."""
     model = _network(task, options, precision)
-    if options.fused_batch_norm and not fused_batch_norm.fuse(model):
+    if options.fused_batch_norm and not batch_normalization.fuse(model):
         raise UsageError(
             f"--model.fused-batch-norm: {options.name} has no"
             " keras.layers.BatchNormalization"
@@ -53,7 +54,7 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
 
 
 def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
-    with environment.policy(precision):
+    with policy_scope(precision):
         inputs = task.inputs()
         if registry.builds_whole_model(options.name):
             return _own(task, options, inputs)

@@ -18,9 +18,8 @@ from tensorflow_serving.apis import prediction_log_pb2
 
 from pipeline.data import image_decoding
 from pipeline.export import proof, warmup
-from pipeline.serving import version_manifest
+from pipeline.serving import request_guards, version_manifest
 from pipeline.serving.signatures import serialized
-from pipeline.tasks import _guards
 
 SIDE, CLASSES, BEST = 8, ["owl", "ant", "cat", "bee"], 3
 MEAN, DEVIATION, TEMPERATURE = (0.45, 0.5, 0.4), (0.25, 0.2, 0.3), 1.5
@@ -110,7 +109,7 @@ class Parts:
 
     def classify(self, inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         feature = {"image/encoded": tf.io.FixedLenFeature((), tf.string)}
-        parsed = _guards.examples(inputs, feature)
+        parsed = request_guards.examples(inputs, feature)
         answer = self.image_bytes(parsed["image/encoded"])
         return {"classes": answer["top_labels"], "scores": answer["top_scores"]}
 

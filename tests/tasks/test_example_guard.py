@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from pipeline.export import request_checks
-from pipeline.tasks import _guards
+from pipeline.serving import request_guards
 
 ASKED = tf.function(
-    _guards.are_examples, [tf.TensorSpec((None,), tf.string)], autograph=False
+    request_guards.are_examples, [tf.TensorSpec((None,), tf.string)], autograph=False
 )
 
 
@@ -70,7 +70,7 @@ def test_lengths_that_do_not_fit_are_refused(length):
     with pytest.raises(
         tf.errors.InvalidArgumentError, match="a string is not a tf.Example"
     ):
-        _guards.examples(
+        request_guards.examples(
             tf.constant([message(), of_length(length)]),
             {"k": tf.io.FixedLenFeature((), tf.string)},
         )

@@ -13,7 +13,8 @@ from conftest import REPOSITORY
 from pipeline.config import registry
 from pipeline.data import splits
 from pipeline.data.cleaning import manifest
-from pipeline.data.sources import _record_files, arrays
+from pipeline.data.records import open_files
+from pipeline.data.sources import arrays
 from pipeline.export import run_result
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
@@ -137,7 +138,7 @@ def test_a_damaged_json_file_is_one_line_or_ignored(box, kind):
         manifest.read(run.manifest)
     if kind != "directory":
         with pytest.raises(UsageError, match=r"shards.json"):
-            _record_files.records([box / "data.tfrecord"])
+            open_files([box / "data.tfrecord"])
     store, _, path = saved(box / "new")
     (path / "manifest.json").unlink()
     JSON[kind](path / "manifest.json")

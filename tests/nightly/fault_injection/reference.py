@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from stopping import scalars
 
-from pipeline.models import _layers
+from pipeline.layers.convolution import convolution, pool
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files
 from tests.nightly.fault_injection import harness
@@ -148,9 +148,9 @@ def subject(x: keras.KerasTensor) -> keras.KerasTensor:
     The moving averages of BatchNormalization and the seeds of dropout are state without
     gradients, which a checkpoint of the trainable weights alone would lose.
     """
-    x = _layers.convolution(x, 8, 3, padding="same")
+    x = convolution(x, 8, 3, padding="same")
     x = keras.layers.BatchNormalization(momentum=0.9)(x)
-    x = _layers.pool(keras.layers.ReLU()(x))
+    x = pool(keras.layers.ReLU()(x))
     x = keras.layers.Flatten()(x)
     return keras.layers.Dropout(0.3)(keras.layers.Dense(32, activation="relu")(x))
 

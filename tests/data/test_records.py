@@ -10,7 +10,7 @@ import tensorflow as tf
 from conftest import flip
 
 from pipeline import shards as shards_command
-from pipeline.data.sources import _record_files
+from pipeline.data.records import index_files, open_files
 from pipeline.utils.errors import UsageError
 
 COUNTS = (11, 12, 13)
@@ -34,7 +34,7 @@ def files(tmp_path):
 
 
 def test_records_are_read_by_number_and_in_sequence(files):
-    records = _record_files.index(files)
+    records = index_files(files)
     order = np.random.default_rng(0).permutation(len(records))
     assert sorted(order) == list(range(36))
     read = tf.data.Dataset.from_tensor_slices(order).map(
@@ -48,7 +48,7 @@ def test_records_are_read_by_number_and_in_sequence(files):
 
 
 def test_a_damaged_record_is_named_and_the_others_are_read(files):
-    records = _record_files.index(files)
+    records = index_files(files)
     records.require_sound(np.arange(36))
     flip(files[1], int(records.offsets[11 + 4]) + 12)
     records.require_sound(np.arange(15))
@@ -78,17 +78,17 @@ DAMAGED = {
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_damaged_file_is_named(files, case):
     change, message = DAMAGED[case]
-    last = int(_record_files.index(files[:1]).offsets[-1])
+    last = int(index_files(files[:1]).offsets[-1])
     files[0].write_bytes(change(files[0].read_bytes(), last))
     with pytest.raises(UsageError, match=f"00000-of-00003.*{message}"):
-        _record_files.index(files)
+        index_files(files)
 
 
 def test_a_missing_shard_is_named(files):
     with pytest.raises(
         UsageError, match=r"the shard train\.tfrecord-00001-of-00003 is missing"
     ):
-        _record_files.records([files[0], files[2]])
+        open_files([files[0], files[2]])
 
 
 def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, capsys):
@@ -96,18 +96,18 @@ def test_the_command_prints_a_manifest_that_later_runs_compare(files, tmp_path, 
     printed = capsys.readouterr().out
     assert [entry["examples"] for entry in json.loads(printed).values()] == list(COUNTS)
     (tmp_path / "shards.json").write_text(printed)
-    records, raw = _record_files.records(files), files[1].read_bytes()
+    records, raw = open_files(files), files[1].read_bytes()
     files[1].write_bytes(raw[: int(records.offsets[11 + 7])])
     with pytest.raises(UsageError, match="00001-of-00003 is missing or does not"):
-        _record_files.records(files)
+        open_files(files)
     files[1].write_bytes(raw)
     flip(files[2], 14)
     with pytest.raises(
         UsageError, match="00002-of-00003 is missing or does not match the sha256"
     ):
-        _record_files.records(files)
+        open_files(files)
     (tmp_path / "shards.json").write_text(
         '{"x.tfrecord": {"examples": 1, "sha256": ""}}'
     )
     with pytest.raises(UsageError, match="x.tfrecord is missing or"):
-        _record_files.records(files)
+        open_files(files)
