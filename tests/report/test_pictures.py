@@ -13,8 +13,9 @@ from pipeline.config import registry
 from pipeline.data.example_store import Memory
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
+from pipeline.evaluation.answers import Evaluation, notes
 from pipeline.report import pictures, results
-from pipeline.report.results import Evaluation
+from pipeline.utils.columns import Columns
 
 NAMES = ["$a_{$", "猫", "<b>", "a name that is much too long for the side of a picture"]
 
@@ -167,7 +168,7 @@ def test_an_accuracy_that_says_little_is_noted():
     assert "uncertain by +-0.10" in right.text and "no better" not in right.text
     assert "note" not in made(["a", "b"], wrong=[1], count=50).text
     one_class = {"accuracy": 0.5, "examples": 60, "per_class": {"a": {"examples": 60}}}
-    assert not list(results.notes(one_class, "test"))
+    assert not list(notes(one_class, "test"))
 
 
 def test_probabilities_are_calibrated_and_what_fails_is_a_note(
@@ -182,7 +183,7 @@ def test_probabilities_are_calibrated_and_what_fails_is_a_note(
     def refused(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(results.Columns, "csv", refused)
+    monkeypatch.setattr(Columns, "csv", refused)
     monkeypatch.setattr(pictures, "curves", refused)
     written = results.show(found, tmp_path, {"loss": [1.0]})
     assert written == ["mistakes.png", "confusion_matrix.png"]

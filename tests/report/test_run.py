@@ -14,8 +14,8 @@ from stopping import changes
 
 from pipeline import evaluate, predict
 from pipeline.config import registry
+from pipeline.evaluation import labelled_data
 from pipeline.fit import fit
-from pipeline.report import results
 from pipeline.report.run import Run
 from pipeline.runtime.signals import Stops
 from pipeline.utils.console import numbers
@@ -77,7 +77,7 @@ def test_a_later_process_measures_what_the_run_has_measured(digits_run, loaded):
         np.testing.assert_array_equal(
             answers.argmax(axis=1), run.predict(images)["class"]
         )
-    assert "trainer" not in vars(again)
+    assert again._trainer is None
     with pytest.raises(UsageError, match="did you mean 'test'"):
         loaded.evaluate(split="tset")
 
@@ -313,6 +313,6 @@ def test_a_damaged_file_is_named_with_a_remedy_that_evaluate_has(tmp_path, conte
     (tmp_path / "b/2.jpg").write_bytes(content)
     metadata = {"class_names": ["a", "b"], "image_shape": [4, 4, 3]}
     task = registry.load("tasks", "image_classification")(metadata)
-    splits, _ = results.splits(tmp_path, task)
+    splits, _ = labelled_data.load_splits(tmp_path, task)
     with pytest.raises(UsageError, match="^b/2.jpg cannot be decoded: .*; remove it$"):
         splits["data"].column("image")
