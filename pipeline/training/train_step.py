@@ -14,6 +14,7 @@ from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
 from pipeline.training import plain_model
+from pipeline.training.optim.gradient_accumulation import accumulate_gradients
 from pipeline.training.optim.gradient_update import Update
 
 Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
@@ -112,7 +113,12 @@ class Step:
             gradients, measured = pass_(ticket)
             loss = self._measure(*measured)
         else:
-            loss, *gradients = self._in_pieces(pass_, model, fetch(ticket))
+            loss, gradients = accumulate_gradients(
+                lambda part: self._loss_and_gradients(pass_, part),
+                fetch(ticket),
+                self._options.accumulate,
+                model.trainable_variables,
+            )
         self.update.apply(gradients, loss, model.trainable_variables, before)
 
     def evaluate(self, model: keras.Model, ticket: Any) -> None:
@@ -148,6 +154,12 @@ class Step:
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return self.update.unscale(gradients), (y, outputs, losses, weight)
 
+    def _loss_and_gradients(
+        self, pass_: Callable[[Any], Any], batch: Example
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        gradients, measured = pass_(batch)
+        return self._measure(*measured), gradients
+
     def _inputs(self, batch: Example) -> tuple[Any, Any, tf.Tensor]:
         """The (inputs, y, weight) of a decoded batch after augmentation."""
         prepared = self._task.prepare(self.augment(batch))
@@ -158,31 +170,6 @@ class Step:
             return 0.0
         kernels = [v.value for v in variables if len(v.shape) > 1]
         return self._options.l2 * sum(tf.reduce_sum(tf.square(k)) for k in kernels)
-
-    def _in_pieces(
-        self, pass_: Callable[[Any], Any], model: keras.Model, batch: Example
-    ) -> list[tf.Tensor]:
-        """Loss and gradients, from one micro-batch after another: only one is in memory
-        at once.
-        """
-        pieces = self._options.accumulate
-        cut = {
-            name: tf.reshape(t, (pieces, -1, *t.shape[1:])) for name, t in batch.items()
-        }
-
-        def body(piece: tf.Tensor, *sums: tf.Tensor) -> tuple:
-            gradients, measured = pass_({name: t[piece] for name, t in cut.items()})
-            parts = (self._measure(*measured), *gradients)
-            return piece + 1, *(s + part for s, part in zip(sums, parts, strict=True))
-
-        start = [tf.zeros(v.shape, v.dtype) for v in model.trainable_variables]
-        _, *sums = tf.while_loop(
-            lambda piece, *sums: piece < pieces,
-            body,
-            (0, 0.0, *start),
-            parallel_iterations=1,
-        )
-        return sums
 
     def _reseed(self) -> None:
         """Seeds the random layers of each replica separately, as a function of seed and

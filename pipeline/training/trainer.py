@@ -22,6 +22,7 @@ from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, checkpoints, distributed, recovery
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
+from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
@@ -120,8 +121,9 @@ class Trainer:
         self.run = run
         writes = writes and self.machine.is_chief
         saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, writes)
+        early_stopping = EarlyStopping(self.config.train.patience)
         self.checkpoint = CheckpointCallback(
-            saved, self.batches, self.config.train, self.stops
+            saved, early_stopping, self.batches, self.config.train, self.stops
         )
         self.left = self.checkpoint.resume()
         if is_first:
@@ -345,5 +347,6 @@ def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callbac
             raise UsageError(
                 f"--train.callbacks: {name} must return a callback; got {callback!r}"
             )
-    callbacks = [*before, context.checkpoint, *after, *added]
+    checkpoint = context.checkpoint
+    callbacks = [*before, checkpoint.early_stopping, checkpoint, *after, *added]
     return [callback for callback in callbacks if callback is not None]

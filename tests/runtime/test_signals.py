@@ -18,7 +18,7 @@ from pipeline.fit import fit
 from pipeline.runtime import signals
 from pipeline.runtime.signals import Stops
 from pipeline.training.callbacks.time_budget import TimeBudget
-from pipeline.training.optim.gradient_update import Adjusted
+from pipeline.training.optim.learning_rate import AdjustableRate
 from pipeline.utils.errors import Terminated
 
 
@@ -249,7 +249,7 @@ def paced(given, rate, step, last=100):
 
 def test_a_longer_limit_continues_the_schedule(monkeypatch):
     now = clock(monkeypatch)
-    rate = Adjusted(registry.load("schedules", "linear")(1.0, 10_000), paced=True)
+    rate = AdjustableRate(registry.load("schedules", "linear")(1.0, 10_000), paced=True)
     step, given = SimpleNamespace(position=300, update=rate), Stops("240s")
     given.resume(60.0)
     now[0] += 20.0  # it starts
@@ -272,7 +272,7 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     line.
     """
     now, given = clock(monkeypatch), Stops("60s")
-    rate = Adjusted(registry.load("schedules", "linear")(1.0, 100), paced=True)
+    rate = AdjustableRate(registry.load("schedules", "linear")(1.0, 100), paced=True)
     step = SimpleNamespace(position=0, update=rate)
     budget = paced(given, rate, step)
     rates = []
