@@ -183,10 +183,12 @@ def _pin(name: str, words: list[str]) -> int:
     if (version is None) == (not given.get("unpin")):
         raise UsageError("pass either --pin VERSION, such as --pin 3, or --unpin")
     models = Export().directory
-    model = models / name if files.versions(models / name) else Path(name)
-    versions = files.versions(model)
+    model = models / name if repository.versions(models / name) else Path(name)
+    versions = repository.versions(model)
     if not versions:
-        known = [path.name for path in models.glob("[!.]*") if files.versions(path)]
+        known = [
+            path.name for path in models.glob("[!.]*") if repository.versions(path)
+        ]
         raise UsageError(
             f"{models} has no exported model {name!r}; {suggest(name, known)}"
         )

@@ -172,7 +172,11 @@ class Logged:
 
     def context(self):
         return SimpleNamespace(
-            run=self.run, batches=STEPS, checkpoint=self.saved, log=Log(), stops=Stops()
+            run=self.run,
+            batches=STEPS,
+            checkpoint=self.saved,
+            log=Log(),
+            stops=Stops(),
         )
 
     def logger(self):

@@ -17,7 +17,7 @@ from stopping import scalars
 
 from pipeline.layers.convolution import convolution, pool
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files
+from pipeline.serving import repository
 from tests.nightly.fault_injection import harness
 from tests.nightly.fault_injection.harness import Fault, Result
 
@@ -99,7 +99,9 @@ class Workspace:
         # A kill between a number and its directory leaves a gap, one right after it two
         # versions.
         models = folder / "saved_models"
-        assert not export or files.versions(models / "digits"), "nothing was exported"
+        assert not export or repository.versions(models / "digits"), (
+            "nothing was exported"
+        )
         hidden = {path.name for path in models.rglob(".*")}
         assert hidden <= {".published"}, "files are left over"
         return result
