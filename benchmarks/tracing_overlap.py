@@ -31,7 +31,7 @@ def main() -> None:
     pairs = int(sys.argv[3]) if len(sys.argv) > 3 else 7
     from pipeline.config import command_line
     from pipeline.runtime import environment
-    from pipeline.runtime.signals import Stops
+    from pipeline.runtime.signals import StopSignals
 
     whole = command_line.configure([*CIFAR10, *COMMON])
     photos = command_line.configure([sys.argv[2], *PHOTOS, *COMMON])
@@ -45,7 +45,7 @@ def main() -> None:
 
     def prepared(config: Any, data: Any) -> tuple[Any, Any, Any]:
         """A model, its training batches and its calls of the step, not traced yet."""
-        trainer = Trainer(config, machine, data, Stops(None))
+        trainer = Trainer(config, machine, data, StopSignals(None))
         trainer.build()
         model, batches = trainer.model, trainer.batches
         model.step.set_inputs(batches, trainer.evaluated["validation"])

@@ -144,7 +144,7 @@ def main(arguments: list[str]) -> int:
         how := processes.missing_torch(options.torch_python)
     ):
         say("PyTorch", how)
-    with signals.Stops().listening(), progress_bar.shown(True):
+    with signals.StopSignals().listening(), progress_bar.shown(True):
         facts, lines = measured(config, options)
     print(record.table(lines))
     date = str(datetime.date.today())

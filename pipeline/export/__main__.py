@@ -13,7 +13,7 @@ from pipeline.config.sections import Export
 from pipeline.config.validation import require_path
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.serving import repository
 from pipeline.training import preflight
 from pipeline.utils import files, locks, safe_io, temp_files
@@ -137,7 +137,7 @@ def export_again(config: Config) -> int:
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
     start, run = time.monotonic(), RunDirectory(Path(str(config.run_directory)))
-    with Stops().listening(), locks.held(run.path):
+    with StopSignals().listening(), locks.held(run.path):
         temp_files.sweep(run_directory.export_directory(config))
         from pipeline.runtime import environment
 

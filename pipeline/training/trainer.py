@@ -17,7 +17,7 @@ from pipeline.data.dataset import Data
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, Stops
+from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, StopSignals
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, checkpoints, distributed, recovery
 from pipeline.training.callback_context import CallbackContext
@@ -48,7 +48,7 @@ class Trainer:
     left: Batches  # the training batches that are left
 
     def __init__(
-        self, config: Config, machine: Runtime, data: Data, stops: Stops
+        self, config: Config, machine: Runtime, data: Data, stops: StopSignals
     ) -> None:
         # Before anything is written: importing a user's module may raise an error.
         registry.load("engines", config.train.engine)

@@ -14,7 +14,7 @@ from pipeline.config import registry
 from pipeline.config.sections import Log
 from pipeline.data import batching
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.early_stopping import EarlyStopping
@@ -37,7 +37,7 @@ def ready(tmp_path):
     """(model, batches, context)."""
     model, batches = built()
     train = settings_of(train={"epochs": 2}).train
-    run, stops = RunDirectory(tmp_path), Stops(LIMIT)
+    run, stops = RunDirectory(tmp_path), StopSignals(LIMIT)
     checkpoints = Checkpoints(model.state, run.checkpoints, True)
     context = CallbackContext(
         run=run,

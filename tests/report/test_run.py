@@ -17,7 +17,7 @@ from pipeline.config import registry
 from pipeline.evaluation import labelled_data
 from pipeline.fit import fit
 from pipeline.report.run import Run
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.utils.console import numbers
 from pipeline.utils.errors import UsageError
 
@@ -210,7 +210,7 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
 def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(
     tmp_path, monkeypatch, capsys
 ):
-    asked, original = [], Stops.reason
+    asked, original = [], StopSignals.reason
 
     def interrupted(stops, *arguments):
         asked.append(stops)
@@ -218,7 +218,7 @@ def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(
             os.kill(os.getpid(), signal.SIGINT)
         return original(stops, *arguments)
 
-    monkeypatch.setattr(Stops, "reason", interrupted)
+    monkeypatch.setattr(StopSignals, "reason", interrupted)
     monkeypatch.setattr(sys, "ps1", "In", raising=False)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

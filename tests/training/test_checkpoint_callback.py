@@ -18,7 +18,7 @@ from tensorboard.backend.event_processing import event_accumulator
 from pipeline.config.sections import Log, Train
 from pipeline.contracts import Batches
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import Stopped, Stops
+from pipeline.runtime.signals import Stopped, StopSignals
 from pipeline.training import event_files
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.early_stopping import EarlyStopping
@@ -109,7 +109,7 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(
 def test_a_signal_during_a_save_is_obeyed_before_the_next_call(
     model, callback, tmp_path, is_end
 ):
-    stops = Stops()
+    stops = StopSignals()
     model.step = SimpleNamespace(position=5 if is_end else 3, metrics=[])
     made = callback(stops, checkpoint_steps=3)
     write = made._checkpoints.save
@@ -176,7 +176,7 @@ class Logged:
             batches=STEPS,
             checkpoint=self.saved,
             log=Log(),
-            stops=Stops(),
+            stops=StopSignals(),
         )
 
     def logger(self):

@@ -11,7 +11,7 @@ import keras
 
 from pipeline.config import config
 from pipeline.contracts import Batches, Decision
-from pipeline.runtime.signals import Stopped, Stops
+from pipeline.runtime.signals import Stopped, StopSignals
 from pipeline.training import checkpoints
 from pipeline.training.checkpoint_retention import Retention
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
@@ -47,14 +47,14 @@ class CheckpointCallback(keras.callbacks.Callback):
         early_stopping: keras.callbacks.Callback,
         batches: Batches,
         options: config.Train,
-        stops: Stops | None = None,
+        stops: StopSignals | None = None,
     ) -> None:
         super().__init__()
         self._checkpoints = checkpoints
         self.early_stopping = early_stopping
         self.batches = batches
         self._options = options
-        self.stops = stops or Stops()
+        self.stops = stops or StopSignals()
         self.step = 0
         self.epoch = 0
         """Number of completed epochs."""
