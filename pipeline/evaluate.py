@@ -63,16 +63,20 @@ def main(arguments: list[str]) -> int:
     from pipeline.runtime import environment
 
     environment.import_tensorflow()
+    from pipeline.evaluation import labelled_data
     from pipeline.report import results
 
-    which = data, options.split
-    found = run.evaluate(*which) if run else results.evaluated_export(version, *which)
+    split = options.split
+    if run:
+        evaluation = run.evaluate(data, split)
+    else:
+        evaluation = labelled_data.evaluate_export(version, data, split)
     name = run.config.name if run else version.parent.name
     folder = options.output or files.make_next(Path("evaluated"), name)
     folder.mkdir(parents=True, exist_ok=True)
     say("evaluated", f"{model} on {data or 'its data'}")
-    written = results.show(found, folder)
-    metrics = {"model": str(model), "split": found.split, **found.metrics}
+    written = results.show(evaluation, folder)
+    metrics = {"model": str(model), "split": evaluation.split, **evaluation.metrics}
     files.write_json(folder / "metrics.json", metrics)
     say("written", f"{folder}/: {', '.join(['metrics.json', *written])}")
     return 0

@@ -12,7 +12,7 @@ from pipeline.config import command_line, python_call
 from pipeline.config.config import Config
 from pipeline.report.run import Run
 from pipeline.runtime import cluster, run_directory, signals
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.training import preflight
 from pipeline.utils import progress_bar, temp_files
 from pipeline.utils.console import say
@@ -91,7 +91,7 @@ def run(config: Config) -> Run:
 
 
 def _fit(config: Config) -> Run:
-    stops = Stops(config.runtime.time_limit)
+    stops = StopSignals(config.runtime.time_limit)
     workers = cluster.of_run(config)
     is_chief = workers is None or workers.is_chief
     if is_chief:
@@ -100,7 +100,7 @@ def _fit(config: Config) -> Run:
         return _run(config, workers, stops)
 
 
-def _run(config: Config, workers: cluster.Cluster | None, stops: Stops) -> Run:
+def _run(config: Config, workers: cluster.Cluster | None, stops: StopSignals) -> Run:
     from pipeline.runtime import environment
 
     start = time.monotonic()

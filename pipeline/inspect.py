@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.config import command_line, registry
 from pipeline.config.config import Config
 from pipeline.runtime import run_directory
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.utils import files, progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
@@ -91,10 +91,10 @@ def _speed(
     train = dataclasses.replace(
         config.train, epochs=max(2, config.train.epochs), steps=None
     )
-    trainer = Trainer(dataclasses.replace(config, train=train), machine, data, Stops())
-    yield from (
-        (decision.name, decision) for decision in trainer.augmentation_decisions
-    )
+    longer = dataclasses.replace(config, train=train)
+    trainer = Trainer(longer, machine, data, StopSignals())
+    for decision in trainer.augmentation_decisions:
+        yield decision.name, decision
     trainer.build()
     yield from (
         (one.name, one) for one in trainer.machine.decisions[len(machine.decisions) :]

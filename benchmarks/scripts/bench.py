@@ -161,7 +161,7 @@ def main(arguments: list[str]) -> int:
         how := processes.torch_hint(options.torch_python)
     ):
         say("PyTorch", how)
-    with signals.Stops().listening(), progress_bar.shown(True):
+    with signals.StopSignals().listening(), progress_bar.shown(True):
         facts, lines = measure(config, options)
     print(record.table(lines))
     date = str(datetime.date.today())

@@ -15,7 +15,7 @@ import numpy as np
 from pipeline.data import batching
 from pipeline.evaluation import evaluate
 from pipeline.fit import fit
-from pipeline.tasks import _metrics
+from pipeline.utils import calibration
 
 DRAWS = 200
 SIZES = (10, 20, 50, 100, 200)
@@ -43,9 +43,9 @@ def changes(logits, truth, size, width):
     for _ in range(DRAWS):
         order = generator.permutation(len(truth))
         subset, others = order[:size], order[size:][:2000]
-        fitted = _metrics.temperature(logits[subset], truth[subset], width)
+        fitted = calibration.fit_temperature(logits[subset], truth[subset], width)
         before, after = (
-            _metrics.measured(logits[others], truth[others], t)["loss"]
+            calibration.loss_and_error(logits[others], truth[others], t)["loss"]
             for t in (1.0, fitted)
         )
         differences.append(after - before)
@@ -62,8 +62,8 @@ def main():
         test = batching.evaluation(run.splits["test"], run.config.train)
         answers = evaluate.answers(run.model, run.task, test)
         logits, truth = answers["outputs"], answers["truth"]
-        loss = _metrics.measured(logits, truth)["loss"]
-        best = _metrics.temperature(logits, truth, np.inf)
+        loss = calibration.loss_and_error(logits, truth)["loss"]
+        best = calibration.fit_temperature(logits, truth, np.inf)
         for size in (size for size in SIZES if size <= len(truth) / 2):
             found = [changes(logits, truth, size, width) for width in WIDTHS]
             cells = " | ".join(

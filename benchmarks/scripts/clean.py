@@ -107,8 +107,8 @@ def _plant(
     """Hides copies, prints the findings; returns the number found and all other
     reported pairs.
     """
+    from pipeline.data.array_source import ArraySource
     from pipeline.data.cleaning import issues, scan
-    from pipeline.data.columns import ArraySource
 
     generator, among = np.random.default_rng(seed), len(images)
     originals = generator.choice(among, each * len(KINDS), replace=False)

@@ -115,7 +115,7 @@ def repeated(
             0
         ].variables:  # forces the saved values to be copies
             variable.value.assign_add(some)
-        update.tally.good(norm, halves, model.trainable_variables)
+        update.step_stats.good(norm, halves, model.trainable_variables)
         with tf.control_dependencies(saved):
             finite_now = tf.math.is_finite(loss) & tf.math.is_finite(norm)
             return done + 1, some + tf.where(finite_now, 1e-9, 0.0)

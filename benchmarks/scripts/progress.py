@@ -40,7 +40,7 @@ def main(rounds: int = 15) -> None:
     from pipeline.data import batching, dataset
     from pipeline.runtime import environment
     from pipeline.runtime.run_directory import RunDirectory
-    from pipeline.runtime.signals import Stops
+    from pipeline.runtime.signals import StopSignals
     from pipeline.training.callbacks.metric_logger import MetricLogger
     from pipeline.training.callbacks.progress import Progress
     from pipeline.training.model_builder import build
@@ -71,7 +71,7 @@ def main(rounds: int = 15) -> None:
                         batches=batches,
                         checkpoint=saved,
                         log=Log(),
-                        stops=Stops(),
+                        stops=StopSignals(),
                     )
                     found = [Progress(context), MetricLogger(context)]
                     spent = [

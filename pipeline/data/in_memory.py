@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pipeline.config import data_path
 from pipeline.contracts import Source
-from pipeline.data.columns import ArraySource, ImageFiles, examples
+from pipeline.data.array_source import ArraySource, ImageFiles, examples
 from pipeline.data.labels import (
     class_names_of,
     is_missing,

@@ -302,28 +302,3 @@ def renumber(
                 f" {suggest(name, names)}"
             )
     return np.array([names.index(name) for name in own])[labels]
-
-
-def weights_by_name(
-    class_weight: Mapping[str, float], class_names: Sequence[str]
-) -> dict[str, float]:
-    """Class weights by the names of the classes.
-
-    The keys are names of classes, or their numbers (`0`), unless a name is a number
-    itself. Raises UsageError for other keys.
-    """
-    by_number = {str(number): name for number, name in enumerate(class_names)}
-    if any(map(_NUMBER.fullmatch, class_names)):
-        by_number = {}
-    weights = {}
-    for key, weight in class_weight.items():
-        name = key if key in class_names else by_number.get(key)
-        if name is None:
-            raise UsageError(
-                f"--train.class-weight: unknown class {key!r};"
-                f" {suggest(key, class_names)}"
-            )
-        if name in weights:
-            raise UsageError(f"--train.class-weight names the class {name!r} twice")
-        weights[name] = weight
-    return weights

@@ -6,15 +6,20 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Batches, Metadata, Task
+from pipeline.contracts import Batches, Example, Metadata, Task
 from pipeline.data.splits import Split
 from pipeline.training.distributed import explained
 from pipeline.training.own_keras.metric import free_name
 from pipeline.training.train_step import SteppedModel, forward
 from pipeline.utils.tf_data import with_options
 
+Forward = Callable[[Task, Any, Example], tuple[Any, Any, tf.Tensor]]
+"""(task, model, decoded batch) -> (y, outputs, weight), as `train_step.forward`."""
 
-def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.ndarray]:
+
+def answers(
+    model: SteppedModel, task: Task, batches: Batches, forward: Forward = forward
+) -> dict[str, np.ndarray]:
     """The model's answers to all examples, without padding, in the order of the split.
 
     Returns the columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (of
@@ -22,7 +27,8 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
     ...), if they are a single tensor.
     """
     dataset = batches.dataset(0)
-    answer = _answer_function(model, task, batches, dataset.element_spec)
+    specs = dataset.element_spec
+    answer = _answer_function(model, task, batches, forward, specs)
     with explained(batches, 0, batches.last_step):
         parts = [answer(batch) for batch in with_options(dataset)]
     columns = {
@@ -34,7 +40,11 @@ def answers(model: SteppedModel, task: Task, batches: Batches) -> dict[str, np.n
 
 
 def _answer_function(
-    model: SteppedModel, task: Task, batches: Batches, specs: dict[str, tf.TensorSpec]
+    model: SteppedModel,
+    task: Task,
+    batches: Batches,
+    forward: Forward,
+    specs: dict[str, tf.TensorSpec],
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
     """One trace for all splits with equal batches; tracing takes as long as that of a
     step.

@@ -12,7 +12,7 @@ from pipeline.config import config, registry
 from pipeline.contracts import Batches, Task
 from pipeline.data import batching, dataset
 from pipeline.data.splits import Split
-from pipeline.models import _layers
+from pipeline.layers import batch_normalization
 from pipeline.runtime import devices, environment
 from pipeline.training import pretrained
 from pipeline.training.model_builder import build, network
@@ -138,7 +138,7 @@ def _compare(recipe: config.Config, loaded: dataset.Data, case: Case) -> Result:
     pairs = [pair for end in others for pair in zip(first, end, strict=True)]
     # NumPy's maximum, unlike Python's, is NaN if one of the numbers is.
     engines = float(np.max([np.abs(a - b).max(initial=0) for a, b in pairs]))
-    if machine.replicas > 1 and _layers.normalises_apart(model):
+    if machine.replicas > 1 and batch_normalization.has_local_statistics(model):
         return Result(case, engines)
     # `weights`, unlike `variables`, has no states of random layers; all `ends` are
     # equal.

@@ -13,7 +13,7 @@ from pipeline.config.sections import Export
 from pipeline.config.validation import require_path
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.serving import repository
 from pipeline.training import preflight
 from pipeline.utils import files, locks, safe_io, temp_files
@@ -138,7 +138,7 @@ def export_again(config: Config) -> int:
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
     start, run = time.monotonic(), RunDirectory(Path(str(config.run_directory)))
-    with Stops().listening(), locks.held(run.path):
+    with StopSignals().listening(), locks.held(run.path):
         temp_files.sweep(run_directory.export_directory(config))
         from pipeline.runtime import environment
 
@@ -184,10 +184,12 @@ def _pin(name: str, words: list[str]) -> int:
     if (version is None) == (not given.get("unpin")):
         raise UsageError("pass either --pin VERSION, such as --pin 3, or --unpin")
     models = Export().directory
-    model = models / name if files.versions(models / name) else Path(name)
-    versions = files.versions(model)
+    model = models / name if repository.versions(models / name) else Path(name)
+    versions = repository.versions(model)
     if not versions:
-        known = [path.name for path in models.glob("[!.]*") if files.versions(path)]
+        known = [
+            path.name for path in models.glob("[!.]*") if repository.versions(path)
+        ]
         raise UsageError(
             f"{models} has no exported model {name!r}; {suggest(name, known)}"
         )

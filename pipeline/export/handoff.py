@@ -22,7 +22,7 @@ from pipeline.export import formats, run_result, savedmodel
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.training import event_files
 from pipeline.training.model_builder import twin
 from pipeline.training.train_step import SteppedModel
@@ -37,7 +37,7 @@ def restored(config: Config, machine: Runtime) -> Trainer:
 
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
-    trainer = Trainer(config, machine, dataset.load(config), Stops())
+    trainer = Trainer(config, machine, dataset.load(config), StopSignals())
     trainer.build()
     trainer.resume(RunDirectory(Path(str(config.run_directory))), writes=False)
     return trainer

@@ -18,7 +18,7 @@ from pipeline.export.verification import PROVED
 from pipeline.runtime import environment, run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import TIME
-from pipeline.serving import version_manifest
+from pipeline.serving import repository, version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, safe_io
 from pipeline.utils.console import counted, numbers, say
@@ -125,10 +125,10 @@ def options(export: Export) -> dict[str, Any]:
 def _is_exported(config: Config, result: Mapping[str, Any]) -> bool:
     version = Path(result["export"])
     is_there = version.parent == run_directory.export_directory(config)
-    if not is_there or not files.is_version(version.name):
+    if not is_there or not repository.is_version(version.name):
         return False
     if not (version / "saved_model.pb").is_file():
-        return int(version.name) < max(files.versions(version.parent), default=0)
+        return int(version.name) < max(repository.versions(version.parent), default=0)
     about = version_manifest.about(version)
     same_run = about.get("config_digest") == result["config_digest"]
     return same_run and about.get("options") == options(config.export)

@@ -16,8 +16,7 @@ from pipeline.evaluation import evaluate
 from pipeline.export import formats, proof, run_result, text_files, warmup
 from pipeline.export.verification import Check, Verification, begin, start, verify
 from pipeline.runtime import environment, run_directory
-from pipeline.serving import repository, version_manifest
-from pipeline.tasks import _guards
+from pipeline.serving import repository, request_guards, version_manifest
 from pipeline.training.model_builder import twin
 from pipeline.training.train_step import SteppedModel
 from pipeline.utils import files, temp_files
@@ -223,7 +222,9 @@ def _refusing_nan(function: Callable[..., dict]) -> Callable[..., dict]:
             n: tf.convert_to_tensor(value) for n, value in function(*arguments).items()
         }
         return {
-            name: _guards.finite(value, name) if value.dtype.is_floating else value
+            name: request_guards.finite(value, name)
+            if value.dtype.is_floating
+            else value
             for name, value in answer.items()
         }
 

@@ -22,7 +22,7 @@ from pipeline.utils.errors import Failure
 
 FILE = Path("assets.extra/tf_serving_warmup_requests")
 MOST_RECORDS = 1000  # a server does not load a version with more records
-_FILE_TYPES = 3  # of the encoded images that `tasks/_guards.py` creates
+_FILE_TYPES = 3  # of the encoded images that `serving/request_guards.py` creates
 
 
 def write(

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import keras
 import numpy as np
 
-from pipeline.models import _layers
-from pipeline.models._fused_batch_norm import FusedBatchNormalization
+from pipeline.layers.batch_normalization import FusedBatchNormalization
+from pipeline.layers.convolution import image_size, pool
 
 
 def airbench(
@@ -46,7 +46,7 @@ def airbench(
             (section 3.5): the image, two shifts by one pixel, and their mirror images.
             Takes six times as long.
     """
-    _layers.sides(x)  # refuses other inputs than images
+    image_size(x)  # refuses other inputs than images
     x = Views(name="views")(x) if test_time_augmentation else x
     x = Whitening(name="whitening")(x)
     x = keras.layers.Activation("gelu", name="whitening_gelu")(x)
@@ -61,7 +61,7 @@ def airbench(
                 name=f"block{block}_convolution{half}",
             )(x)
             if half == 1:
-                x = _layers.pool(x)
+                x = pool(x)
             # Keras adds 1e-3 to a variance; the paper's 1e-12 would multiply the
             # rounding errors in a constant channel by 10**6.
             x = FusedBatchNormalization(

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from pipeline.models import _layers
+from pipeline.layers.convolution import image_size, to_rgb
 from pipeline.utils.errors import UsageError, reason, suggest
 
 # The shortest side that a network accepts, if it is not 32.
@@ -50,8 +50,8 @@ def application(
         raise UsageError(
             f"--model.options name={name}: unknown network; {suggest(name, names)}"
         )
-    height, width = _layers.sides(x)
-    x = _layers.in_color(x, name)
+    height, width = image_size(x)
+    x = to_rgb(x, name)
     construct = getattr(keras.applications, name)
     scale = _SMALLEST.get(name, 32) / min(height, width)
     if scale > 1:

@@ -2,7 +2,7 @@
 
 import keras
 
-from pipeline.models import _layers
+from pipeline.layers.convolution import to_rgb
 from pipeline.utils.errors import UsageError, reason
 
 
@@ -32,7 +32,7 @@ def keras_hub(x: keras.KerasTensor, *, preset: str) -> keras.KerasTensor:
             " keras-hub"
         ) from None
     where = f"--model.options preset={preset}"
-    x = _layers.in_color(x, where)
+    x = to_rgb(x, where)
     try:
         policy = keras.config.dtype_policy()
         network = keras_hub.models.Backbone.from_preset(preset, dtype=policy)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import keras
 
-from pipeline.models import _layers
+from pipeline.layers.convolution import image_size, normalized_convolution
 
 
 def residual(
@@ -43,8 +43,8 @@ def residual(
             pixels.
         momentum: Weight of the old value in the moving mean and variance.
     """
-    _layers.sides(x)  # refuses other inputs than images
-    x = _layers.normalized(x, widths[0], 3, "stem_", stem_stride, momentum=momentum)
+    image_size(x)  # refuses other inputs than images
+    x = normalized_convolution(x, widths[0], 3, "stem_", stem_stride, momentum=momentum)
     x = keras.layers.ReLU(name="stem_relu")(x)
     for stage, width in enumerate(widths, 1):
         for block in range(1, blocks + 1):
@@ -57,11 +57,11 @@ def _block(
     x: keras.KerasTensor, width: int, stride: int, place: str, momentum: float
 ) -> keras.KerasTensor:
     """ReLU(shortcut + branch); `place` is the prefix of the layers' names."""
-    branch = _layers.normalized(
+    branch = normalized_convolution(
         x, width, 3, place, stride, number="1", momentum=momentum
     )
     branch = keras.layers.ReLU(name=f"{place}relu1")(branch)
-    branch = _layers.normalized(
+    branch = normalized_convolution(
         branch,
         width,
         3,
@@ -75,6 +75,6 @@ def _block(
             2, padding="same", name=f"{place}shortcut_pool"
         )(x)
     if x.shape[-1] != width:
-        x = _layers.normalized(x, width, 1, f"{place}shortcut_", momentum=momentum)
+        x = normalized_convolution(x, width, 1, f"{place}shortcut_", momentum=momentum)
     x = keras.layers.Add(name=f"{place}add")([x, branch])
     return keras.layers.ReLU(name=f"{place}relu")(x)

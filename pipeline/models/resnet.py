@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 import keras
 
-from pipeline.models import _layers
+from pipeline.layers.convolution import image_size, normalized_convolution
 
 # Blocks of each stage; every stage after the first halves the maps and doubles the
 # channels.
@@ -49,7 +49,7 @@ def resnet(
             default of 0.99 adapts slowly (see `convnet`). PyTorch's 0.1 is the weight
             of the new value.
     """
-    _layers.sides(x)  # refuses other inputs than images
+    image_size(x)  # refuses other inputs than images
     stem = 16 if len(_STAGES[depth]) == 3 else 64
     x = _convolution(
         x, stem, 7 if depth == 50 else 3, "stem_", momentum, 2 if depth == 50 else 1
@@ -135,4 +135,4 @@ def _convolution(
         "number": number,
     }
     options["padding"] = "same" if stride == 1 else "valid"
-    return _layers.normalized(x, filters, kernel, place, stride, **options)
+    return normalized_convolution(x, filters, kernel, place, stride, **options)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import keras
 
-from pipeline.models import _layers
-from pipeline.models._fused_batch_norm import FusedBatchNormalization
+from pipeline.layers.batch_normalization import FusedBatchNormalization
+from pipeline.layers.convolution import convolution, image_size, pool
 
 
 def convnet(
@@ -35,9 +35,9 @@ def convnet(
             training: after 340 steps on digits, the accuracy was 0.12 instead of 0.99.
     """
     for _ in range(blocks):
-        x = _layers.convolution(x, filters, 3, padding="same", use_bias=False)
+        x = convolution(x, filters, 3, padding="same", use_bias=False)
         x = FusedBatchNormalization(momentum=momentum)(x)
-        x = _layers.pool(x)
+        x = pool(x)
         x = keras.layers.ReLU()(x)
     return keras.layers.Flatten()(x)
 
@@ -53,10 +53,10 @@ def lenet(x: keras.KerasTensor) -> keras.KerasTensor:
     every activation is a ReLU. Layers C1, S2, C3 (fully connected to S2), S4, C5 and
     F6; the output layer is the task's head.
     """
-    x = _layers.convolution(x, 6, 5, padding="same", activation="relu")
-    x = _layers.pool(x)
-    x = _layers.convolution(x, 16, 5, activation="relu")
-    x = _layers.pool(x)
+    x = convolution(x, 6, 5, padding="same", activation="relu")
+    x = pool(x)
+    x = convolution(x, 16, 5, activation="relu")
+    x = pool(x)
     x = keras.layers.Flatten()(x)
     x = keras.layers.Dense(120, activation="relu")(x)
     return keras.layers.Dense(84, activation="relu")(x)
@@ -71,8 +71,8 @@ def tiny(x: keras.KerasTensor) -> keras.KerasTensor:
     ReLU and 2x2 max-pooling, then two dense layers of 32 units.
     """
     for filters in (3, 6):
-        x = _layers.convolution(x, filters, 3, activation="relu")
-        x = _layers.pool(x)
+        x = convolution(x, filters, 3, activation="relu")
+        x = pool(x)
     x = keras.layers.Flatten()(x)
     for _ in range(2):
         x = keras.layers.Dense(32, activation="relu")(x)
@@ -94,7 +94,7 @@ def sequential(
         x: Images; sides shorter than 10 pixels are zero-padded by the convolutions.
         dropout: Fraction of the features to drop in training.
     """
-    padding = "valid" if min(_layers.sides(x)) >= 10 else "same"
+    padding = "valid" if min(image_size(x)) >= 10 else "same"
     network = keras.Sequential(name="sequential")
     network.add(keras.Input(x.shape[1:]))
     for filters in (32, 64):

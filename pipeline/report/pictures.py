@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:  # curves need no TensorFlow
-    from pipeline.report.results import Evaluation
+    from pipeline.evaluation.answers import Evaluation
 
 SHOWN, _COLUMNS = 24, 6  # examples in a figure, and in a row
 # Installed fonts whose names begin so draw the characters that matplotlib's own font

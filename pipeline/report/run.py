@@ -1,10 +1,8 @@
 """A run: the result of `fit`, or opened from its directory by a later process."""
 
 import base64
-import csv
 import functools
 import html
-import io
 import json
 import math
 from collections.abc import Mapping
@@ -17,7 +15,8 @@ from pipeline.config.config import Config
 from pipeline.data import split_names
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import safe_io
-from pipeline.utils.console import numbers, table
+from pipeline.utils.columns import Columns
+from pipeline.utils.console import numbers
 from pipeline.utils.errors import UsageError, reason, suggest
 
 if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
@@ -26,39 +25,10 @@ if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
 
     from pipeline.contracts import Task
     from pipeline.data.splits import Split
-    from pipeline.report.results import Evaluation
+    from pipeline.evaluation.answers import Evaluation
+    from pipeline.evaluation.labelled_data import Examples
     from pipeline.training.train_step import SteppedModel
     from pipeline.training.trainer import Trainer
-
-_ENDS = 10  # first and last rows of a long table
-
-
-class Columns(dict[str, Any]):
-    """Name -> values, one for each row; shown as a table. `pandas.DataFrame(columns)`
-    takes it.
-    """
-
-    def rows(self) -> list[list[str]]:
-        """The values as texts, numbers with at most six significant digits."""
-        return [
-            [
-                f"{value:.6g}" if isinstance(value, float) else str(value)
-                for value in row
-            ]
-            for row in zip(*self.values(), strict=True)
-        ]
-
-    def csv(self) -> bytes:
-        """The content of a CSV file in UTF-8."""
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows([self, *self.rows()])
-        return text.getvalue().encode(errors="backslashreplace")
-
-    def __repr__(self) -> str:
-        rows = self.rows()
-        if len(rows) > 2 * _ENDS:
-            rows[_ENDS:-_ENDS] = [["..."] * len(self)]
-        return table(rows, list(self), right=range(len(self)))
 
 
 class Run:
@@ -73,7 +43,7 @@ class Run:
         result_file: `result.json`: in `directory`, or in a temporary directory if that
             could not be written; None if neither could, and in a worker that is not the
             chief.
-        known: Values of the cached properties that this process already has.
+        trainer, model, evaluation: These properties, if this process already has them.
     """
 
     def __init__(
@@ -83,10 +53,16 @@ class Run:
         history: Mapping[str, list[float]],
         result: Mapping[str, Any],
         result_file: Path | None = None,
-        **known: Any,
+        *,
+        trainer: "Trainer | None" = None,
+        model: "keras.Model | None" = None,
+        evaluation: "Evaluation | None" = None,
     ) -> None:
-        self.config, self.directory, self.result = config, directory, dict(result)
-        self.history, self.result_file = Columns(history), result_file
+        self.config = config
+        self.directory = directory
+        self.history = Columns(history)
+        self.result = dict(result)
+        self.result_file = result_file
         self.judged = split_names.judged(result)
         """The split that the run is judged by: test, or else validation, or else train.
         """
@@ -95,7 +71,9 @@ class Run:
         self.export = Path(result["export"]) if result.get("export") else None
         """The published version, such as saved_models/digits/1."""
         self._files = RunDirectory(directory)
-        vars(self).update(known)
+        self._trainer = trainer
+        self._model = model
+        self._evaluation = evaluation
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -125,9 +103,15 @@ class Run:
         }
         return cls(config, run.path, history, result, run.result)
 
-    @functools.cached_property
+    @property
     def trainer(self) -> "Trainer":
         """The data of the run, and its network with the state of the training."""
+        if self._trainer is None:
+            self._trainer = self._restore()
+        return self._trainer
+
+    def _restore(self) -> "Trainer":
+        # Imports TensorFlow, as does the module below.
         from pipeline.runtime import environment
 
         machine = environment.start(self.config.runtime)
@@ -142,15 +126,15 @@ class Run:
     @functools.cached_property
     def task(self) -> "Task":
         """The problem: its answers, metrics and signatures."""
-        found = self.network.task
+        task = self.network.task
         from pipeline.evaluation import evaluate
 
-        return evaluate.calibrated_by(found, self.result.get("calibration", {}))
+        return evaluate.calibrated_by(task, self.result.get("calibration", {}))
 
     @functools.cached_property
     def network(self) -> "SteppedModel":
         """The network in training, from prepared inputs to logits or numbers."""
-        if "trainer" in vars(self) or not self._files.model.is_file():
+        if self._trainer is not None or not self._files.model.is_file():
             return self.trainer.model
         from pipeline.runtime import environment
 
@@ -164,29 +148,34 @@ class Run:
                 f"{self._files.model} cannot be opened: {reason(error)}"
             ) from None
 
-    @functools.cached_property
+    @property
     def model(self) -> "keras.Model":
-        """A plain Keras model, from raw inputs to probabilities or numbers: that of the
-        file `model.keras` in `directory`, in float32, or the latest weights of an
-        unfinished run.
+        """A plain Keras model, from raw inputs to probabilities or numbers: the file
+        `model.keras` in `directory`, in float32, or the latest weights of an unfinished
+        run.
         """
-        return self.network.plain()
+        if self._model is None:
+            self._model = self.network.plain()
+        return self._model
 
     @property
     def splits(self) -> "dict[str, Split]":
         """Decoded examples: train, validation, test."""
         return self.trainer.data.splits
 
-    @functools.cached_property
+    @property
     def evaluation(self) -> "Evaluation":
         """The answers to the split that the run is judged by."""
-        return self.evaluate()
+        if self._evaluation is None:
+            self._evaluation = self.evaluate()
+        return self._evaluation
 
     def tested(self, answers: dict[str, Any]) -> "Evaluation":
         """The answers of the test of this process, with its metrics."""
-        from pipeline.report.results import Evaluation
+        from pipeline.evaluation.answers import Evaluation
 
-        examples, locate = self.splits[self.judged], self.trainer.data.source.location
+        examples = self.splits[self.judged]
+        locate = self.trainer.data.source.location
         return Evaluation(self.judged, self.task, self.test, answers, examples, locate)
 
     def evaluate(self, data: Any = None, split: str | None = None) -> "Evaluation":
@@ -201,28 +190,31 @@ class Run:
         Raises:
             UsageError: The data is gone or does not fit the model.
         """
+        if data is None:
+            self._require_data()
+        from pipeline.evaluation import labelled_data
+
+        task = self.task
+        network = self.trainer.model if data is None else self.network
+        if data is None:
+            examples = self._examples()
+        else:
+            examples = labelled_data.load_splits(data, task)
+        options = self.config.train
+        return labelled_data.evaluate_split(network, task, examples, split, options)
+
+    def _examples(self) -> "Examples":
+        return self.splits, self.trainer.data.source.location
+
+    def _require_data(self) -> None:
+        """Raises UsageError if the data of the run is needed, but gone."""
         path = self.config.source.options.get("path")
-        if (
-            data is None
-            and path
-            and "trainer" not in vars(self)
-            and not Path(path).exists()
-        ):
+        if self._trainer is None and path and not Path(path).exists():
             raise UsageError(
                 f"{path} cannot be read, because it is gone; restore it, or give"
                 f" labelled data: pipeline evaluate {self.directory} PATH, or"
                 " run.evaluate(PATH)"
             )
-        task, network = self.task, self.trainer.model if data is None else self.network
-        from pipeline.report import results
-
-        known = (
-            None
-            if data is not None
-            else (self.splits, self.trainer.data.source.location)
-        )
-        found = known or results.splits(data, task)
-        return results.evaluated(network, task, found, split, self.config.train)
 
     def predict(self, data: Any = None, /, **inputs: Any) -> Any:
         """Returns the predictions of the model: `run.predict(images)` or
@@ -307,11 +299,15 @@ class Run:
 
         return pictures.curves(self.history)
 
-    def mistakes(self) -> "Figure":
-        """A figure of the worst predictions; `evaluation.predictions` has
-        all of them.
+    def mistakes(self, evaluation: "Evaluation | None" = None) -> "Figure":
+        """A figure of the worst predictions; `evaluation.predictions` has all of them.
+
+        Args:
+            evaluation: What `evaluate` returned; None: the evaluation of the run.
         """
-        return self.evaluation.mistakes()
+        from pipeline.report import pictures
+
+        return pictures.mistakes(evaluation or self.evaluation)
 
     def __repr__(self) -> str:
         done = (

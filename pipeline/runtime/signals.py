@@ -19,7 +19,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 class Stopped(Exception):
     """Training ended after a call, and everything was saved; `reason` is from
-    `Stops.reason`.
+    `StopSignals.reason`.
     """
 
     def __init__(self, reason: str) -> None:
@@ -27,7 +27,7 @@ class Stopped(Exception):
         self.reason = reason
 
 
-class Stops:
+class StopSignals:
     """Tells whether training should stop after the current call, and why.
 
     SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C raise `Terminated` and

@@ -1,5 +1,5 @@
-"""The repository of versions of a model: publishing, pinning, pruning, and the quality
-gate.
+"""The repository of versions of a model: their numbers, publishing, pinning, pruning,
+and the quality gate.
 """
 
 import dataclasses
@@ -30,6 +30,9 @@ model_config_list {{
 """
 _STRING_OR_COMMENT = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\#[^\n]*""")
 _POLICY = re.compile(r"\bmodel_version_policy\s*:?\s*\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}")
+_LAST_VERSION = 2**63 - 1
+_LAST_PUBLISHED = ".published"
+"""Hidden file with the last version number that was used."""
 REFUSED = ".refused"
 """Hidden name of the last version that the gate rejected, until the next one is
 published.
@@ -76,7 +79,7 @@ def publish(
             return Published(model / REFUSED, True, quality)
         kept = pinned(model)
         ready()
-        version = files.publish(folder, model)
+        version = move_to_next_version(folder, model)
         if kept:
             unpin = f"python -m pipeline.export {shlex.quote(str(model))} --unpin"
             say("pinned", f"to {_list(kept)}: {unpin} serves {version.name}")
@@ -85,16 +88,65 @@ def publish(
     return Published(version, False, quality)
 
 
+def move_to_next_version(folder: Path, model: Path) -> Path:
+    """Moves a finished directory to the next version number of a model, in one rename.
+
+    Everything is flushed to the disk first. The number is recorded before it is used,
+    so that no number is used twice, whatever is deleted later. Only one process may
+    publish at a time.
+
+    Raises UsageError if no number is left.
+    """
+    number = next_version(model)
+    files.write_text(model / _LAST_PUBLISHED, f"{number}\n")
+    files.publish_as(folder, model / str(number))
+    return model / str(number)
+
+
+def next_version(model: Path) -> int:
+    """The next version number of a model; UsageError if no number is left."""
+    try:
+        last = int(safe_io.read_text(model / _LAST_PUBLISHED))
+    except (OSError, ValueError):
+        last = 0
+    number = max(last, 0, *versions(model)) + 1
+    if not is_version(str(number)):
+        raise UsageError(
+            f"{model} has no version number left; choose another --export.name"
+        )
+    return number
+
+
+def versions(model: Path) -> dict[int, Path]:
+    """Number -> directory of the versions of a model, as TensorFlow Serving finds
+    them.
+    """
+    return {
+        int(path.name): path
+        for path in model.glob("*")
+        if is_version(path.name) and path.is_dir()
+    }
+
+
+def is_version(name: str) -> bool:
+    """Whether TensorFlow Serving loads a directory of this name: a number that fits an
+    int64.
+    """
+    if not name.isascii() or not name.isdecimal():
+        return False
+    return len(name) < 30 and int(name) < _LAST_VERSION
+
+
 def live(model: Path) -> Path | None:
     """Returns the version that a server uses by default: the highest pinned one, else
     the newest.
 
     Returns None if there are no versions, or if none of the pinned versions exists.
     """
-    versions = files.versions(model)
+    numbers = versions(model)
     kept = pinned(model)
-    number = max(versions.keys() & set(kept) if kept else versions, default=None)
-    return None if number is None else versions[number]
+    number = max(numbers.keys() & set(kept) if kept else numbers, default=None)
+    return None if number is None else numbers[number]
 
 
 def _compare(
@@ -135,15 +187,15 @@ def prune(model: Path, keep: int, kept: tuple[int, ...] = ()) -> list[int]:
     Directories that this package did not export, and symbolic links, are left alone.
     Returns the deleted version numbers, ascending.
     """
-    versions = files.versions(model)
+    directories = versions(model)
     exported = sorted(
         number
-        for number, path in versions.items()
+        for number, path in directories.items()
         if (path / version_manifest.GOLDEN).is_file() and not path.is_symlink()
     )
     removed = [number for number in exported[:-keep] if number not in kept]
     for number in removed:
-        temp_files.remove(versions[number])
+        temp_files.remove(directories[number])
     return removed
 
 
@@ -158,7 +210,7 @@ def chosen(directory: Path) -> Path:
     marks = ("saved_model.pb", version_manifest.GOLDEN, version_manifest.MANIFEST)
     if any((directory / name).is_file() for name in marks):
         return directory
-    if not files.versions(directory):
+    if not versions(directory):
         kind = (
             "is a run"
             if (directory / "checkpoints").is_dir()

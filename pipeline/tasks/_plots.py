@@ -8,37 +8,6 @@ import numpy as np
 from pipeline.utils.html_pages import pixels
 
 
-def confusion_matrix(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
-    """A matplotlib figure of the confusion matrix in `metrics`, with true classes as
-    rows.
-    """
-    from matplotlib.figure import Figure
-
-    counts = np.asarray(metrics["confusion_matrix"])
-    side = min(3 + 0.45 * len(counts), 20)
-    figure = Figure(figsize=(side + 1, side), layout="constrained")
-    axes = figure.subplots()
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    few = len(counts) <= 30
-    if few:  # more numbers would be unreadable
-        for (i, j), count in np.ndenumerate(counts):
-            if count:
-                color = "white" if shares[i, j] > 0.5 else "black"
-                axes.text(
-                    j, i, count, ha="center", va="center", color=color, fontsize=8
-                )
-    some = range(0, len(counts), -(-len(counts) // 100))
-    names = [class_names[at][:24] for at in some]
-    # A class name may contain dollar signs.
-    font: dict[str, Any] = {"fontsize": 9 if few else 7, "parse_math": False}
-    axes.set_xticks(some, names, rotation=90, **font)
-    axes.set_yticks(some, names, **font)
-    title = f"accuracy {metrics['accuracy']:.4f}\nshade: share of the row"
-    axes.set(xlabel="predicted", ylabel="true", title=title)
-    return figure
-
-
 def classified_image(
     axes: Any,
     example: Mapping[str, Any],

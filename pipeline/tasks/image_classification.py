@@ -9,11 +9,12 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
 from pipeline.data import image_decoding
-from pipeline.data.labels import weights_by_name
-from pipeline.tasks import _guards, _metrics, _plots
+from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
+from pipeline.serving import request_guards
+from pipeline.tasks import _confusion_matrix, _metrics, _plots
+from pipeline.tasks._class_weights import crossentropy, weights_by_name
+from pipeline.utils.calibration import fit_temperature
 from pipeline.utils.errors import UsageError
-
-_SCALES = {tf.uint8: 1 / 255, tf.uint16: 1 / 65535}
 
 
 def image_classification(
@@ -133,7 +134,7 @@ class ImageClassification(Task):
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
         """The temperature by which the logits are divided."""
-        return {"temperature": _metrics.temperature(outputs, truth)}
+        return {"temperature": fit_temperature(outputs, truth)}
 
     def limitations(self) -> list[str]:
         height, width, _ = self.image_shape
@@ -157,11 +158,11 @@ class ImageClassification(Task):
         """Pixels to float32; whole numbers to [0, 1], unless the model
         gets them raw.
         """
-        return {**batch, "image": tf.cast(batch["image"], tf.float32) * self._scale}
+        return {**batch, "image": scale_pixels(batch["image"], self._scale)}
 
     @property
     def _scale(self) -> float:
-        return 1.0 if self.metadata.get("raw") else _SCALES.get(self.dtype, 1.0)
+        return 1.0 if self.metadata.get("raw") else pixel_scale(self.dtype)
 
     def target(
         self, batch: Example, seeds: tf.Tensor
@@ -238,28 +239,13 @@ class ImageClassification(Task):
 
         Raises UsageError if it names an unknown class.
         """
-        class_weight = weights_by_name(class_weight, self.class_names)
-        if not label_smoothing and not class_weight:
+        weight_of = weights_by_name(class_weight, self.class_names)
+        if not label_smoothing and not weight_of:
             return loss or self.loss()
-        classes = len(self.class_names)
-        weights = tf.constant(
-            [float(class_weight.get(n, 1.0)) for n in self.class_names]
-        )
-        if loss is not None:
-            return lambda y, outputs: (
-                loss(y, outputs) * tf.reduce_sum(y * weights, axis=-1)
-            )
-
-        def smoothed_loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-            weighted = y * weights
-            total = tf.reduce_sum(weighted, axis=-1, keepdims=True)
-            smoothed = (
-                weighted * (1.0 - label_smoothing) + total * label_smoothing / classes
-            )
-            # Not TensorFlow's own cross-entropy, which assumes that labels sum to 1.
-            return -tf.reduce_sum(smoothed * tf.nn.log_softmax(outputs), axis=-1)
-
-        return smoothed_loss
+        weights = tf.constant([float(weight_of.get(n, 1.0)) for n in self.class_names])
+        if loss is None:
+            return lambda y, outputs: crossentropy(y, outputs, weights, label_smoothing)
+        return lambda y, outputs: loss(y, outputs) * tf.reduce_sum(y * weights, axis=-1)
 
     def metrics(self) -> list[keras.metrics.Metric]:
         return [keras.metrics.CategoricalAccuracy(name="accuracy")]
@@ -284,7 +270,7 @@ class ImageClassification(Task):
 
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         return {
-            "confusion_matrix.png": _plots.confusion_matrix(metrics, self.class_names)
+            "confusion_matrix.png": _confusion_matrix.draw(metrics, self.class_names)
         }
 
     def show(
@@ -300,21 +286,25 @@ class ImageClassification(Task):
         shape = (None, *self.image_shape)
 
         def pixels(images: tf.Tensor) -> Example:
-            images = _guards.batch(images, shape)
+            images = request_guards.batch(images, shape)
             if "image_range" in self.metadata:
-                images = _guards.within(images, self.metadata["image_range"], "images")
+                images = request_guards.within(
+                    images, self.metadata["image_range"], "images"
+                )
             batch = {"image": images}
             outputs = model(self.prepare(batch)["image"], training=False)
             answer = self.answer(
-                _guards.finite(outputs, "outputs of the network"), batch
+                request_guards.finite(outputs, "outputs of the network"), batch
             )
-            labels, scores = _guards.best(answer["probabilities"], self.class_names)
+            labels, scores = request_guards.best(
+                answer["probabilities"], self.class_names
+            )
             return {**answer, "top_labels": labels, "top_scores": scores}
 
         def image_bytes(image_bytes: tf.Tensor) -> Example:
             images = tf.map_fn(
                 lambda item: self.decode({"image": item})["image"],
-                _guards.files(image_bytes),
+                request_guards.files(image_bytes),
                 fn_output_signature=tf.TensorSpec(self.image_shape, tf.uint8),
             )
             return pixels(images)
@@ -329,6 +319,6 @@ class ImageClassification(Task):
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
         requests: Requests = {"serving_default": {"images": columns["image"]}}
         if self._takes_files:
-            files = _guards.encoded(columns["image"])
+            files = request_guards.encoded(columns["image"])
             requests["image_bytes"] = {"image_bytes": files}
         return requests

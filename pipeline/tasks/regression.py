@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
-from pipeline.tasks import _guards, _metrics, _plots
+from pipeline.serving import request_guards
+from pipeline.tasks import _metrics, _plots
 from pipeline.utils.errors import UsageError
 
 
@@ -199,9 +200,11 @@ class Regression(Task):
         count = len(self.feature_names)
 
         def predict(features: tf.Tensor) -> Example:
-            batch = self.prepare({"features": _guards.batch(features, (None, count))})
-            inputs = _guards.finite(batch["features"], "features")
-            outputs = _guards.finite(
+            batch = self.prepare(
+                {"features": request_guards.batch(features, (None, count))}
+            )
+            inputs = request_guards.finite(batch["features"], "features")
+            outputs = request_guards.finite(
                 model(inputs, training=False), "outputs of the network"
             )
             return self.answer(outputs, batch)

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from pipeline.contracts import Batches, Decision
-from pipeline.runtime import environment
+from pipeline.runtime import dtype_policy, environment
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import distributed
 from pipeline.utils import progress_bar
@@ -111,7 +111,7 @@ def precision(
     each trial as one call.
     """
     model = build(machine)
-    other, reason = environment.fast_precision()
+    other, reason = dtype_policy.fast_policy()
     if machine.cluster:
         other, reason = (
             None,

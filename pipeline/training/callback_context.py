@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pipeline.config.sections import Log, Train
 from pipeline.contracts import Batches
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 
 
@@ -22,7 +22,7 @@ class CallbackContext:
     """The checkpoint callback: `step`, `epoch`, `history`."""
     train: Train
     log: Log
-    stops: Stops
+    stops: StopSignals
     """Signals and the time limit."""
     time_limit: str | None
     exports: bool

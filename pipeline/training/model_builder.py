@@ -1,8 +1,6 @@
-"""Assembles task, network and optimizer: a compiled Keras model with its own training
-step.
-"""
+"""Builds the network of a task, and compiles it with its own training step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -12,16 +10,20 @@ import tensorflow as tf
 from pipeline.config import config, functions, registry
 from pipeline.contracts import Batches, ReplicaPart, Task
 from pipeline.data.augmentation import Augmenter
-from pipeline.models import _fused_batch_norm as fused_batch_norm
+from pipeline.layers import batch_normalization
 from pipeline.runtime import environment
+from pipeline.runtime.dtype_policy import policy_scope
 from pipeline.training import pretrained
 from pipeline.training.distributed import explained
-from pipeline.training.optim.gradient_update import Adjusted, Update
+from pipeline.training.freezing import freeze
+from pipeline.training.optim.build import build_optimizer
+from pipeline.training.optim.gradient_update import Update
+from pipeline.training.optim.learning_rate import build_rate, layer_rates
 from pipeline.training.own_keras import head
 from pipeline.training.own_keras import metric as own_metric
 from pipeline.training.own_keras import network as own_network
 from pipeline.training.train_step import Step, SteppedModel
-from pipeline.utils.errors import UsageError, reason, suggest
+from pipeline.utils.errors import UsageError, reason, require_kind
 
 # What else is logged for each epoch, beside the metrics.
 _COLUMNS = (
@@ -44,7 +46,7 @@ ADAPT_EXAMPLES = 5000
 def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     """An untrained network: the task's inputs, a registered model, the task's head."""
     model = _network(task, options, precision)
-    if options.fused_batch_norm and not fused_batch_norm.fuse(model):
+    if options.fused_batch_norm and not batch_normalization.fuse(model):
         raise UsageError(
             f"--model.fused-batch-norm: {options.name} has no"
             " keras.layers.BatchNormalization"
@@ -53,7 +55,7 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
 
 
 def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
-    with environment.policy(precision):
+    with policy_scope(precision):
         inputs = task.inputs()
         if registry.builds_whole_model(options.name):
             return _own(task, options, inputs)
@@ -61,7 +63,7 @@ def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
             features = registry.call("models", options.name, options.options, inputs)
             for tensor in keras.tree.flatten(features):
                 flag = f"--model.name {options.name}"
-                _require_kind(tensor, keras.KerasTensor, flag, "a tensor of features")
+                require_kind(tensor, keras.KerasTensor, flag, "a tensor of features")
                 if not registry.find("models", options.name).is_registered:
                     _refuse_probabilities(inputs, tensor, options.name)
             outputs = task.head(features, inputs)
@@ -88,7 +90,7 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
     except Exception as error:
         error.add_note(f"raised by the model {options.name}")
         raise
-    _require_kind(given, keras.Model, f"--model.name {options.name}", "a keras.Model")
+    require_kind(given, keras.Model, f"--model.name {options.name}", "a keras.Model")
     copy = own_network.copied(given, shape)
     outputs, ends_in, note = own_network.outputs(copy, inputs, task)
     model = SteppedModel(inputs, outputs)
@@ -168,14 +170,13 @@ def build(
         statistics = [v for v in others if "float" in v.dtype]
         random_states = [v for v in others if v.path.endswith("seed_generator_state")]
         _adapt(model, task, train)
-        rate = _rate(
-            settings.train, train, paced=settings.runtime.time_limit is not None
-        )
-        optimizer = _optimizer(settings.train, rate, variables)
+        paced = settings.runtime.time_limit is not None
+        rate = build_rate(settings.train, train.last_step, paced)
+        optimizer = build_optimizer(settings.train, rate, variables)
         _start(model, layers, settings)
         scaled = machine.precision == "mixed_float16"
         update = Update(optimizer, variables, statistics, settings.train, scaled, rate)
-        update.factors = _factors(layers, settings.train.layer_rates)
+        update.factors = layer_rates(layers, settings.train.layer_rates)
         operations = settings.data.augment if augment_in_step else {}
         model.step = Step(
             task,
@@ -208,41 +209,7 @@ def _start(
         raise UsageError(
             f"--model.name {settings.model.name}: it has no trainable weights"
         )
-    for prefix in settings.train.freeze:
-        for layer in _named(layers, prefix, "--train.freeze"):
-            layer.trainable = False
-            model.frozen += (layer.name,)
-    if not model.trainable_variables:
-        raise UsageError(
-            "--train.freeze: all layers are frozen; nothing is left to train"
-        )
-
-
-def _rate(options: config.Train, train: Batches, paced: bool) -> Adjusted:
-    name, given = options.schedule, options.schedule_options
-    found = registry.call(
-        "schedules", name, given, options.learning_rate, train.last_step
-    )
-    kind = keras.optimizers.schedules.LearningRateSchedule | float
-    _require_kind(found, kind, f"--train.schedule {name}", "a schedule")
-    return Adjusted(found, paced)
-
-
-def _optimizer(
-    options: config.Train, rate: Adjusted, variables: list[keras.Variable]
-) -> keras.optimizers.Optimizer:
-    optimizer = registry.call(
-        "optimizers", options.optimizer, options.optimizer_options, rate
-    )
-    flag = f"--train.optimizer {options.optimizer}"
-    _require_kind(optimizer, keras.optimizers.Optimizer, flag, "a Keras optimizer")
-    if options.weight_decay is not None:
-        optimizer.weight_decay = options.weight_decay
-    # Biases, scales and offsets are vectors.
-    optimizer.exclude_from_weight_decay(
-        var_list=[v for v in variables if len(v.shape) < 2]
-    )
-    return optimizer
+    freeze(model, layers, settings.train.freeze)
 
 
 def _loss(
@@ -287,7 +254,7 @@ def _metrics(
             settings = {"name": word, **settings}
         metric = registry.call("metrics", word, settings, metadata)
         kind = keras.metrics.Metric
-        _require_kind(metric, kind, f"--train.metrics: {word}", "a Keras metric")
+        require_kind(metric, kind, f"--train.metrics: {word}", "a Keras metric")
         same_name = built_in.get(metric.name)
         if same_name and own_metric.is_same(metric, same_name, classes):
             continue
@@ -295,11 +262,6 @@ def _metrics(
         taken |= {metric.name, f"val_{metric.name}"}
         metrics.append(metric)
     return metrics
-
-
-def _require_kind(found: Any, kind: Any, flag: str, wanted: str) -> None:
-    if not isinstance(found, kind):
-        raise UsageError(f"{flag} must return {wanted}; got {found!r}")
 
 
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
@@ -313,26 +275,6 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
                 before(task.target(batch, batch["id"])[0]).numpy() for batch in batches
             ]
             layer.adapt(np.concatenate(seen)[:ADAPT_EXAMPLES])
-
-
-def _factors(layers: list[keras.Layer], rates: Mapping[str, float]) -> dict[int, float]:
-    """id of a variable -> factor of its learning rate; the last of several prefixes
-    counts.
-    """
-    found: dict[int, float] = {}
-    for prefix, factor in rates.items():
-        for layer in _named(layers, prefix, "--train.layer-rates"):
-            found |= dict.fromkeys(map(id, layer.variables), factor)
-    return found
-
-
-def _named(layers: list[keras.Layer], prefix: str, flag: str) -> list[keras.Layer]:
-    """The layers whose names start with a prefix; UsageError if there are none."""
-    found = [layer for layer in layers if layer.name.startswith(prefix)]
-    if not found:
-        names = [layer.name for layer in layers if layer.variables]
-        raise UsageError(f"{flag}: unknown layer {prefix!r}; {suggest(prefix, names)}")
-    return found
 
 
 def twin(

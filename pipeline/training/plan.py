@@ -17,7 +17,7 @@ from pipeline.config import registry, type_hints
 from pipeline.config.config import Config
 from pipeline.config.sections import Model
 from pipeline.data import image_sizes, splits
-from pipeline.runtime import environment
+from pipeline.runtime import dtype_policy, environment
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import model_builder
 from pipeline.training.distributed import agreed
@@ -58,7 +58,7 @@ def complete(
     be opened.
     """
     if "" in config.planned.values():
-        fast, why = environment.fast_precision()
+        fast, why = dtype_policy.fast_policy()
         config = config.chosen("runtime.precision", fast or "float32", why)
         config = _network(config)
         precision = config.runtime.precision

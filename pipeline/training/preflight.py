@@ -22,8 +22,10 @@ BEFORE_CHECKPOINT = (
     "gradient_monitor",
     "unfreeze",
     "average_weights",
+    "log_learning_rate",
     "throughput",
     "time_budget",
+    "terminate_on_nan",
 )
 _ONNX = ("tf2onnx", "onnxruntime")  # convert and run models
 AFTER_CHECKPOINT = ("metric_logger", "progress")

@@ -14,6 +14,7 @@ from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
 from pipeline.training import plain_model
+from pipeline.training.optim.gradient_accumulation import accumulate_gradients
 from pipeline.training.optim.gradient_update import Update
 
 Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
@@ -99,11 +100,18 @@ class Step:
         compute = functools.partial(self._forward_and_backward, model)
         if self._xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
-        if self._options.accumulate == 1:
-            gradients, measured = compute(batch)
-            loss = self._measure(*measured)
+
+        def loss_and_gradients(part: Example) -> tuple[tf.Tensor, list[tf.Tensor]]:
+            gradients, measured = compute(part)
+            return self._measure(*measured), gradients
+
+        count = self._options.accumulate
+        if count == 1:
+            loss, gradients = loss_and_gradients(batch)
         else:
-            loss, *gradients = self._accumulate(compute, model, batch)
+            loss, gradients = accumulate_gradients(
+                loss_and_gradients, batch, count, model.trainable_variables
+            )
         self.update.apply(gradients, loss, model.trainable_variables, before)
 
     def evaluate(self, model: keras.Model, batch: Example) -> None:
@@ -151,34 +159,6 @@ class Step:
             return 0.0
         kernels = [v.value for v in variables if len(v.shape) > 1]
         return self._options.l2 * sum(tf.reduce_sum(tf.square(k)) for k in kernels)
-
-    def _accumulate(
-        self,
-        compute: Callable[[Example], tuple[list[tf.Tensor], Measured]],
-        model: keras.Model,
-        batch: Example,
-    ) -> list[tf.Tensor]:
-        """Loss and gradients, summed over one micro-batch after another: only one is in
-        memory at once.
-        """
-        pieces = self._options.accumulate
-        cut = {
-            name: tf.reshape(t, (pieces, -1, *t.shape[1:])) for name, t in batch.items()
-        }
-
-        def body(piece: tf.Tensor, *sums: tf.Tensor) -> tuple:
-            gradients, measured = compute({name: t[piece] for name, t in cut.items()})
-            parts = (self._measure(*measured), *gradients)
-            return piece + 1, *(s + part for s, part in zip(sums, parts, strict=True))
-
-        start = [tf.zeros(v.shape, v.dtype) for v in model.trainable_variables]
-        _, *sums = tf.while_loop(
-            lambda piece, *sums: piece < pieces,
-            body,
-            (0, 0.0, *start),
-            parallel_iterations=1,
-        )
-        return sums
 
     def _reseed(self) -> None:
         """Seeds the random layers of each replica separately, as a function of seed and

@@ -17,11 +17,12 @@ from pipeline.data.dataset import Data
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, Stops
+from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, StopSignals
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, checkpoints, distributed, recovery
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
+from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
@@ -47,7 +48,7 @@ class Trainer:
     left: Batches  # the training batches that are left
 
     def __init__(
-        self, config: Config, machine: Runtime, data: Data, stops: Stops
+        self, config: Config, machine: Runtime, data: Data, stops: StopSignals
     ) -> None:
         # Before anything is written: importing a user's module may raise an error.
         registry.load("engines", config.train.engine)
@@ -120,8 +121,9 @@ class Trainer:
         self.run = run
         writes = writes and self.machine.is_chief
         saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, writes)
+        early_stopping = EarlyStopping(self.config.train.patience)
         self.checkpoint = CheckpointCallback(
-            saved, self.batches, self.config.train, self.stops
+            saved, early_stopping, self.batches, self.config.train, self.stops
         )
         self.left = self.checkpoint.resume()
         if not self.checkpoint.has_same_order and not run.changes:
@@ -358,5 +360,6 @@ def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callbac
             raise UsageError(
                 f"--train.callbacks: {name} must return a callback; got {callback!r}"
             )
-    callbacks = [*before, context.checkpoint, *after, *added]
+    checkpoint = context.checkpoint
+    callbacks = [*before, checkpoint.early_stopping, checkpoint, *after, *added]
     return [callback for callback in callbacks if callback is not None]

@@ -6,6 +6,7 @@ import signal
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable
+from typing import Any
 
 
 class UsageError(Exception):
@@ -95,6 +96,12 @@ def nearest(wrong: str, names: Iterable[str], cutoff: float) -> list[str]:
 def quoted(text: str) -> str:
     """What a user typed, in quotes, on one line, and shortened."""
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
+
+
+def require_kind(value: Any, kind: Any, flag: str, expected: str) -> None:
+    """Raises UsageError unless a function named by an option returned this type."""
+    if not isinstance(value, kind):
+        raise UsageError(f"{flag} must return {expected}; got {value!r}")
 
 
 def reason(error: Exception) -> str:

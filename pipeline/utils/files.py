@@ -1,6 +1,4 @@
-"""Atomic writes of files, directories and versions: a reader sees a whole
-one or none.
-"""
+"""Atomic writes of files and directories: a reader sees a complete file or none."""
 
 import hashlib
 import json
@@ -11,34 +9,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from pipeline.utils import safe_io, temp_files
+from pipeline.utils import temp_files
 from pipeline.utils.errors import UsageError
-
-_LAST_VERSION = 2**63 - 1
-_LAST_PUBLISHED = ".published"
-
-
-def publish(folder: Path, parent: Path) -> Path:
-    """Moves a finished directory to the next version number in `parent`, in one rename.
-
-    Everything is flushed to the disk first. The number is recorded before it is used,
-    so that no number is used twice, whatever is deleted later. Only one process may
-    publish at a time.
-
-    Raises UsageError if no number is left.
-    """
-    try:
-        last = int(safe_io.read_text(parent / _LAST_PUBLISHED))
-    except (OSError, ValueError):
-        last = 0
-    number = max(last, 0, *versions(parent)) + 1
-    if not is_version(str(number)):
-        raise UsageError(
-            f"{parent} has no version number left; choose another --export.name"
-        )
-    write_text(parent / _LAST_PUBLISHED, f"{number}\n")
-    publish_as(folder, parent / str(number))
-    return parent / str(number)
 
 
 def publish_as(folder: Path, target: Path) -> None:
@@ -51,27 +23,6 @@ def publish_as(folder: Path, target: Path) -> None:
     folder.rename(target)
     temp_files.release(folder)
     _flush(target.parent)
-
-
-def versions(parent: Path) -> dict[int, Path]:
-    """Number -> directory of the versions of a model, as TensorFlow
-    Serving finds them.
-    """
-    return {
-        int(p.name): p for p in parent.glob("*") if is_version(p.name) and p.is_dir()
-    }
-
-
-def is_version(name: str) -> bool:
-    """Whether TensorFlow Serving loads a directory of this name: a number that fits an
-    int64.
-    """
-    return (
-        name.isascii()
-        and name.isdecimal()
-        and len(name) < 30
-        and int(name) < _LAST_VERSION
-    )
 
 
 def write_json(path: Path, values: Any) -> None:

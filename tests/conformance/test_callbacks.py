@@ -14,9 +14,10 @@ from pipeline.config import registry
 from pipeline.config.sections import Log
 from pipeline.data import batching
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
+from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.training.model_builder import build
 
@@ -36,12 +37,14 @@ def ready(tmp_path):
     """(model, batches, context)."""
     model, batches = built()
     train = settings_of(train={"epochs": 2}).train
-    run, stops = RunDirectory(tmp_path), Stops(LIMIT)
+    run, stops = RunDirectory(tmp_path), StopSignals(LIMIT)
     checkpoints = Checkpoints(model.state, run.checkpoints, True)
     context = CallbackContext(
         run=run,
         batches=batches,
-        checkpoint=CheckpointCallback(checkpoints, batches, train, stops),
+        checkpoint=CheckpointCallback(
+            checkpoints, EarlyStopping(None), batches, train, stops
+        ),
         train=train,
         log=Log(),
         stops=stops,
@@ -72,8 +75,9 @@ def test_trains_the_same_weights_as_without_it(name, ready, plain):
     model, batches, context = ready
     start = model.get_weights()
     # After the checkpoint callback, which must save first.
-    callbacks = [context.checkpoint, made(name, context)]
-    assert isinstance(callbacks[1], keras.callbacks.Callback)
+    early_stopping = context.checkpoint.early_stopping
+    callbacks = [early_stopping, context.checkpoint, made(name, context)]
+    assert isinstance(callbacks[2], keras.callbacks.Callback)
     history = registry.load("engines", "gradient_tape")(model, batches, None, callbacks)
     assert len(history["loss"]) == 2 and np.isfinite(history["loss"]).all()
     for weights, expected in zip((start, model.get_weights()), plain, strict=True):

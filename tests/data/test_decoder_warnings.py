@@ -11,7 +11,7 @@ from PIL import Image
 
 from pipeline.config import command_line
 from pipeline.data import dataset
-from pipeline.report import results
+from pipeline.evaluation import labelled_data
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_one_note_names_the_images(scans, cache, tmp_path, capfd):
 
 def test_other_commands_are_silent_too(scans, capfd):
     loaded = dataset.load(config(scans, cache="memory"))
-    splits, _ = results.splits(scans, loaded.task)
+    splits, _ = labelled_data.load_splits(scans, loaded.task)
     assert splits["data"].column("image").shape == (24, 12, 12, 3)
     assert not any(word in capfd.readouterr().err for word in NOISE)
 

@@ -161,20 +161,3 @@ def test_a_split_of_numbers_beside_one_of_strings_is_matched_by_name():
     }
     assert labels.numbered(tables, None, "class_names") == ("1", "2", "10")
     assert tables["test"]["label"].tolist() == [2, 0]
-
-
-def test_class_weights_are_found_by_name_or_number():
-    find = labels.weights_by_name
-    assert find({"1": 2.0, "cat": 3.0}, ["cat", "dog"]) == {"dog": 2.0, "cat": 3.0}
-    assert find({"1": 2.0}, ["1", "2"]) == {"1": 2.0}
-    for weights, names, message in (
-        (
-            {"0": 2.0},
-            ["1", "2"],
-            "unknown class '0'",
-        ),  # not the first one: names are numbers
-        ({"2": 2.0}, ["cat", "dog"], "unknown class '2'"),
-        ({"0": 2.0, "cat": 1.0}, ["cat", "dog"], "'cat' twice"),
-    ):
-        with pytest.raises(UsageError, match=message):
-            find(weights, names)

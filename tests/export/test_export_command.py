@@ -18,7 +18,7 @@ from pipeline.fit import fit
 from pipeline.fit import main as fit_main
 from pipeline.serving import repository, version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
-from pipeline.utils import files, temp_files
+from pipeline.utils import temp_files
 from pipeline.utils.errors import UsageError
 
 SHORT = {"epochs": 2, "steps_per_call": 10}
@@ -174,7 +174,7 @@ def test_the_gate_holds_a_worse_version_back(place, capsys):
     )
     assert "saved_models/digits/.refused is intact, but worse than" in said
     assert "-m pipeline.export mine --export.tolerance None publishes it anyway" in said
-    assert files.versions(Path("saved_models/digits")).keys() == {1}
+    assert repository.versions(Path("saved_models/digits")).keys() == {1}
     assert contents("mine") == before
     assert Path("saved_models/digits/batching.config").read_text() == beside, (
         "of what is served"

@@ -17,6 +17,7 @@ from conftest import REPOSITORY, images_and_labels, run_module, run_python
 
 from pipeline.config.command_line import configure
 from pipeline.fit import fit
+from pipeline.serving import repository
 from pipeline.training import preflight
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError
@@ -159,7 +160,7 @@ def test_a_complete_run_is_not_trained_or_exported_again(digits_run, capsys):
     )
     assert again.test == digits_run.test and again.history == digits_run.history
     assert again.export == digits_run.export
-    assert files.versions(again.export.parent).keys() == {1}
+    assert repository.versions(again.export.parent).keys() == {1}
     for one, other in zip(
         again.network.get_weights(), digits_run.network.get_weights(), strict=True
     ):
@@ -246,7 +247,7 @@ def test_a_failed_check_ends_with_code_1(workplace, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "FAILED     answers serving_default: probabilities: differs by" in shown
     assert "NOT published" in shown
-    assert not files.versions(Path("saved_models/digits"))
+    assert not repository.versions(Path("saved_models/digits"))
     assert all(
         path.name.startswith(".") for path in Path("saved_models/digits").iterdir()
     )

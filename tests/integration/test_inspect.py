@@ -20,7 +20,7 @@ from pipeline.data.augmentation import Augmenter
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import dataset_report
-from pipeline.runtime import environment
+from pipeline.runtime import dtype_policy
 from pipeline.training import speed
 from pipeline.utils import html_pages
 from pipeline.utils.errors import UsageError
@@ -63,7 +63,7 @@ def test_the_report_on_a_classification_is_right(
     workplace, quick, npz, monkeypatch, capsys
 ):
     monkeypatch.setattr(
-        environment, "fast_precision", lambda: ("mixed_bfloat16", "planted")
+        dtype_policy, "fast_policy", lambda: ("mixed_bfloat16", "planted")
     )
     images, labels = images_and_labels(count=600)
     labels[:200] = 0

@@ -11,7 +11,7 @@ from stopping import changes, everything, require_equal, stop_after
 
 from pipeline.fit import fit
 from pipeline.report import pictures
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.utils.errors import Terminated
 
 
@@ -22,7 +22,7 @@ def whole(tmp_path_factory):
     return everything(fit("digits", run_directory=folder, **changes()), folder)
 
 
-# A call takes 2 of the 8 steps of an epoch. `Stops.reason` is asked after each of the 4
+# A call takes 2 of the 8 steps of an epoch. `StopSignals.reason` is asked after each of the 4
 # calls of training, after the call of validation, and at the start of an epoch, also of
 # a resumed one. So 3 stops a new run within its first epoch, 4 at its last step, 5 in
 # its validation, 6 after it.
@@ -65,7 +65,7 @@ def test_after_ctrl_c_fit_resumes_in_the_same_process(
     tmp_path, whole, monkeypatch, capsys
 ):
     """As an interrupted notebook cell that is run again."""
-    asked, original = [], Stops.reason
+    asked, original = [], StopSignals.reason
 
     def interrupted(stops, *arguments):
         asked.append(stops)
@@ -73,7 +73,7 @@ def test_after_ctrl_c_fit_resumes_in_the_same_process(
             os.kill(os.getpid(), signal.SIGINT)
         return original(stops, *arguments)
 
-    monkeypatch.setattr(Stops, "reason", interrupted)
+    monkeypatch.setattr(StopSignals, "reason", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit("digits", run_directory=tmp_path, **changes())
     said = capsys.readouterr().out

@@ -14,10 +14,10 @@ from stopping import changes
 
 from pipeline import evaluate, predict
 from pipeline.config import registry
+from pipeline.evaluation import labelled_data
 from pipeline.fit import fit
-from pipeline.report import results
 from pipeline.report.run import Run
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.utils.console import numbers
 from pipeline.utils.errors import UsageError
 
@@ -77,7 +77,7 @@ def test_a_later_process_measures_what_the_run_has_measured(digits_run, loaded):
         np.testing.assert_array_equal(
             answers.argmax(axis=1), run.predict(images)["class"]
         )
-    assert "trainer" not in vars(again)
+    assert again._trainer is None
     with pytest.raises(UsageError, match="did you mean 'test'"):
         loaded.evaluate(split="tset")
 
@@ -210,7 +210,7 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
 def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(
     tmp_path, monkeypatch, capsys
 ):
-    asked, original = [], Stops.reason
+    asked, original = [], StopSignals.reason
 
     def interrupted(stops, *arguments):
         asked.append(stops)
@@ -218,7 +218,7 @@ def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(
             os.kill(os.getpid(), signal.SIGINT)
         return original(stops, *arguments)
 
-    monkeypatch.setattr(Stops, "reason", interrupted)
+    monkeypatch.setattr(StopSignals, "reason", interrupted)
     monkeypatch.setattr(sys, "ps1", "In", raising=False)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -313,6 +313,6 @@ def test_a_damaged_file_is_named_with_a_remedy_that_evaluate_has(tmp_path, conte
     (tmp_path / "b/2.jpg").write_bytes(content)
     metadata = {"class_names": ["a", "b"], "image_shape": [4, 4, 3]}
     task = registry.load("tasks", "image_classification")(metadata)
-    splits, _ = results.splits(tmp_path, task)
+    splits, _ = labelled_data.load_splits(tmp_path, task)
     with pytest.raises(UsageError, match="^b/2.jpg cannot be decoded: .*; remove it$"):
         splits["data"].column("image")

@@ -16,9 +16,9 @@ from pipeline.config import registry
 from pipeline.config.formats import parse_duration
 from pipeline.fit import fit
 from pipeline.runtime import signals
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.training.callbacks.time_budget import TimeBudget
-from pipeline.training.optim.gradient_update import Adjusted
+from pipeline.training.optim.learning_rate import AdjustableRate
 from pipeline.utils.errors import Terminated
 
 
@@ -53,7 +53,7 @@ def test_invalid_durations_are_refused(text):
 
 
 def test_a_signal_waits_for_the_end_of_the_call():
-    given = Stops()
+    given = StopSignals()
     with given.listening(), pytest.raises(Terminated), given.deferred():
         assert given.reason() is None
         os.kill(os.getpid(), signal.SIGTERM)
@@ -66,7 +66,7 @@ SIGNALS = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
 
 @pytest.mark.parametrize(("number", "raised"), [*SIGNALS, (signal.SIGHUP, Terminated)])
 def test_a_signal_outside_of_training_raises_at_once(number, raised):
-    given = Stops()
+    given = StopSignals()
     with given.listening(), pytest.raises(raised):
         os.kill(os.getpid(), number)
         pytest.fail("nothing was raised")
@@ -77,18 +77,18 @@ def test_an_error_caused_by_a_signal_does_not_hide_it(number, raised):
     """Tracing fails in its own way when it is interrupted, and pybind11 loses the
     exception.
     """
-    with pytest.raises(raised), Stops().listening():
+    with pytest.raises(raised), StopSignals().listening():
         with contextlib.suppress(raised):
             os.kill(os.getpid(), number)
         raise RuntimeError("MISMATCH of original and normalized active exception types")
-    with pytest.raises(RuntimeError), Stops().listening():
+    with pytest.raises(RuntimeError), StopSignals().listening():
         raise RuntimeError("another error")
 
 
 def test_a_second_sigterm_ends_the_process():
     child = os.fork()
     if child == 0:
-        given = Stops()
+        given = StopSignals()
         with given.listening(), given.deferred():
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
@@ -98,7 +98,7 @@ def test_a_second_sigterm_ends_the_process():
 
 
 def test_a_signal_ends_a_call_of_native_code_where_nothing_is_left_to_save():
-    given = Stops()
+    given = StopSignals()
     with given.listening():
         with given.at_once():
             assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -107,7 +107,7 @@ def test_a_signal_ends_a_call_of_native_code_where_nothing_is_left_to_save():
 
 
 def test_what_a_second_signal_does_is_restored_after_native_code():
-    given = Stops()
+    given = StopSignals()
     with given.listening():
         with pytest.raises(Terminated):
             os.kill(os.getpid(), signal.SIGHUP)
@@ -122,7 +122,7 @@ def test_handlers_that_native_code_replaces_are_installed_again(number):
     """As TensorFlow does for SIGTERM when it creates the strategy of
     several workers.
     """
-    libc, given = ctypes.CDLL(None), Stops()
+    libc, given = ctypes.CDLL(None), StopSignals()
     with (
         given.listening(),
         contextlib.suppress(Terminated, KeyboardInterrupt),
@@ -164,7 +164,7 @@ def among(stops, answers):
 def test_the_time_of_one_worker_is_up_for_all(monkeypatch):
     """Clocks differ: no worker may take the end of the time for a signal."""
     now = clock(monkeypatch)
-    given = Stops("10m")
+    given = StopSignals("10m")
     assert among(given, [0.0]) is None
     assert among(given, [1.0, 0.0]) == "time", "another worker's time is up"
     assert among(given, [1.0, 1.0]) == "another worker", "another worker has a signal"
@@ -177,7 +177,7 @@ def test_the_time_of_one_worker_is_up_for_all(monkeypatch):
 
 def test_a_signal_is_the_reason_even_if_the_time_is_up(monkeypatch):
     now = clock(monkeypatch)
-    given = Stops("10m")
+    given = StopSignals("10m")
     now[0] = 601.0
     with given.listening(), pytest.raises(Terminated), given.deferred():
         os.kill(os.getpid(), signal.SIGTERM)
@@ -197,7 +197,7 @@ def clock(monkeypatch):
 
 
 def test_the_clock_includes_resumes_and_keeps_a_reserve(monkeypatch):
-    now, given = clock(monkeypatch), Stops("10m", reserve=50)
+    now, given = clock(monkeypatch), StopSignals("10m", reserve=50)
     given.resume(elapsed=300)
     now[0] += 200
     assert given.elapsed == 500 and given.left == 50 and given.reason() is None
@@ -205,7 +205,7 @@ def test_the_clock_includes_resumes_and_keeps_a_reserve(monkeypatch):
     assert given.reason() == "time"
     given.reserve = 10_000  # never more than half
     assert given.left == 300 - 550
-    assert Stops().left is None
+    assert StopSignals().left is None
 
 
 def context_of(stops, exports=False, last_step=100):
@@ -249,8 +249,8 @@ def paced(given, rate, step, last=100):
 
 def test_a_longer_limit_continues_the_schedule(monkeypatch):
     now = clock(monkeypatch)
-    rate = Adjusted(registry.load("schedules", "linear")(1.0, 10_000), paced=True)
-    step, given = SimpleNamespace(position=300, update=rate), Stops("240s")
+    rate = AdjustableRate(registry.load("schedules", "linear")(1.0, 10_000), paced=True)
+    step, given = SimpleNamespace(position=300, update=rate), StopSignals("240s")
     given.resume(60.0)
     now[0] += 20.0  # it starts
     budget = paced(given, rate, step, 10_000)
@@ -271,8 +271,8 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     """100 steps in 60 seconds, of which each takes `seconds`: from 1 to 0 in a straight
     line.
     """
-    now, given = clock(monkeypatch), Stops("60s")
-    rate = Adjusted(registry.load("schedules", "linear")(1.0, 100), paced=True)
+    now, given = clock(monkeypatch), StopSignals("60s")
+    rate = AdjustableRate(registry.load("schedules", "linear")(1.0, 100), paced=True)
     step = SimpleNamespace(position=0, update=rate)
     budget = paced(given, rate, step)
     rates = []
@@ -303,7 +303,7 @@ def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
         return -1.0 if calls[0] >= 3 else 100.0
 
     with monkeypatch.context() as patch:
-        patch.setattr(Stops, "left", property(left))
+        patch.setattr(StopSignals, "left", property(left))
         run = fit("digits", run_directory=tmp_path, **given)
     assert (
         run.result["stopped"] == "time"

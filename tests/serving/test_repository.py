@@ -15,7 +15,7 @@ from pipeline.config.sections import Export
 from pipeline.export.proof import read_golden
 from pipeline.serving import local, repository, version_manifest
 from pipeline.serving.savedmodel_session import Session
-from pipeline.utils import files, temp_files
+from pipeline.utils import temp_files
 from pipeline.utils.errors import UsageError
 
 ACCURACY, LOSS = ("accuracy", 1), ("loss", -1)
@@ -50,7 +50,7 @@ def published(
 
 
 def numbers(model):
-    return sorted(files.versions(model))
+    return sorted(repository.versions(model))
 
 
 def test_a_number_is_never_used_twice(model):
@@ -178,7 +178,7 @@ def test_no_incomplete_version_is_visible_whenever_publishers_are_killed(
         process.join()
         assert process.exitcode in (0, -signal.SIGKILL)
         killed += process.exitcode != 0
-        for number, path in sorted(files.versions(model).items()):
+        for number, path in sorted(repository.versions(model).items()):
             inode = path.stat().st_ino
             if number not in seen:
                 assert number > max(seen, default=0), "a number is used again"

@@ -12,7 +12,7 @@ from small import changed
 
 from pipeline.data import batching
 from pipeline.fit import fit
-from pipeline.runtime import environment
+from pipeline.runtime import dtype_policy
 from pipeline.runtime.watchdog import Watchdog
 
 
@@ -37,7 +37,7 @@ def in_a_call(folder):
 def in_the_data(folder, precision="float32", arithmetic=(None, "none")):
     """A function of tf.data never comes back, in the second epoch."""
     training = batching.training
-    environment.fast_precision = lambda: arithmetic
+    dtype_policy.fast_policy = lambda: arithmetic
 
     def stuck(row):
         never()

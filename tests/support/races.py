@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pipeline.config import registry
 from pipeline.runtime import run_directory
-from pipeline.utils import files, locks, temp_files
+from pipeline.serving import repository
+from pipeline.utils import locks, temp_files
 from pipeline.utils.errors import UsageError
 
 _TIMEOUT = 60  # seconds after which a hanging race ends
@@ -73,5 +74,5 @@ def publish(folder, done):
     (version / "saved_model.pb").write_text(str(os.getpid()))
     temp_files.sweep(folder)  # must keep the directories of the others
     with locks.in_turn(folder):
-        name = files.publish(version, folder).name
+        name = repository.move_to_next_version(version, folder).name
     done(name)

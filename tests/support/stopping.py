@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.fit import fit
-from pipeline.runtime.signals import ELSEWHERE, Stops
+from pipeline.runtime.signals import ELSEWHERE, StopSignals
 from pipeline.utils.errors import Terminated
 
 # 8 steps an epoch, and one call of validation; everything that is state:
@@ -40,7 +40,7 @@ def stop_after(patch, calls):
         left[0] -= 1
         return ELSEWHERE if left[0] == 0 else None
 
-    patch.setattr(Stops, "reason", reason)
+    patch.setattr(StopSignals, "reason", reason)
 
 
 def everything(run, folder):

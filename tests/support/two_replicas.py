@@ -160,8 +160,8 @@ def bad_steps(one, two):
             history = registry.load("engines", "gradient_tape")(
                 model, batches, None, []
             )
-        steps, _, row = model.step.update.tally.pop_bad_steps()
-        mean, largest, peaks = model.step.update.tally.norms()
+        steps, _, row = model.step.update.step_stats.pop_bad_steps()
+        mean, largest, peaks = model.step.update.step_stats.norms()
         count = float(model.step.metrics[0].variables[1].numpy())
         found.append([steps, row, count, history["loss"][0], mean, largest, *peaks])
     return found

@@ -9,7 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from pipeline.config import registry
-from pipeline.tasks import _guards
+from pipeline.serving import request_guards
 
 CLASSES = ["cat", "dog", "cow", "hen", "fox", "owl"]
 SHAPE = [6, 4, 3]
@@ -157,7 +157,9 @@ def test_a_wrong_request_for_numbers_is_an_invalid_argument(
 
 
 def test_files_of_examples_are_of_both_formats_and_of_another_size():
-    files = [Image.open(io.BytesIO(contents)) for contents in _guards.encoded(PIXELS)]
+    files = [
+        Image.open(io.BytesIO(contents)) for contents in request_guards.encoded(PIXELS)
+    ]
     assert [file.format for file in files] == ["PNG", "JPEG", "PNG", "PNG"]
     assert [file.size for file in files] == [(12, 16), (12, 16), (24, 32), (12, 16)]
     np.testing.assert_array_equal(np.asarray(files[0]), PIXELS[0])

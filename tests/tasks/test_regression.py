@@ -14,7 +14,7 @@ from sklearn import metrics as reference
 
 from pipeline.config import registry
 from pipeline.data import batching
-from pipeline.data.columns import ArraySource
+from pipeline.data.array_source import ArraySource
 from pipeline.fit import fit
 from pipeline.runtime import environment
 from pipeline.serving import version_manifest

@@ -9,7 +9,7 @@ from small import machine
 from update_rules import STEPS, prepared, trained
 
 from pipeline.config import registry
-from pipeline.runtime import environment
+from pipeline.runtime import dtype_policy
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, distributed
 
@@ -86,7 +86,7 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
 )
 def test_precision_is_chosen_by_its_gain(monkeypatch, bfloat16, steps, chosen):
     monkeypatch.setattr(
-        environment, "fast_precision", lambda: ("mixed_bfloat16", "it is there")
+        dtype_policy, "fast_policy", lambda: ("mixed_bfloat16", "it is there")
     )
     times = {"float32": 0.1, "mixed_bfloat16": bfloat16}
     monkeypatch.setattr(
@@ -101,6 +101,6 @@ def test_precision_is_chosen_by_its_gain(monkeypatch, bfloat16, steps, chosen):
     watchdog = Watchdog(None, None)
     found, model = autotune.precision(machine(), build, train, None, watchdog)
     assert model.precision == found.precision == found.decisions[-1].value == chosen
-    monkeypatch.setattr(environment, "fast_precision", lambda: (None, "no bfloat16"))
+    monkeypatch.setattr(dtype_policy, "fast_policy", lambda: (None, "no bfloat16"))
     found, _ = autotune.precision(machine(), build, train, None, watchdog)
     assert found.decisions[-1].reason == "no bfloat16"

@@ -18,12 +18,13 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from pipeline.config.sections import Log, Train
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import Stopped, Stops
+from pipeline.runtime.signals import Stopped, StopSignals
 from pipeline.training import event_files
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
+from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.callbacks.metric_logger import MetricLogger
-from pipeline.training.callbacks.per_epoch import Throughput
 from pipeline.training.callbacks.progress import Progress
+from pipeline.training.callbacks.throughput import Throughput
 from pipeline.utils import progress_bar
 from pipeline.utils.errors import Terminated
 
@@ -45,11 +46,20 @@ def callback(model, tmp_path):
 
     def make(stops=None, **options):
         checkpoints = checkpoints_of(model, tmp_path)
-        made = CheckpointCallback(checkpoints, STEPS, Train(**options), stops)
+        train = Train(**options)
+        early_stopping = EarlyStopping(train.patience)
+        early_stopping.set_model(model)
+        made = CheckpointCallback(checkpoints, early_stopping, STEPS, train, stops)
         made.set_model(model)
         return made
 
     return make
+
+
+def end_epoch(callback, epoch, logs):
+    """Calls the checkpoint callback and the one before it, as an engine does."""
+    callback.early_stopping.on_epoch_end(epoch, logs)
+    callback.on_epoch_end(epoch, logs)
 
 
 def no_space(*_, **__):
@@ -65,8 +75,8 @@ def test_patience_stops_and_restores_the_best_weights(
         assert not model.stop_training
         model.layers[0].bias.assign(np.full(3, epoch, np.float32))
         weights[5 * (epoch + 1)] = model.get_weights()
-        made.on_epoch_end(epoch, {"loss": 1.0, "val_loss": loss})
-    assert made.stopped == model.stop_training == (patience is not None)
+        end_epoch(made, epoch, {"loss": 1.0, "val_loss": loss})
+    assert made.complete == model.stop_training == (patience is not None)
     assert checkpoints_of(model, tmp_path).steps() == [10, 15, 20]
     assert made.choose().value == f"step {chosen}"
     for one, other in zip(model.get_weights(), weights[chosen], strict=True):
@@ -81,13 +91,13 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(
     model, callback, tmp_path, monkeypatch, capsys
 ):
     made = callback(checkpoint_steps=5)
-    made.on_epoch_end(0, {"loss": 1.0})
+    end_epoch(made, 0, {"loss": 1.0})
     with monkeypatch.context() as patch:
         patch.setattr("pipeline.training.checkpoints.files.publish_as", no_space)
         for epoch in (1, 2):
-            made.on_epoch_end(epoch, {"loss": 1.0})
+            end_epoch(made, epoch, {"loss": 1.0})
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000005"]
-    made.on_epoch_end(3, {"loss": 1.0})
+    end_epoch(made, 3, {"loss": 1.0})
     assert checkpoints_of(model, tmp_path).steps() == [5, 20]
     assert capsys.readouterr().out.splitlines() == [
         "warning    step 10 was not saved: No space left on device; training continues",
@@ -99,7 +109,7 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(
 def test_a_signal_during_a_save_is_obeyed_before_the_next_call(
     model, callback, tmp_path, is_end
 ):
-    stops = Stops()
+    stops = StopSignals()
     model.step = SimpleNamespace(position=5 if is_end else 3, metrics=[])
     made = callback(stops, checkpoint_steps=3)
     write = made._checkpoints.save
@@ -113,7 +123,7 @@ def test_a_signal_during_a_save_is_obeyed_before_the_next_call(
         made.on_epoch_begin(0)
         with pytest.raises(Stopped, match="SIGTERM"):
             if is_end:
-                made.on_epoch_end(0, {"loss": 1.0})
+                end_epoch(made, 0, {"loss": 1.0})
             else:
                 made.on_train_batch_end(0)
             made.on_epoch_begin(1)
@@ -162,7 +172,11 @@ class Logged:
 
     def context(self):
         return SimpleNamespace(
-            run=self.run, batches=STEPS, checkpoint=self.saved, log=Log(), stops=Stops()
+            run=self.run,
+            batches=STEPS,
+            checkpoint=self.saved,
+            log=Log(),
+            stops=StopSignals(),
         )
 
     def logger(self):
@@ -307,7 +321,7 @@ def test_the_results_and_pictures_are_shown_once(logged):
 def test_speed_is_that_of_training_without_traces(monkeypatch, calls):
     now = [100.0]
     monkeypatch.setattr(
-        "pipeline.training.callbacks.per_epoch.time.monotonic", lambda: now[0]
+        "pipeline.training.callbacks.throughput.time.monotonic", lambda: now[0]
     )
     speed, step = Throughput(batch_size=4), SimpleNamespace(traces=0, position=0)
     speed.set_model(SimpleNamespace(step=step))

@@ -84,8 +84,17 @@ def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeyp
         isinstance(checkpoint, CheckpointCallback) and checkpoint is context.checkpoint
     )
     names = [type(callback).__name__ for callback in (*before, logger, last)]
-    first = ["GradientMonitor", "Unfreeze", "AverageWeights", "Throughput"]
-    assert names == [*first, "MetricLogger", "Record"]
+    assert names == [
+        "GradientMonitor",
+        "Unfreeze",
+        "AverageWeights",
+        "LogLearningRate",
+        "Throughput",
+        "TerminateOnNaN",
+        "EarlyStopping",
+        "MetricLogger",
+        "Record",
+    ]
     # A line of the log and a value of the history for each epoch so far.
     ends = [call for call in calls if call[0] == "epoch end"]
     assert [(epoch, lines, values) for _, epoch, _, lines, values in ends] == [

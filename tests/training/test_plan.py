@@ -9,7 +9,7 @@ from small import machine
 
 from pipeline.config import command_line
 from pipeline.data import image_sizes
-from pipeline.runtime import environment, run_directory
+from pipeline.runtime import dtype_policy, run_directory
 from pipeline.training import plan
 
 
@@ -20,7 +20,7 @@ def planned(workplace, monkeypatch, capsys):
     """
     monkeypatch.setenv("KERAS_HOME", str(workplace / "keras"))
     monkeypatch.setattr(
-        environment, "fast_precision", lambda: ("mixed_bfloat16", "planted")
+        dtype_policy, "fast_policy", lambda: ("mixed_bfloat16", "planted")
     )
 
     def make(count, words="", detail=32, speed=1.0, seconds=None):

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from pipeline.config import command_line
 from pipeline.fit import fit
-from pipeline.runtime import environment
+from pipeline.runtime import dtype_policy
 from pipeline.training import recovery, trainer
 from pipeline.training.train_step import Step
 from pipeline.utils.errors import Diverged, OutOfMemory, UsageError
@@ -39,7 +39,7 @@ def digits(folder, **train):
 def plain(tmp_path_factory):
     """A run in float32 that always has enough memory."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environment, "fast_precision", lambda: (None, "planted"))
+        patch.setattr(dtype_policy, "fast_policy", lambda: (None, "planted"))
         return digits(tmp_path_factory.mktemp("plain"))
 
 
@@ -99,7 +99,7 @@ def test_the_micro_batch_is_halved_until_it_fits(
     training.
     """
     arithmetic = ("mixed_bfloat16" if has_trial else None, "planted")
-    monkeypatch.setattr(environment, "fast_precision", lambda: arithmetic)
+    monkeypatch.setattr(dtype_policy, "fast_policy", lambda: arithmetic)
     memory.limit = limit
     run = digits("run", engine=engine)
     for one, other in zip(

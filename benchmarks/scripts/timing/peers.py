@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.scripts.timing.processes import INSTALL, SCRIPTS, torch_hint
 from benchmarks.scripts.timing.rounds import Line, MeasurementError, Rounds, Sample
 from benchmarks.scripts.timing.speed import Training
-from pipeline.runtime import environment
+from pipeline.runtime import dtype_policy
 from pipeline.runtime.cpu_info import cores
 from pipeline.utils import temp_files
 
@@ -140,7 +140,7 @@ class Peer:
 
 def _settings(kind: str) -> list[str]:
     """What a peer is asked for; Keras in bfloat16 only where it is fast."""
-    every = kind == "torch" or environment.fast_precision()[0] == "mixed_bfloat16"
+    every = kind == "torch" or dtype_policy.fast_policy()[0] == "mixed_bfloat16"
     return [name for name in _SETTINGS[kind] if every or "bfloat16" not in name]
 
 
@@ -177,7 +177,7 @@ def training_lines(
     ours = training.ours
     if "keras" in peers:
         least = _BOUNDS[trained["network"]]
-        least = least if environment.fast_precision()[0] else min(least, 2.0)
+        least = least if dtype_policy.fast_policy()[0] else min(least, 2.0)
         for name in (f"keras {setting}" for setting in _settings("keras")):
             bound = (least, math.inf) if name.endswith("NumPy") else None
             lines.append(rounds.line(name, f"{ours} / {name}", bound=bound))

@@ -22,7 +22,7 @@ from pipeline.data import dataset
 from pipeline.data.split_names import judged
 from pipeline.export import savedmodel
 from pipeline.runtime.environment import Runtime
-from pipeline.runtime.signals import Stops
+from pipeline.runtime.signals import StopSignals
 from pipeline.serving.savedmodel_session import Session
 from pipeline.training import autotune, distributed
 from pipeline.training.speed import RepeatedBatch
@@ -89,7 +89,7 @@ class Training:
                 )
 
     def _built(self, config: Config) -> Trainer:
-        trainer = Trainer(config, self.machine, self.data, Stops())
+        trainer = Trainer(config, self.machine, self.data, StopSignals())
         trainer.build()
         return trainer
 

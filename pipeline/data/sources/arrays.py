@@ -11,7 +11,7 @@ import psutil
 
 from pipeline.contracts import Source
 from pipeline.data import split_names
-from pipeline.data.columns import ArraySource, examples
+from pipeline.data.array_source import ArraySource, examples
 from pipeline.data.labels import class_names_of, numbered
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import npz

@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.config import data_path
 from pipeline.contracts import Source
 from pipeline.data import split_names
-from pipeline.data.columns import ImageFiles
+from pipeline.data.array_source import ImageFiles
 from pipeline.data.labels import is_missing, labels_of, numbered
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import image_formats, safe_io

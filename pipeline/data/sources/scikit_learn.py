@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.contracts import Source
-from pipeline.data.columns import ArraySource
+from pipeline.data.array_source import ArraySource
 
 
 def scikit_learn(*, dataset: Literal["digits", "diabetes"]) -> Source:

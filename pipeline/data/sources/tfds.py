@@ -10,8 +10,7 @@ import numpy as np
 
 from pipeline.contracts import Source
 from pipeline.data import split_names
-from pipeline.data.sources import _record_files
-from pipeline.data.sources._record_files import Layout
+from pipeline.data.records import Layout, Records, RecordSource, index_files
 from pipeline.utils.errors import UsageError, reason, suggest
 
 
@@ -50,7 +49,7 @@ def tfds(
     return Tfds(builder, layout, splits or {})
 
 
-class Tfds(_record_files.RecordSource):
+class Tfds(RecordSource):
     """A builder whose data is on disk in TFRecord files; arguments as for `tfds`."""
 
     def __init__(self, builder: Any, layout: Layout, splits: Mapping[Any, str]) -> None:
@@ -115,7 +114,7 @@ def _chosen(builder: Any, wanted: Mapping[Any, str]) -> dict[str, str]:
     return {split: chosen[split] for split in split_names.SPLITS if split in chosen}
 
 
-def _records(builder: Any) -> tuple[_record_files.Records, dict[str, int]]:
+def _records(builder: Any) -> tuple[Records, dict[str, int]]:
     """All records of all splits, and the number of the first record of each file."""
     import tensorflow_datasets as tfds
 
@@ -128,7 +127,7 @@ def _records(builder: Any) -> tuple[_record_files.Records, dict[str, int]]:
     splits = builder.info.splits.values()
     files = [Path(path) for split in splits for path in split.filepaths]
     lengths = [length for split in splits for length in split.shard_lengths]
-    records = _record_files.index(files)
+    records = index_files(files)
     for path, found, length in zip(files, np.diff(records.first), lengths, strict=True):
         if found != length:
             raise UsageError(

@@ -16,8 +16,15 @@ from pipeline.contracts import Example, Source
 from pipeline.data import split_names
 from pipeline.data.image_sizes import common_shape, used_bits
 from pipeline.data.labels import distinct, from_labels, in_order
+from pipeline.data.records import (
+    Layout,
+    RecordSource,
+    detect_layout,
+    list_files,
+    open_files,
+    parse_records,
+)
 from pipeline.data.seeds import stable_hash
-from pipeline.data.sources import _record_files
 from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
@@ -64,7 +71,7 @@ def tfrecord(
     )
 
 
-class TFRecords(_record_files.RecordSource):
+class TFRecords(RecordSource):
     """The examples of TFRecord files; arguments as for `tfrecord`."""
 
     def __init__(
@@ -72,7 +79,7 @@ class TFRecords(_record_files.RecordSource):
     ) -> None:
         self._root, divided = _files(path)
         files = [file for several in divided.values() for file in several]
-        records = _record_files.records(files)
+        records = open_files(files)
         paths = (os.fsencode(_relative(file, self._root)) for file in files)
         self._hashes = np.array(
             [stable_hash(path) >> _BITS for path in paths], np.int64
@@ -88,7 +95,7 @@ class TFRecords(_record_files.RecordSource):
         first = numbers["train"][:1]
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
-        layout = _record_files.detect(record, features, records.location(first[0]))
+        layout = detect_layout(record, features, records.location(first[0]))
         file, inside = records.places(np.arange(len(records)))
         super().__init__(
             records, (self._hashes[file] << _BITS) + inside, numbers, layout
@@ -117,7 +124,7 @@ class TFRecords(_record_files.RecordSource):
         texts = in_order(value.decode("utf-8", "surrogateescape") for value in values)
         return distinct(texts, f"{self._root}: the labels")
 
-    def _parse(self, layout: _record_files.Layout, records: tf.Tensor) -> Example:
+    def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
         found = super()._parse(layout, records)
         if "label" in found and found["label"].dtype == tf.string:
             same = tf.equal(self._names, found["label"][..., None])
@@ -135,7 +142,7 @@ class TFRecords(_record_files.RecordSource):
     def _values(self, field: str) -> Iterator[bytes]:
         """The unchanged values of a field in train."""
         layout = {field: self._layout[field]}
-        for batch in self._batches("train", lambda r: _record_files.parse(layout, r)):
+        for batch in self._batches("train", lambda r: parse_records(layout, r)):
             yield from batch[field]
 
     def fingerprint(self) -> str:
@@ -167,7 +174,7 @@ def _relative(path: Path, root: Path) -> str:
 def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
     """The root, and a map from splits to their files in sorted order."""
     root = path if path.is_dir() else path.parent
-    found = [path] if root != path else _record_files.listed(root, _split_of)
+    found = [path] if root != path else list_files(root, _split_of)
     return root, _divided(found, root)
 
 

@@ -1,4 +1,4 @@
-"""When to save, which checkpoints to keep, where to resume, and when to stop early."""
+"""Checkpoints during training: when to save, and where to resume."""
 
 import contextlib
 import dataclasses
@@ -11,12 +11,13 @@ import keras
 
 from pipeline.config import config
 from pipeline.contracts import Batches, Decision
-from pipeline.runtime.signals import Stopped, Stops
+from pipeline.runtime.signals import Stopped, StopSignals
 from pipeline.training import checkpoints
+from pipeline.training.checkpoint_retention import Retention
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
 from pipeline.training.distributed import agreed
 from pipeline.utils.console import say
-from pipeline.utils.errors import Diverged, reason
+from pipeline.utils.errors import reason
 
 # The end of an epoch is saved only after training for this many times the duration of
 # the last save, which keeps the cost of saving below 2% however short the epochs are.
@@ -26,33 +27,37 @@ _WORTHWHILE = 60
 
 
 class CheckpointCallback(keras.callbacks.Callback):
-    """Saves during training; ends it on request or when patience is exhausted.
+    """Saves during training, and before it ends on request.
 
-    It keeps the two newest checkpoints and the best one, which has the lowest
-    `val_loss`; without a validation split, the last is the best. If a checkpoint cannot
-    be written, for example because the disk is full, training continues until the next
-    one is due. The steps of the training batches number the checkpoints. Of the
-    options, `patience` and `checkpoint_*` are used. After each call, `stops` is asked
-    whether training should end.
+    If a checkpoint cannot be written, for example because the disk is full, training
+    continues until the next one is due.
+
+    Args:
+        checkpoints: Where to save.
+        early_stopping: The callback right before this one; tells which epoch is the
+            best.
+        batches: All training batches; their steps number the checkpoints.
+        options: `checkpoint_*` are used.
+        stops: Is asked after each call whether training should end.
     """
 
     def __init__(
         self,
         checkpoints: Checkpoints,
+        early_stopping: keras.callbacks.Callback,
         batches: Batches,
         options: config.Train,
-        stops: Stops | None = None,
+        stops: StopSignals | None = None,
     ) -> None:
         super().__init__()
         self._checkpoints = checkpoints
+        self.early_stopping = early_stopping
         self.batches = batches
         self._options = options
-        self.stops = stops or Stops()
+        self.stops = stops or StopSignals()
         self.step = 0
         self.epoch = 0
         """Number of completed epochs."""
-        self.stopped = False
-        """Whether patience is exhausted."""
         self.ended = False
         """Whether another callback has set `model.stop_training`."""
         self.has_same_order = True
@@ -60,12 +65,11 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.history: dict[str, list[float]] = {}
         self.seconds: list[float] = []
         """Seconds since the start of the run, at the end of each epoch."""
-        self._best = math.inf
         self._best_step = 0
-        self._waited = 0
-        self._saved: dict[int, int] = {}
-        """Step of each of the two newest checkpoints -> the best step at that time."""
-        self._last_save, self._cost = time.monotonic(), 0.0
+        self._retention = Retention()
+        self._last_save = time.monotonic()
+        self._cost = 0.0
+        """Seconds that the last save took."""
         self.unsaved = ""
         """Why the last save failed; empty if it succeeded."""
         self._unsaved_state: dict[str, Any] = {}
@@ -74,7 +78,9 @@ class CheckpointCallback(keras.callbacks.Callback):
     @property
     def complete(self) -> bool:
         """Whether nothing is left to train."""
-        if self.stopped or self.ended or self.epoch >= self.batches.epochs:
+        if self.early_stopping.stopped or self.ended:
+            return True
+        if self.epoch >= self.batches.epochs:
             return True
         return self.step > self.batches.last_step  # `--force` has shortened the run
 
@@ -83,16 +89,17 @@ class CheckpointCallback(keras.callbacks.Callback):
 
         Names each damaged one that is newer; raises NoCheckpoint if all are damaged.
         """
-        found = self._checkpoints.restore_newest()
-        if found:
-            self.step, state, problems = found
+        newest = self._checkpoints.restore_newest()
+        if newest:
+            self.step, state, problems = newest
             self._accept(state)
             for problem in problems:
                 say("damaged", f"{problem}; resuming from an older checkpoint")
             self._prune()  # the process may have ended before it could
             if self.step < self.batches.end_of(self.epoch - 1):
                 # A smaller `--train.steps` had ended this epoch early; it goes on.
-                self.epoch, self.seconds = self.epoch - 1, self.seconds[:-1]
+                self.epoch -= 1
+                self.seconds = self.seconds[:-1]
                 self.history = {
                     name: values[:-1] for name, values in self.history.items()
                 }
@@ -105,17 +112,17 @@ class CheckpointCallback(keras.callbacks.Callback):
     def _accept(self, state: dict[str, Any]) -> None:
         """Restores what `_state` returned."""
         self.has_same_order = state["order"] == self._order_checksum(self.step)
-        self._waited, patience = state["waited"], self._options.patience
-        self.stopped = patience is not None and self._waited >= patience
-        self.ended, self._best_step = state["ended"], state["best_step"]
-        self._best = math.inf if state["best"] is None else state["best"]
-        self.seconds, self._running = state["seconds"], state["running"]
+        self.early_stopping.restore(state["early_stopping"])
+        self.ended = state["ended"]
+        self.seconds = state["seconds"]
+        self._best_step = state["best_step"]
+        self._running = state["running"]
         self.epoch = len(self.seconds)
         self.history = {
             name: [math.nan if value is None else value for value in values]
             for name, values in state["history"].items()
         }
-        self._saved = dict(state["saved"])
+        self._retention = Retention(state["saved"])
         self.stops.resume(state["elapsed"])
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -126,7 +133,7 @@ class CheckpointCallback(keras.callbacks.Callback):
             self._running = None
         # Requested after the last epoch was saved, or while it was.
         if self.step and (asked := self.stops.reason(agreed)):
-            if self.step not in self._saved:
+            if self.step != self._retention.newest:
                 self._save(None)
             raise Stopped(asked)
 
@@ -155,11 +162,6 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         self.step = self.batches.end_of(epoch)
-        if not math.isfinite(logs["loss"]):
-            raise Diverged(
-                f"training diverged: the loss of epoch {epoch + 1} is {logs['loss']};"
-                " lower --train.learning-rate. Nothing from this epoch was saved"
-            )
         # NaN for metrics that an epoch does not have, because another precision was
         # forced.
         for name in {**self.history, **logs}:
@@ -167,17 +169,14 @@ class CheckpointCallback(keras.callbacks.Callback):
             values.append(float(logs.get(name, math.nan)))
         self.seconds.append(round(self.stops.elapsed, 3))
         self.epoch = epoch + 1
-        # A NaN is never the best.
-        better = logs["val_loss"] < self._best if "val_loss" in logs else True
-        self._waited = 0 if better else self._waited + 1
-        if better:
-            self._best, self._best_step = float(logs.get("val_loss", 0.0)), self.step
-        patience = self._options.patience
-        if patience is not None and self._waited >= patience:
-            self.stopped = self.model.stop_training = True
-        wanted = better and patience is not None
+        best = self.early_stopping.improved
+        if best:
+            self._best_step = self.step
+        # Otherwise, the best checkpoint is not restored.
+        needed = best and self.early_stopping.patience is not None
         spent = time.monotonic() - self._last_save
-        if wanted or self.complete or self._due() or spent >= _WORTHWHILE * self._cost:
+        worthwhile = spent >= _WORTHWHILE * self._cost
+        if needed or self.complete or self._due() or worthwhile:
             self._save(None)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -187,8 +186,8 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def _due(self) -> bool:
         """Whether the options require a checkpoint now."""
-        every, last = self._options.checkpoint_steps, max(self._saved, default=0)
-        if every and self.step // every > last // every:
+        every = self._options.checkpoint_steps
+        if every and self.step // every > self._retention.newest // every:
             return True
         return (
             time.monotonic() - self._last_save >= 60 * self._options.checkpoint_minutes
@@ -196,9 +195,9 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def _save(self, running: list[list[str]] | None) -> None:
         """Saves this step; `running` are the metrics of an unfinished epoch."""
-        others = [pair for pair in self._saved.items() if pair[0] != self.step]
-        saved = [*others[-1:], (self.step, self._best_step)]
-        start, state = time.monotonic(), self._state(running, saved)
+        retention = self._retention.add(self.step, self._best_step)
+        state = self._state(running, retention)
+        start = time.monotonic()
         try:
             self._checkpoints.save(self.step, state)
         except WRITE_ERRORS as error:
@@ -208,7 +207,8 @@ class CheckpointCallback(keras.callbacks.Callback):
                     f"warning    step {self.step:,} was not saved: {why}; training"
                     " continues"
                 )
-            self.unsaved, self._unsaved_state = why, state
+            self.unsaved = why
+            self._unsaved_state = state
         else:
             if self.unsaved:
                 print(
@@ -216,7 +216,7 @@ class CheckpointCallback(keras.callbacks.Callback):
                     flush=True,
                 )
             self.unsaved = ""
-            self._saved = dict(saved)
+            self._retention = retention
             self._prune()
         self._last_save = time.monotonic()
         self._cost = self._last_save - start
@@ -232,18 +232,17 @@ class CheckpointCallback(keras.callbacks.Callback):
                 self._checkpoints.save(self.step, self._unsaved_state, directory)
 
     def _state(
-        self, running: list[list[str]] | None, saved: list[tuple[int, int]]
+        self, running: list[list[str]] | None, retention: Retention
     ) -> dict[str, Any]:
         """What a checkpoint contains besides the variables: plain JSON."""
         return {
             "history": self.history,
             "seconds": self.seconds,
             "running": running,
-            "best": self._best,
+            "early_stopping": self.early_stopping.state(),
             "best_step": self._best_step,
-            "waited": self._waited,
             "ended": self.ended,
-            "saved": saved,
+            "saved": retention.state,
             "elapsed": round(self.stops.elapsed, 3),
             "order": self._order_checksum(self.step),
         }
@@ -254,14 +253,14 @@ class CheckpointCallback(keras.callbacks.Callback):
         return self.batches.order_checksum(epoch)
 
     def _prune(self) -> None:
-        self._checkpoints.keep({*self._saved, *self._saved.values()})
+        self._checkpoints.keep(self._retention.steps)
 
     def choose(self) -> Decision:
         """Restores the final weights: the best ones if patience is set, otherwise the
         last.
         """
         last = f"step {self.step}"
-        if self._options.patience is None or not self._best_step:
+        if self.early_stopping.patience is None or not self._best_step:
             return Decision(
                 "weights", last, "the last; --train.patience selects the best"
             )
@@ -272,6 +271,5 @@ class CheckpointCallback(keras.callbacks.Callback):
             return Decision(
                 "weights", last, "the last, because the best cannot be read"
             )
-        return Decision(
-            "weights", f"step {self._best_step}", f"lowest val_loss, {self._best:.4f}"
-        )
+        lowest = f"lowest val_loss, {self.early_stopping.best:.4f}"
+        return Decision("weights", f"step {self._best_step}", lowest)

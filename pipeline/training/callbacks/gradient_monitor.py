@@ -47,10 +47,10 @@ class GradientMonitor(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self._bad_in_epoch = 0
         if self.model.step.position == epoch * self._context.batches.steps_per_epoch:
-            self.model.step.update.tally.begin()
+            self.model.step.update.step_stats.begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        bad = self.model.step.update.tally.pop_bad_steps()
+        bad = self.model.step.update.step_stats.pop_bad_steps()
         if bad is None:
             return
         steps, new, row = bad
@@ -65,7 +65,7 @@ class GradientMonitor(keras.callbacks.Callback):
             )
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        mean, largest, peaks = self.model.step.update.tally.norms()
+        mean, largest, peaks = self.model.step.update.step_stats.norms()
         bad, batches = self._bad_in_epoch, self._context.batches
         steps = batches.end_of(epoch) - epoch * batches.steps_per_epoch
         if 2 * bad > steps or (bad and math.isnan(mean)):

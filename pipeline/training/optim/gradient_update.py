@@ -12,10 +12,11 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.optimizers.schedules import LearningRateSchedule
 
 from pipeline.config import config
-from pipeline.training.optim.step_stats import Tally, counter
+from pipeline.training.optim.gradient_clipping import clip_gradients
+from pipeline.training.optim.learning_rate import AdjustableRate
+from pipeline.training.optim.step_stats import StepStats, counter
 from pipeline.utils.errors import UsageError
 
 # Micikevicius et al., "Mixed precision training", ICLR 2018, section 3.2, with the
@@ -23,54 +24,6 @@ from pipeline.utils.errors import UsageError
 # overflows although the loss is finite, double after 2,000 good steps.
 FIRST_SCALE = 2.0**15
 GROWTH_STEPS = 2000
-
-
-@keras.saving.register_keras_serializable("pipeline")
-class Adjusted(LearningRateSchedule):
-    """A schedule that is lowered and sped up by variables saved with the optimizer's
-    state.
-
-    A rate that a callback has assigned replaces the schedule. The rate is multiplied by
-    `factor`, which is 1 until a run is rolled back. If `paced` by a time limit, the
-    schedule may be evaluated at a later step than the current one, so that it ends when
-    the time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
-    """
-
-    def __init__(
-        self, schedule: LearningRateSchedule | float, paced: bool = False
-    ) -> None:
-        self.schedule, self.paced = schedule, paced
-        self.pace = counter("pace", [0.0, 0.0, 1.0], "float32")
-        """A step, the schedule's position at that step, and its increment per later
-        step.
-        """
-        self.factor = counter("rate_factor", 1.0, "float32")
-        self.assigned = counter("assigned_rate", -1.0, "float32")
-        """The rate that replaces the schedule; negative: none."""
-
-    def assign(self, rate: float) -> None:
-        """Replaces the schedule by this rate, which may be 0, for the rest
-        of the run.
-        """
-        self.assigned.assign(rate / float(self.factor.numpy()))
-
-    def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
-        if self.paced:
-            start, reached, each = (self.pace.value[place] for place in range(3))
-            step = reached + (keras.ops.cast(step, "float32") - start) * each
-        rate = self.schedule(step) if callable(self.schedule) else self.schedule
-        assigned = self.assigned.value
-        return keras.ops.where(assigned < 0, rate, assigned) * self.factor.value
-
-    def get_config(self) -> dict[str, Any]:
-        schedule = keras.saving.serialize_keras_object(self.schedule)
-        return {"schedule": schedule, "paced": self.paced}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Adjusted":
-        return cls(
-            keras.saving.deserialize_keras_object(config["schedule"]), config["paced"]
-        )
 
 
 class Update:
@@ -97,7 +50,7 @@ class Update:
         statistics: Sequence[keras.Variable],
         options: config.Train,
         scaled: bool,
-        rate: Adjusted,
+        rate: AdjustableRate,
     ) -> None:
         _refuse_own_rules(optimizer)
         # Otherwise it would create its variables inside the first trace, and `fit`
@@ -119,12 +72,12 @@ class Update:
         self._good = counter("good_steps", 0, "int64")
         self.rate = rate
         self.factor, self.pace = rate.factor, rate.pace
-        """See `Adjusted`."""
-        self.tally = Tally(variables)
+        """See `AdjustableRate`."""
+        self.step_stats = StepStats(variables)
         self.measures: Sequence[keras.Variable] = ()
         """Variables of the running metrics, also restored if a loss is not finite."""
         self.weights = list(variables)
-        """All weights that are trained at any time, in the order of `tally.norms`."""
+        """All weights that are trained at any time, in the order of their norms."""
         self._averages = {
             id(variable): keras.Variable(
                 variable.numpy(), trainable=False, name=f"average_{n}"
@@ -137,7 +90,7 @@ class Update:
         """The state to save in a checkpoint."""
         counters = [self.steps, self.scale, self._good, self.factor, self.pace]
         counters.append(self.rate.assigned)
-        return [*counters, *self.tally.variables, *self._averages.values()]
+        return [*counters, *self.step_stats.variables, *self._averages.values()]
 
     @property
     def skipped(self) -> int:
@@ -196,7 +149,7 @@ class Update:
         def accept(gradients: list, now: list, norm: tf.Tensor) -> None:
             if replicas > 1:
                 _assign(self._statistics, now)
-            gradients = _clipped(self._options, gradients, norm, variables)
+            gradients = clip_gradients(self._options, gradients, norm, variables)
             is_first = tf.equal(self._optimizer.iterations.value, 0)
             self._step(gradients, variables)
             self._average(variables, is_first)
@@ -217,13 +170,15 @@ class Update:
 
             def good() -> None:
                 run(accept, args=new)
-                self.tally.good(norm, halves, variables)
+                self.step_stats.good(norm, halves, variables)
 
             def bad() -> None:
                 run(reject, args=old)
                 # Not a bad step if only the loss scale is too large and can still be
                 # halved.
-                self.tally.bad(self.steps.value, ~sound | (self.scale.value <= 1.0))
+                self.step_stats.bad(
+                    self.steps.value, ~sound | (self.scale.value <= 1.0)
+                )
 
             tf.cond(finite, good, bad)
             self._count(finite, overflowed=sound & ~finite)
@@ -317,51 +272,3 @@ def _summed(
     gradients, changes = summed[: len(gradients)], summed[len(gradients) : -1]
     now = [old + change for old, change in zip(before, changes, strict=True)]
     return gradients, now, summed[-1]
-
-
-def _clipped(
-    options: config.Train,
-    gradients: list[tf.Tensor],
-    norm: tf.Tensor,
-    variables: Sequence[keras.Variable],
-) -> list[tf.Tensor]:
-    """The gradients of `variables`, whose joint norm is `norm`, clipped by at most one
-    rule.
-    """
-    if options.clip_norm is not None:
-        # One factor for all: Pascanu, Mikolov, Bengio, "On the difficulty of training
-        # recurrent neural networks", 2013, algorithm 1.
-        factor = tf.minimum(1.0, options.clip_norm / tf.maximum(norm, 1e-30))
-        return [gradient * factor for gradient in gradients]
-    if (limit := options.clip_variable_norm) is not None:
-        return [tf.clip_by_norm(gradient, limit) for gradient in gradients]
-    if (limit := options.clip_value) is not None:
-        return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
-    if options.clip_adaptive is not None:
-        return adaptively(
-            gradients, options.clip_adaptive, [v.value for v in variables]
-        )
-    return gradients
-
-
-def adaptively(
-    gradients: list[tf.Tensor], limit: float, variables: list[tf.Tensor]
-) -> list[tf.Tensor]:
-    """Scales each unit's gradient to at most `limit` times the norm of the unit's
-    weights.
-
-    Brock, De, Smith, Simonyan, "High-performance large-scale image recognition without
-    normalization", 2021, equation 3, with the paper's minimum of 0.001 for the norm of
-    the weights. A unit is an output channel (the last axis); in a bias or scale, each
-    number is a unit.
-    """
-    clipped = []
-    for gradient, variable in zip(gradients, variables, strict=True):
-        axes = list(range(len(gradient.shape) - 1))
-        length, bound = (
-            tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes, keepdims=True))
-            for tensor in (gradient, tf.convert_to_tensor(variable))
-        )
-        bound = limit * tf.maximum(bound, 1e-3)
-        clipped.append(gradient * tf.minimum(1.0, bound / tf.maximum(length, 1e-30)))
-    return clipped

@@ -17,7 +17,7 @@ NAMED = 64
 _LAST, _ROW, _LONGEST, _NEW = range(4)
 
 
-class Tally:
+class StepStats:
     """The counters of a model with these trained weights; created in the scope of its
     strategy.
     """

@@ -6,11 +6,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.training.optim.gradient_update import Adjusted
+from pipeline.training.optim.learning_rate import AdjustableRate
 from pipeline.utils.errors import UsageError
 
 
-def view(optimizer: keras.optimizers.Optimizer, rate: Adjusted) -> "View":
+def view(optimizer: keras.optimizers.Optimizer, rate: AdjustableRate) -> "View":
     """An optimizer of the same class and name that shares the state of `optimizer`.
 
     Its `learning_rate` is a variable, as in an optimizer without a schedule. Saved with
@@ -63,7 +63,9 @@ class Rate(keras.Variable):
     it.
     """
 
-    def __init__(self, optimizer: keras.optimizers.Optimizer, rate: Adjusted) -> None:
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, rate: AdjustableRate
+    ) -> None:
         self._optimizer, self._rate = optimizer, rate
         self._shown: float | None = None
         super().__init__(0.0, dtype="float32", trainable=False, name="learning_rate")

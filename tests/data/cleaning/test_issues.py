@@ -12,8 +12,8 @@ from PIL import Image
 from unclean import entries_of, find, noise, save, source_of
 
 from pipeline.config import registry
+from pipeline.data.array_source import ArraySource
 from pipeline.data.cleaning import issues, manifest, scan
-from pipeline.data.columns import ArraySource
 from pipeline.utils.errors import UsageError
 
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from pipeline.data.sources import _record_files
+from pipeline.data.records import index_files
 from pipeline.data.sources.tfds import tfds as open_tfds
 from pipeline.utils.errors import UsageError
 
@@ -162,6 +162,6 @@ DAMAGED = {
 def test_a_damaged_shard_is_named(copy, case):
     (shard,) = (copy / "shapes").rglob("*test.tfrecord*")
     damage, message = DAMAGED[case]
-    damage(shard, shard.read_bytes(), _record_files.index([shard]).offsets)
+    damage(shard, shard.read_bytes(), index_files([shard]).offsets)
     with pytest.raises(UsageError, match=f"shapes-test.*of-00001.*{message}"):
         shapes(copy).columns("test")

@@ -15,9 +15,9 @@ import numpy as np
 import tensorflow as tf
 from stopping import scalars
 
-from pipeline.models import _layers
+from pipeline.layers.convolution import convolution, pool
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.utils import files
+from pipeline.serving import repository
 from tests.nightly.fault_injection import harness
 from tests.nightly.fault_injection.harness import Fault, Result
 
@@ -99,7 +99,9 @@ class Workspace:
         # A kill between a number and its directory leaves a gap, one right after it two
         # versions.
         models = folder / "saved_models"
-        assert not export or files.versions(models / "digits"), "nothing was exported"
+        assert not export or repository.versions(models / "digits"), (
+            "nothing was exported"
+        )
         hidden = {path.name for path in models.rglob(".*")}
         assert hidden <= {".published"}, "files are left over"
         return result
@@ -148,9 +150,9 @@ def subject(x: keras.KerasTensor) -> keras.KerasTensor:
     The moving averages of BatchNormalization and the seeds of dropout are state without
     gradients, which a checkpoint of the trainable weights alone would lose.
     """
-    x = _layers.convolution(x, 8, 3, padding="same")
+    x = convolution(x, 8, 3, padding="same")
     x = keras.layers.BatchNormalization(momentum=0.9)(x)
-    x = _layers.pool(keras.layers.ReLU()(x))
+    x = pool(keras.layers.ReLU()(x))
     x = keras.layers.Flatten()(x)
     return keras.layers.Dropout(0.3)(keras.layers.Dense(32, activation="relu")(x))
 

@@ -10,8 +10,10 @@ from update_rules import BATCH, STEPS, prepared, trained
 
 from pipeline.config import registry
 from pipeline.config.sections import Train
-from pipeline.training.callbacks.per_epoch import AverageWeights, Unfreeze, _leaves
-from pipeline.training.optim import gradient_update
+from pipeline.training.callbacks.log_learning_rate import LogLearningRate
+from pipeline.training.callbacks.unfreeze import Unfreeze
+from pipeline.training.freezing import leaf_layers
+from pipeline.training.optim.gradient_clipping import clip_adaptively
 from pipeline.utils.errors import UsageError
 
 CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -143,7 +145,9 @@ def test_the_layers_of_a_nested_model_are_unfrozen_in_their_order():
             [keras.Input((4,)), nested, keras.layers.Dense(1, name="d")]
         )
         names = [
-            layer.name for layer in dict.fromkeys(_leaves([network])) if layer.variables
+            layer.name
+            for layer in dict.fromkeys(leaf_layers([network]))
+            if layer.variables
         ]
         assert names == [*"abcd"[: len(nested.weights) // 2], "d"]
 
@@ -156,7 +160,7 @@ def test_adaptive_clipping_follows_the_paper():
     ]
     weights[2][0] = 0.0
     gradients = [generator.normal(size=w.shape).astype(np.float32) for w in weights]
-    clipped = gradient_update.adaptively(gradients, 0.1, weights)
+    clipped = clip_adaptively(gradients, 0.1, weights)
     for weight, gradient, result in zip(weights, gradients, clipped, strict=True):
         for unit in range(weight.shape[-1]):
             length = np.linalg.norm(gradient[..., unit])
@@ -235,11 +239,11 @@ def test_float16_learns_and_counts_its_skipped_steps_in_the_log():
     model.step.update.scale.assign(2.0**31)
     model.steps_per_execution = 8
     registry.load("engines", "model_fit")(
-        model, batches, None, [AverageWeights(), Keep()]
+        model, batches, None, [LogLearningRate(), Keep()]
     )
     assert 0 < logs["skipped_steps"] <= STEPS
     assert logs["loss_scale"] == 2.0 ** (31 - logs["skipped_steps"])
     assert logs["skipped_steps"] + int(model.optimizer.iterations) == STEPS
-    assert model.step.update.tally.pop_bad_steps() is None, (
+    assert model.step.update.step_stats.pop_bad_steps() is None, (
         "the loss scale explains them"
     )

@@ -13,7 +13,7 @@ from pipeline.data import batching
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.training.model_builder import build
-from pipeline.training.optim.gradient_update import Adjusted
+from pipeline.training.optim.learning_rate import AdjustableRate
 from pipeline.training.own_keras import callback, optimizer_view
 from pipeline.utils.errors import UsageError
 
@@ -91,7 +91,7 @@ def test_released_callbacks_change_the_rate_of_a_schedule_that_starts_at_zero():
 
 
 def test_the_optimizer_is_one_of_keras_and_shows_the_state_of_the_run():
-    rate = Adjusted(0.25)
+    rate = AdjustableRate(0.25)
     optimizer = keras.optimizers.Nadam(rate, beta_1=0.8, name="mine")
     variable = keras.Variable([1.0, 2.0])
     optimizer.build([variable])

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from pipeline.runtime import environment
+from pipeline.runtime.dtype_policy import policy_scope
 from pipeline.training.own_keras import network
 from pipeline.utils.errors import UsageError
 
@@ -31,7 +31,7 @@ class Subclassed(keras.Model):
 
 def own(policy):
     """Layers inside of layers, a Lambda, an int64 layer, and a head in float32."""
-    with environment.policy(policy):
+    with policy_scope(policy):
         inner = keras.Sequential(
             [keras.Input((4,)), keras.layers.Dense(4)], name="inner"
         )
@@ -61,7 +61,7 @@ def test_all_layers_compute_in_the_precision_of_the_run(policy):
     """
     model, expected = own("mixed_float16"), own(policy)
     expected.set_weights(model.get_weights())
-    with environment.policy(policy):
+    with policy_scope(policy):
         copy = network.copied(model, (4, 4))
     assert policies(copy) == policies(expected)
     assert {name for _, name in policies(copy)} == {policy, "float32"}
@@ -73,7 +73,7 @@ def test_all_layers_compute_in_the_precision_of_the_run(policy):
 def test_a_layer_in_another_precision_is_refused():
     layers = [keras.Input((4,)), keras.layers.Dense(3, dtype="float16", name="half")]
     model = keras.Sequential([*layers, keras.layers.Dense(3, dtype="mixed_bfloat16")])
-    with environment.policy("mixed_bfloat16"):
+    with policy_scope("mixed_bfloat16"):
         with pytest.raises(
             UsageError, match="layer 'half' .* float16, but the precision is mixed"
         ):

@@ -73,17 +73,22 @@ FusedBatchNormalization.__name__ = "BatchNormalization"
 
 
 def fuse(model: keras.Model) -> int:
-    """Makes each BatchNormalization of a model a fused one, with its variables as they
-    are.
+    """Makes each BatchNormalization of a model a fused one with the same variables.
 
-    Returns how many it has then.
+    Returns the number of fused layers.
     """
     kinds = (keras.layers.BatchNormalization, FusedBatchNormalization)
-    found = [
-        layer
-        for layer in model._flatten_layers(include_self=False)
-        if type(layer) in kinds
-    ]
-    for layer in found:
+    layers = model._flatten_layers(include_self=False)
+    normalizations = [layer for layer in layers if type(layer) in kinds]
+    for layer in normalizations:
         layer.__class__ = FusedBatchNormalization  # the two differ in `call` only
-    return len(found)
+    return len(normalizations)
+
+
+def has_local_statistics(model: keras.Model) -> bool:
+    """Whether BatchNormalization uses separate statistics for each replica's part of a
+    batch.
+    """
+    kind = keras.layers.BatchNormalization
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
+    return any(not layer.synchronized for layer in layers)

@@ -14,8 +14,8 @@ from pipeline.config import registry
 from pipeline.config.sections import Model
 from pipeline.data import batching
 from pipeline.export import formats
-from pipeline.models import _fused_batch_norm
-from pipeline.models._fused_batch_norm import FusedBatchNormalization
+from pipeline.layers import batch_normalization
+from pipeline.layers.batch_normalization import FusedBatchNormalization
 from pipeline.training.model_builder import build, network
 from pipeline.utils.errors import UsageError
 
@@ -203,7 +203,7 @@ def test_synchronized_statistics_are_left_to_keras():
 @pytest.mark.parametrize("trainable", [True, False])
 def test_a_frozen_layer_has_a_deterministic_gradient(monkeypatch, trainable):
     """On a GPU, TensorFlow raises an error for that of the fused operation."""
-    monkeypatch.setattr(_fused_batch_norm, "is_op_determinism_enabled", lambda: True)
+    monkeypatch.setattr(batch_normalization, "is_op_determinism_enabled", lambda: True)
     _, layer = pair(trainable=trainable)
     traced = tf.function(lambda x: layer(x, training=True))
     graph = traced.get_concrete_function(tf.TensorSpec((7, 4, 5, 6))).graph

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from conftest import flip
 
-from pipeline.data.sources import _record_files
+from pipeline.data.records import index_files, open_files
 from pipeline.utils.errors import UsageError
 
 COUNTS = (11, 12, 13)
@@ -29,7 +29,7 @@ def files(tmp_path):
 
 
 def test_records_are_read_by_number_and_in_sequence(files):
-    records = _record_files.index(files)
+    records = index_files(files)
     order = np.random.default_rng(0).permutation(len(records))
     assert sorted(order) == list(range(36))
     read = tf.data.Dataset.from_tensor_slices(order).map(
@@ -43,7 +43,7 @@ def test_records_are_read_by_number_and_in_sequence(files):
 
 
 def test_a_damaged_record_is_named_and_the_others_are_read(files):
-    records = _record_files.index(files)
+    records = index_files(files)
     records.require_sound(np.arange(36))
     flip(files[1], int(records.offsets[11 + 4]) + 12)
     records.require_sound(np.arange(15))
@@ -73,14 +73,14 @@ DAMAGED = {
 @pytest.mark.parametrize("case", DAMAGED)
 def test_a_damaged_file_is_named(files, case):
     change, message = DAMAGED[case]
-    last = int(_record_files.index(files[:1]).offsets[-1])
+    last = int(index_files(files[:1]).offsets[-1])
     files[0].write_bytes(change(files[0].read_bytes(), last))
     with pytest.raises(UsageError, match=f"00000-of-00003.*{message}"):
-        _record_files.index(files)
+        index_files(files)
 
 
 def test_a_missing_shard_is_named(files):
     with pytest.raises(
         UsageError, match=r"the shard train\.tfrecord-00001-of-00003 is missing"
     ):
-        _record_files.records([files[0], files[2]])
+        open_files([files[0], files[2]])

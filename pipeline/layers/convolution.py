@@ -1,17 +1,13 @@
-"""Layers shared by several models: convolution and pooling that work on
-any image size.
-"""
+"""Convolution and pooling for images of any size, used by several models."""
 
 import keras
 
-from pipeline.models._fused_batch_norm import FusedBatchNormalization
+from pipeline.layers.batch_normalization import FusedBatchNormalization
 from pipeline.utils.errors import UsageError
 
 
-def sides(x: keras.KerasTensor) -> tuple[int, int]:
-    """Height and width of feature maps; raises UsageError unless they have
-    four axes.
-    """
+def image_size(x: keras.KerasTensor) -> tuple[int, int]:
+    """Height and width of images or feature maps; UsageError for other shapes."""
     if len(x.shape) != 4:
         raise UsageError(
             "this model needs images, but the task's input has shape"
@@ -20,11 +16,9 @@ def sides(x: keras.KerasTensor) -> tuple[int, int]:
     return x.shape[1:3]
 
 
-def in_color(x: keras.KerasTensor, network: str) -> keras.KerasTensor:
-    """Images of 3 channels; gray is repeated. `network` is what messages call the
-    network.
-    """
-    sides(x)
+def to_rgb(x: keras.KerasTensor, network: str) -> keras.KerasTensor:
+    """Repeats the channel of gray images. `network` is its name in error messages."""
+    image_size(x)
     channels = x.shape[-1]
     if channels not in (1, 3):
         raise UsageError(f"{network} needs images of 1 or 3 channels; got {channels}")
@@ -47,27 +41,27 @@ def convolution(
     side shrinks by `kernel` - 1. `options` are further arguments of
     `keras.layers.Conv2D`.
     """
-    if min(sides(x)) < kernel:
+    if min(image_size(x)) < kernel:
         padding = "same"
     return keras.layers.Conv2D(filters, kernel, padding=padding, **options)(x)
 
 
-def normalized(
+def normalized_convolution(
     x: keras.KerasTensor,
     filters: int,
     kernel: int,
-    place: str,
+    prefix: str,
     stride: int = 1,
     *,
     padding: str = "same",
     number: str = "",
     **options: object,
 ) -> keras.KerasTensor:
-    """A square convolution without bias, and batch normalization; `place` begins their
-    names.
+    """A square convolution without bias, followed by batch normalization.
 
-    `number` ends the names; the other options are those of the normalization. With
-    `same` padding, a side of n pixels becomes ceil(n / stride).
+    The names of both layers begin with `prefix` and end in `number`. `options` are
+    further arguments of the normalization. With the padding `same`, a side of n pixels
+    becomes ceil(n / stride).
     """
     x = keras.layers.Conv2D(
         filters,
@@ -76,20 +70,11 @@ def normalized(
         padding=padding,
         use_bias=False,
         kernel_initializer="he_normal",
-        name=f"{place}convolution{number}",
+        name=f"{prefix}convolution{number}",
     )(x)
-    return FusedBatchNormalization(name=f"{place}normalization{number}", **options)(x)
+    return FusedBatchNormalization(name=f"{prefix}normalization{number}", **options)(x)
 
 
 def pool(x: keras.KerasTensor) -> keras.KerasTensor:
     """2x2 max-pooling; maps with a side of one pixel are not changed."""
-    return keras.layers.MaxPooling2D(2)(x) if min(sides(x)) >= 2 else x
-
-
-def normalises_apart(model: keras.Model) -> bool:
-    """Whether BatchNormalization uses separate statistics for each replica's part of a
-    batch.
-    """
-    kind = keras.layers.BatchNormalization
-    found = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
-    return any(not layer.synchronized for layer in found)
+    return keras.layers.MaxPooling2D(2)(x) if min(image_size(x)) >= 2 else x

@@ -9,8 +9,8 @@ import tensorflow as tf
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.tasks import _metrics
 from pipeline.tasks.image_classification import ImageClassification
+from pipeline.utils import calibration
 
 
 def honest(examples=20_000, classes=5):
@@ -25,16 +25,16 @@ def honest(examples=20_000, classes=5):
 @pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
 def test_the_temperature_that_spoiled_honest_logits_is_found(true):
     logits, labels = honest()
-    found = _metrics.temperature((logits * true).astype(np.float32), labels)
+    found = calibration.fit_temperature((logits * true).astype(np.float32), labels)
     assert found == pytest.approx(true, rel=0.03)
 
 
 def test_calibration_reduces_the_error_and_changes_no_answer():
     logits, labels = honest()
     logits *= 4
-    found = _metrics.temperature(logits, labels)
-    before = _metrics.measured(logits, labels)
-    after = _metrics.measured(logits, labels, found)
+    found = calibration.fit_temperature(logits, labels)
+    before = calibration.loss_and_error(logits, labels)
+    after = calibration.loss_and_error(logits, labels, found)
     assert before["calibration_error"] > 0.15 and after["calibration_error"] < 0.02
     assert after["loss"] < before["loss"]
     np.testing.assert_array_equal((logits / found).argmax(1), logits.argmax(1))
@@ -48,9 +48,9 @@ def test_few_examples_do_no_harm(examples):
     logits, labels = honest()
     harm = []
     for part in np.split(np.arange(100 * examples), 100):
-        found = _metrics.temperature(logits[part], labels[part])
-        harm.append(_metrics.measured(logits, labels, found)["loss"])
-    before = _metrics.measured(logits, labels)["loss"]
+        found = calibration.fit_temperature(logits[part], labels[part])
+        harm.append(calibration.loss_and_error(logits, labels, found)["loss"])
+    before = calibration.loss_and_error(logits, labels)["loss"]
     assert max(harm) - before < 0.12 and np.mean(harm) - before < 0.02
 
 
@@ -58,7 +58,7 @@ def test_the_measures_equal_a_count_by_hand():
     """Ten examples at 0.9 and ten at 0.6, of which eight and seven are right."""
     probabilities = np.array([[0.9, 0.1]] * 10 + [[0.4, 0.6]] * 10)
     labels = np.array([0] * 8 + [1] * 2 + [1] * 7 + [0] * 3)
-    found = _metrics.measured(np.log(probabilities), labels)
+    found = calibration.loss_and_error(np.log(probabilities), labels)
     assert found["calibration_error"] == pytest.approx((10 * 0.1 + 10 * 0.1) / 20)
     loss = -(8 * np.log(0.9) + 2 * np.log(0.1) + 7 * np.log(0.6) + 3 * np.log(0.4)) / 20
     assert found["loss"] == pytest.approx(loss)

@@ -166,7 +166,7 @@ class RecordSource(Source):
         """Parses serialized examples into the fields of a layout, as returned by
         `examples`.
         """
-        return parse(layout, records)
+        return parse_records(layout, records)
 
     def _info(self, class_names: tuple[str, ...], image_shape: Any) -> Info:
         return Info(
@@ -189,7 +189,7 @@ class RecordSource(Source):
             numbers, self._records.sequence(numbers), strict=True
         ):
             where = self._records.location(number)
-            require(self._layout, record.numpy(), where)
+            require_layout(self._layout, record.numpy(), where)
 
     def examples(self, split: str) -> tf.data.Dataset:
         numbers = self._numbers[split]
@@ -241,7 +241,7 @@ class RecordSource(Source):
             ) from None
 
 
-def index(files: Sequence[Path]) -> Records:
+def index_files(files: Sequence[Path]) -> Records:
     """Finds all records by following their lengths; UsageError if a file is damaged."""
     offsets = [_offsets(path) for path in files]
     first = np.cumsum([0, *(len(places) for places in offsets)])
@@ -281,7 +281,9 @@ def _intact(path: Path) -> int:
     return count
 
 
-def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layout:
+def detect_layout(
+    record: bytes, wanted: Mapping[str, str | None], where: str
+) -> Layout:
     """The layout of the first example, a serialized tf.Example.
 
     `wanted` maps image, label and group to the name of the feature; None: the first
@@ -302,7 +304,7 @@ def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layou
                 f"{where}: unknown feature for the {field}; set it with"
                 f" --source.{field}; choose from {', '.join(sorted(content)) or 'none'}"
             )
-    require(layout, record, where)
+    require_layout(layout, record, where)
     name, _ = layout["image"]
     if not image_formats.is_image(content[name][1][0]):
         raise UsageError(
@@ -312,7 +314,7 @@ def detect(record: bytes, wanted: Mapping[str, str | None], where: str) -> Layou
     return layout
 
 
-def require(layout: Layout, record: bytes, where: str) -> None:
+def require_layout(layout: Layout, record: bytes, where: str) -> None:
     """Raises UsageError unless a serialized tf.Example has this layout."""
     content = _content(record, where)
     for field, (name, expected) in layout.items():
@@ -334,7 +336,7 @@ def require(layout: Layout, record: bytes, where: str) -> None:
             )
 
 
-def parse(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
+def parse_records(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
     """Parses serialized tf.Examples into fields of the same shape, () or (n,); groups
     are hashed.
 
@@ -383,7 +385,7 @@ def is_shard(name: str) -> bool:
     return bool(known) and not image_formats.is_ignored(name)
 
 
-def listed(
+def list_files(
     root: Path, wanted: Callable[[str], object] = lambda name: False
 ) -> list[Path]:
     """The TFRecord files in a directory and its subdirectories of `wanted` names,
@@ -408,13 +410,13 @@ def listed(
     return found
 
 
-def records(paths: Sequence[Path]) -> Records:
+def open_files(paths: Sequence[Path]) -> Records:
     """All records of these files.
 
     Raises UsageError if a file is missing or damaged.
     """
     _require_all(paths)
-    return index(paths)
+    return index_files(paths)
 
 
 def _require_all(paths: Sequence[Path]) -> None:

@@ -1,0 +1,229 @@
+"""Labelled data for a trained model: loads it, and evaluates the model on it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.config import data_path, objects, registry
+from pipeline.config.sections import Train
+from pipeline.contracts import Example, Source, Task
+from pipeline.data import batching, decoder_warnings, in_memory, split_names
+from pipeline.data.example_store import OnTheFly, decoded_specs
+from pipeline.data.splits import Split
+from pipeline.evaluation import evaluate
+from pipeline.evaluation.answers import Evaluation
+from pipeline.evaluation.evaluate import Forward
+from pipeline.serving import version_manifest
+from pipeline.training.train_step import forward
+from pipeline.utils import tf_paths
+from pipeline.utils.console import say
+from pipeline.utils.errors import UsageError, suggest
+
+Examples = tuple[Mapping[str, Split], Callable[[int], str]]
+"""Decoded examples of each split; the name of an example by its id."""
+
+
+def load_splits(data: Any, task: Task) -> Examples:
+    """The examples of data for a task: anything that `fit` takes as `data`, or a path.
+
+    Classes are matched by name. Raises UsageError if a class is unknown to the model,
+    or if the data is of another kind.
+    """
+    names = task.metadata.get("class_names") or ()
+    source = _source(data, names)
+    own_names = list(source.info.class_names or ()) if names else []
+    for name in own_names:
+        if name not in names:
+            hint = suggest(name, names)
+            raise UsageError(
+                f"the data has a class {name!r}, unknown to the model; {hint}"
+            )
+    labels = np.array([names.index(name) for name in own_names])
+    decoder: Any = _Decoder(task, labels, casts=_needs_cast(source, task))
+    specs = _specs(source, task, decoder)
+    splits = {}
+    for split in source.info.splits:
+        name = split if len(source.info.splits) > 1 else "data"
+        columns = source.columns(split)
+        short = {field: columns[field] for field in columns if field in specs}
+        if own_names:
+            short["label"] = _labels_of_model(short, labels, source)
+        task.check(short, name, source.location)
+        store = OnTheFly(source, decoder, split, specs, short, "remove it")
+        splits[name] = Split(store, np.arange(len(short["id"])))
+    return splits, source.location
+
+
+class _Decoder:
+    """Decodes examples of other data as the task does, with the labels of the model."""
+
+    def __init__(self, task: Task, labels: np.ndarray, casts: bool) -> None:
+        self._task = task
+        self._labels = labels
+        """The model's label of each label of the data; empty if they are the same."""
+        self._casts = casts
+
+    def decode(self, example: Example) -> Example:
+        changes = {}
+        if len(self._labels):
+            changes["label"] = tf.gather(self._labels, example["label"])
+        if self._casts:
+            changes["image"] = tf.cast(example["image"], tf.uint8)
+        return self._task.decode({**example, **changes})
+
+
+def _source(data: Any, names: Sequence[str]) -> Source:
+    """The source of data for a model with these class names."""
+    if isinstance(data, str | Path):
+        options = data_path.source(Path(data), names)
+        name = options.pop("name")
+        if names and name == "arrays":
+            options["class_names"] = tuple(names)
+        return registry.call("sources", name, options)
+    name = objects.name_of(data, "sources")
+    takes_names = "class_names" in registry.find("sources", name).options
+    options = {}
+    if names and takes_names and in_memory.own_names(data) is None:
+        options["class_names"] = names
+    return registry.call("sources", name, options)
+
+
+def _needs_cast(source: Source, task: Task) -> bool:
+    """Whether the images are floats that must be converted to uint8."""
+    image = source.info.fields.get("image")
+    if image is None or image.dtype != tf.float32:
+        return False
+    return _image_dtype(task) == "uint8" and _are_pixels(source)
+
+
+def _image_dtype(task: Task) -> str:
+    return task.metadata.get("image_dtype", "uint8")
+
+
+def _specs(source: Source, task: Task, decoder: Any) -> dict[str, tf.TensorSpec]:
+    """The fields of a decoded example; UsageError if they do not fit the model."""
+    try:
+        specs = decoded_specs(source, decoder)
+    except (LookupError, ValueError):
+        inputs = tf.nest.flatten(task.inputs())
+        takes = ", ".join(f"{x.name} {x.shape[1:]}" for x in inputs)
+        fields = [
+            f"{name} {spec.shape}".removesuffix(" ()")
+            for name, spec in source.info.fields.items()
+            if name != "id"
+        ]
+        raise UsageError(
+            f"the data does not fit the model, which takes {takes}; the data has"
+            f" {', '.join(sorted(fields))}"
+        ) from None
+    if "image" in specs and specs["image"].dtype.name != _image_dtype(task):
+        raise UsageError(
+            f"the images are {specs['image'].dtype.name}; the model takes"
+            f" {_image_dtype(task)}; scale, round and convert them, or give the path of"
+            " their files"
+        )
+    return specs
+
+
+def _labels_of_model(
+    columns: Mapping[str, np.ndarray], labels: np.ndarray, source: Source
+) -> np.ndarray:
+    """The label of each example in the order of the model's classes."""
+    own = columns["label"]
+    for at in np.flatnonzero((own < 0) | (own >= len(labels))):
+        where = source.location(int(columns["id"][at]))
+        raise UsageError(
+            f"the label of {where} must be from 0 to {len(labels) - 1}; got {own[at]}"
+        )
+    return labels[own]
+
+
+def _are_pixels(source: Source) -> bool:
+    """Whether images are whole numbers from 0 to 255; only 0 and 1 are
+    probably scaled.
+    """
+    batches = (
+        batch
+        for split in source.info.splits
+        for batch in source.examples(split).batch(256)
+    )
+    images = (batch["image"].numpy() for batch in batches)
+    return bool(np.max([_highest_pixel(x) for x in images]) > 1)
+
+
+def _highest_pixel(images: np.ndarray) -> float:
+    """NaN if a value is not a whole number from 0 to 255."""
+    whole = images.clip(0, 255).round()
+    return images.max() if (images == whole).all() else np.nan
+
+
+def evaluate_split(
+    model: Any,
+    task: Task,
+    examples: Examples,
+    split: str | None,
+    options: Train,
+    forward: Forward = forward,
+) -> Evaluation:
+    """The answers of a network to a split.
+
+    Args:
+        model: The network.
+        task: Its task.
+        examples: What `load_splits` returned, or the splits of a run.
+        split: One of them; None: the split that a run is judged by, or else the first.
+        options: The options of its training.
+        forward: How the network is called.
+    """
+    splits, locate = examples
+    name = split or split_names.judged(splits) or "data"
+    if name not in splits:
+        raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
+    store = splits[name].store
+    batches = batching.evaluation(splits[name], options)
+    with decoder_warnings.held() as warned:
+        answers = evaluate.answers(model, task, batches, forward)
+    if isinstance(store, OnTheFly):
+        for note in warned.notes(store, locate):
+            say(note.name, note)
+    metrics = evaluate.measured(model, task, answers)
+    return Evaluation(name, task, metrics, answers, splits[name], locate)
+
+
+class _ExportedNetwork:
+    """A version in the place of the network that was trained."""
+
+    step = None  # it is not trained
+
+    def __init__(self, version: Path, task: Task) -> None:
+        with tf_paths.literal(version) as path:
+            # Its variables live as long as this object.
+            self._loaded = tf.saved_model.load(path)
+        self._serve = self._loaded.signatures["serving_default"]
+        (self._name,) = self._serve.structured_input_signature[1]
+        self._temperature = getattr(task, "temperature", 1.0)
+
+    def forward(self, task: Task, model: Any, batch: Example) -> tuple[Any, Any, Any]:
+        """As `train_step.forward`, for raw inputs: the version prepares them itself."""
+        inputs, y, weight = task.target(batch, batch["id"])
+        answer = self._serve(**{self._name: inputs})
+        if "prediction" in answer:
+            return y, answer["prediction"][:, None], weight
+        # Logits up to a constant, on which neither the loss nor the calibration
+        # depends.
+        logits = tf.math.log(tf.maximum(answer["probabilities"], 1e-38))
+        return y, logits * self._temperature, weight
+
+
+def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
+    """The answers of an exported version to a split of labelled data."""
+    about = version_manifest.about(version)
+    if "metadata" not in about:
+        raise UsageError(f"{version} does not describe its task; evaluate its run")
+    task = registry.call("tasks", about["task"], {}, about["metadata"])
+    network = _ExportedNetwork(version, task)
+    examples = load_splits(data, task)
+    return evaluate_split(network, task, examples, split, Train(), network.forward)

@@ -1,0 +1,22 @@
+"""Averaged weights (EMA) in validation."""
+
+from typing import Any
+
+import keras
+
+from pipeline.training.callback_context import CallbackContext
+
+
+def average_weights(context: CallbackContext) -> keras.callbacks.Callback:
+    """Validates with the moving averages of the weights, if `train.ema` is set."""
+    return AverageWeights()
+
+
+class AverageWeights(keras.callbacks.Callback):
+    """Swaps the weights with their averages, which `Update` maintains."""
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        self.model.step.update.swap_ema()
+
+    def on_test_end(self, logs: Any = None) -> None:
+        self.model.step.update.swap_ema()

@@ -1,0 +1,37 @@
+"""Checkpoint retention: the two newest checkpoints are kept, and the best one."""
+
+from collections.abc import Iterable
+
+
+class Retention:
+    """The checkpoints to keep; created from the `state` of an earlier one.
+
+    Of the two newest, each keeps the checkpoint that was the best when it was saved:
+    if the newest is damaged, a run is resumed from the one before, which needs its own
+    best one.
+    """
+
+    def __init__(self, state: Iterable[tuple[int, int]] = ()) -> None:
+        self._best_steps = dict(state)
+
+    def add(self, step: int, best_step: int) -> "Retention":
+        """A copy after the checkpoint of a step is saved, when `best_step` is the
+        best.
+        """
+        others = [pair for pair in self.state if pair[0] != step]
+        return Retention([*others[-1:], (step, best_step)])
+
+    @property
+    def state(self) -> list[tuple[int, int]]:
+        """(step, the best step at that time) of the two newest, as plain JSON."""
+        return list(self._best_steps.items())
+
+    @property
+    def newest(self) -> int:
+        """The step of the newest checkpoint; 0 if there is none."""
+        return max(self._best_steps, default=0)
+
+    @property
+    def steps(self) -> set[int]:
+        """The steps whose checkpoints are kept."""
+        return {*self._best_steps, *self._best_steps.values()}

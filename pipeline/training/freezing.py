@@ -1,0 +1,46 @@
+"""Freezing of layers: which ones are not trained, or not from the start."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+import keras
+
+from pipeline.training.layer_names import layers_named
+from pipeline.training.train_step import SteppedModel
+from pipeline.utils.errors import UsageError
+
+
+def freeze(
+    model: SteppedModel, layers: Sequence[keras.Layer], prefixes: Sequence[str]
+) -> None:
+    """Freezes the layers whose names start with one of the prefixes.
+
+    Raises UsageError if there are no such layers, or if nothing is left to train.
+    """
+    for prefix in prefixes:
+        for layer in layers_named(layers, prefix, "--train.freeze"):
+            layer.trainable = False
+            model.frozen += (layer.name,)
+    if not model.trainable_variables:
+        raise UsageError(
+            "--train.freeze: all layers are frozen; nothing is left to train"
+        )
+
+
+def unfreeze(model: SteppedModel, part: Fraction) -> None:
+    """Trains a part of the frozen layers, the last ones first."""
+    layers = list(model._flatten_layers(include_self=False, recursive=True))
+    frozen = [layer for layer in layers if layer.name in model.frozen]
+    leaves = [layer for layer in dict.fromkeys(leaf_layers(frozen)) if layer.variables]
+    for layer in frozen:
+        layer.trainable = True
+    for layer in leaves[: int(len(leaves) * (1 - part))]:
+        layer.trainable = False
+
+
+def leaf_layers(layers: Sequence[keras.Layer]) -> list[keras.Layer]:
+    """The layers that contain no other layers, in their order."""
+    leaves = []
+    for layer in layers:
+        leaves += leaf_layers(layer._layers) or [layer]
+    return leaves

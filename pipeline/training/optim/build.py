@@ -1,0 +1,27 @@
+"""Builds the optimizer of a run."""
+
+from collections.abc import Sequence
+
+import keras
+
+from pipeline.config import config, registry
+from pipeline.training.optim.learning_rate import AdjustableRate
+from pipeline.training.optim.weight_decay import exempt_vectors
+from pipeline.utils.errors import require_kind
+
+
+def build_optimizer(
+    options: config.Train, rate: AdjustableRate, variables: Sequence[keras.Variable]
+) -> keras.optimizers.Optimizer:
+    """The optimizer of `train.optimizer`, with `train.weight_decay`.
+
+    `variables` are all weights that are trained at any time.
+    """
+    name = options.optimizer
+    optimizer = registry.call("optimizers", name, options.optimizer_options, rate)
+    flag = f"--train.optimizer {name}"
+    require_kind(optimizer, keras.optimizers.Optimizer, flag, "a Keras optimizer")
+    if options.weight_decay is not None:
+        optimizer.weight_decay = options.weight_decay
+    exempt_vectors(optimizer, variables)
+    return optimizer

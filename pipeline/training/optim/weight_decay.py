@@ -1,0 +1,13 @@
+"""Weight decay: which weights are exempt."""
+
+from collections.abc import Sequence
+
+import keras
+
+
+def exempt_vectors(
+    optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
+) -> None:
+    """Exempts biases, and the scales and offsets of normalizations; all are vectors."""
+    vectors = [variable for variable in variables if len(variable.shape) < 2]
+    optimizer.exclude_from_weight_decay(var_list=vectors)

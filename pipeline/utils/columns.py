@@ -1,0 +1,37 @@
+"""Columns of a table, shown as text or written as CSV."""
+
+import csv
+import io
+from typing import Any
+
+from pipeline.utils.console import table
+
+_ENDS = 10  # first and last rows of a long table
+
+
+class Columns(dict[str, Any]):
+    """Name -> values, one for each row; shown as a table. `pandas.DataFrame(columns)`
+    takes it.
+    """
+
+    def rows(self) -> list[list[str]]:
+        """The values as texts, numbers with at most six significant digits."""
+        return [
+            [
+                f"{value:.6g}" if isinstance(value, float) else str(value)
+                for value in row
+            ]
+            for row in zip(*self.values(), strict=True)
+        ]
+
+    def csv(self) -> bytes:
+        """The content of a CSV file in UTF-8."""
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows([self, *self.rows()])
+        return text.getvalue().encode(errors="backslashreplace")
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        if len(rows) > 2 * _ENDS:
+            rows[_ENDS:-_ENDS] = [["..."] * len(self)]
+        return table(rows, list(self), right=range(len(self)))
