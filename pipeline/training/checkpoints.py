@@ -184,19 +184,11 @@ def require_finite(variables: Sequence[keras.Variable], step: int) -> None:
 def metric_state(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
     """For each variable of the metrics, its bytes on each replica in base64: plain
     JSON.
-
-    With several workers, the values are summed, and the first replica gets the sum
-    again.
     """
-    strategy, texts = tf.distribute.get_strategy(), []
-    for variable in _variables(metrics):
-        parts = [variable]
-        if not _has_workers(strategy):
-            parts = strategy.experimental_local_results(variable.value)
-        texts.append(
-            [base64.b64encode(part.numpy().tobytes()).decode() for part in parts]
-        )
-    return texts
+    return [
+        [base64.b64encode(value.tobytes()).decode() for value in values]
+        for values in _replica_values(_variables(metrics))
+    ]
 
 
 def restore_metrics(
@@ -208,22 +200,40 @@ def restore_metrics(
     all replicas are the same up to rounding.
     """
     strategy = tf.distribute.get_strategy()
-    for variable, saved in zip(_variables(metrics), state, strict=True):
-        dtype, shape = np.dtype(variable.dtype), tuple(variable.shape)
+    count = strategy.num_replicas_in_sync
+    for variable, texts in zip(_variables(metrics), state, strict=True):
+        dtype = np.dtype(variable.dtype)
         values = [
-            np.frombuffer(base64.b64decode(text), dtype).reshape(shape)
-            for text in saved
+            np.frombuffer(base64.b64decode(text), dtype).reshape(variable.shape)
+            for text in texts
         ]
-        replicas = strategy.experimental_local_results(variable.value)
-        if len(replicas) != len(values) or _has_workers(strategy):
-            zeros = np.zeros_like(values[0])
-            is_chief = not _has_workers(
-                strategy
-            ) or strategy.cluster_resolver.task_id in (0, None)
-            total = np.sum(values, axis=0, dtype=dtype) if is_chief else zeros
-            values = [total, *[zeros] * (len(replicas) - 1)]
-        for replica, value in zip(replicas, values, strict=True):
+        if len(values) != count:
+            total = np.sum(values, axis=0, dtype=dtype)
+            values = [total] + [np.zeros_like(total)] * (count - 1)
+        local = strategy.experimental_local_results(variable.value)
+        first = _worker_index(strategy) * len(local)
+        for replica, value in zip(local, values[first:], strict=False):
             replica.assign(value)
+
+
+def _replica_values(variables: list[keras.Variable]) -> list[list[np.ndarray]]:
+    """The values of each variable on all replicas, also those of other workers."""
+    strategy = tf.distribute.get_strategy()
+    if not _has_workers(strategy):
+        replicas = [
+            strategy.experimental_local_results(variable.value)
+            for variable in variables
+        ]
+        return [[part.numpy() for part in parts] for parts in replicas]
+
+    def gather() -> list[tf.Tensor]:
+        context = tf.distribute.get_replica_context()
+        values = [tf.convert_to_tensor(variable.value) for variable in variables]
+        return [context.all_gather(value[None], axis=0) for value in values]
+
+    gathered = tf.function(lambda: strategy.run(gather), autograph=False)()
+    first = [strategy.experimental_local_results(value)[0] for value in gathered]
+    return [list(value.numpy()) for value in first]
 
 
 def _variables(metrics: Sequence[keras.metrics.Metric]) -> list[keras.Variable]:
@@ -232,3 +242,9 @@ def _variables(metrics: Sequence[keras.metrics.Metric]) -> list[keras.Variable]:
 
 def _has_workers(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+
+
+def _worker_index(strategy: tf.distribute.Strategy) -> int:
+    if not _has_workers(strategy):
+        return 0
+    return strategy.cluster_resolver.task_id or 0
