@@ -31,9 +31,11 @@ checkpoint and without training: verifies the export and publishes it under the 
 version number. With --pin or --unpin, selects the version that servers load.
 
   RUN      directory of a run, such as runs/digits-1; {PROGRAM} RUN --help shows all
-  options NAME     a model in saved_models/, or its directory --pin    servers that read
-  the model's models.config load this version until another is pinned --unpin  these
-  servers load the newest version again"""
+           options
+  NAME     a model in saved_models/, or its directory
+  --pin    servers that read the model's models.config load this version until another
+           is pinned
+  --unpin  these servers load the newest version again"""
 
 _ABOUT = """\
 Exports the model of a run again, without training. All other options are the run's. If

@@ -36,10 +36,13 @@ _LEAST_MEMORY, _LEAST_DISK = 2 << 30, 1 << 30  # bytes
 _NO_AVX = "use a CPU with AVX, which TensorFlow requires"
 _TIMEOUT = 300  # seconds
 _PROBE = """
-import json, tensorflow as tf, keras gpus = tf.config.list_physical_devices("GPU")
-details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus] names =
-[[d.get("device_name", "GPU"), d.get("compute_capability", (0, 0))] for d in details]
-print(json.dumps(names)) """
+import json, tensorflow as tf, keras
+gpus = tf.config.list_physical_devices("GPU")
+details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
+names = [[d.get("device_name", "GPU"), d.get("compute_capability", (0, 0))]
+         for d in details]
+print(json.dumps(names))
+"""
 
 
 @dataclasses.dataclass(frozen=True)
