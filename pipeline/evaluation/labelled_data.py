@@ -132,13 +132,14 @@ def _labels_of_model(
     columns: Mapping[str, np.ndarray], labels: np.ndarray, source: Source
 ) -> np.ndarray:
     """The label of each example in the order of the model's classes."""
-    own = columns["label"]
-    for at in np.flatnonzero((own < 0) | (own >= len(labels))):
-        where = source.location(int(columns["id"][at]))
+    label = columns["label"]
+    for row in np.flatnonzero((label < 0) | (label >= len(labels))):
+        where = source.location(int(columns["id"][row]))
         raise UsageError(
-            f"the label of {where} must be from 0 to {len(labels) - 1}; got {own[at]}"
+            f"the label of {where} must be from 0 to {len(labels) - 1}; got"
+            f" {label[row]}"
         )
-    return labels[own]
+    return labels[label]
 
 
 def _are_pixels(source: Source) -> bool:
@@ -220,10 +221,10 @@ class _ExportedNetwork:
 
 def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
     """The answers of an exported version to a split of labelled data."""
-    about = version_manifest.about(version)
-    if "metadata" not in about:
+    manifest = version_manifest.about(version)
+    if "metadata" not in manifest:
         raise UsageError(f"{version} does not describe its task; evaluate its run")
-    task = registry.call("tasks", about["task"], {}, about["metadata"])
+    task = registry.call("tasks", manifest["task"], {}, manifest["metadata"])
     network = _ExportedNetwork(version, task)
     examples = load_splits(data, task)
     return evaluate_split(network, task, examples, split, Train(), network.forward)

@@ -11,7 +11,9 @@ from pipeline.utils.errors import plain, reason
 
 
 def show(
-    found: Evaluation, folder: Path, history: Mapping[str, list[float]] | None = None
+    evaluation: Evaluation,
+    folder: Path,
+    history: Mapping[str, list[float]] | None = None,
 ) -> list[str]:
     """Prints the text; writes `predictions.csv` and pictures into a directory; returns
     their names.
@@ -20,22 +22,23 @@ def show(
     written. Without a history, there are no curves, and the metrics are printed, too.
     """
     written = []
-    with _noted("predictions.csv"):
-        print(plain(repr(found) if history is None else found.text), flush=True)
-        files.write_bytes(folder / "predictions.csv", found.predictions.csv())
+    with _note_failure("predictions.csv"):
+        text = repr(evaluation) if history is None else evaluation.text
+        print(plain(text), flush=True)
+        files.write_bytes(folder / "predictions.csv", evaluation.predictions.csv())
         written.append("predictions.csv")
-    with _noted("pictures"):
+    with _note_failure("pictures"):
         from pipeline.report import pictures  # fails if matplotlib is badly configured
 
-        for name, draw in pictures.drawings(found, history):
-            with _noted(name):
+        for name, draw in pictures.drawings(evaluation, history):
+            with _note_failure(name):
                 files.write_bytes(folder / name, pictures.png(draw()))
                 written.append(name)
     return written
 
 
 @contextlib.contextmanager
-def _noted(what: str) -> Iterator[None]:
+def _note_failure(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # such as a task of the user's own, or a full disk

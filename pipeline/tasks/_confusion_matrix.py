@@ -26,12 +26,12 @@ def draw(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
                 axes.text(
                     j, i, count, ha="center", va="center", color=color, fontsize=8
                 )
-    some = range(0, len(counts), -(-len(counts) // 100))
-    names = [class_names[at][:24] for at in some]
+    ticks = range(0, len(counts), -(-len(counts) // 100))
+    names = [class_names[label][:24] for label in ticks]
     # A class name may contain dollar signs.
     font: dict[str, Any] = {"fontsize": 9 if few else 7, "parse_math": False}
-    axes.set_xticks(some, names, rotation=90, **font)
-    axes.set_yticks(some, names, **font)
+    axes.set_xticks(ticks, names, rotation=90, **font)
+    axes.set_yticks(ticks, names, **font)
     title = f"accuracy {metrics['accuracy']:.4f}\nshade: share of the row"
     axes.set(xlabel="predicted", ylabel="true", title=title)
     return figure

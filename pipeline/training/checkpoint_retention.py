@@ -18,8 +18,8 @@ class Retention:
         """A copy after the checkpoint of a step is saved, when `best_step` is the
         best.
         """
-        others = [pair for pair in self.state if pair[0] != step]
-        return Retention([*others[-1:], (step, best_step)])
+        earlier = [pair for pair in self.state if pair[0] != step]
+        return Retention([*earlier[-1:], (step, best_step)])
 
     @property
     def state(self) -> list[tuple[int, int]]:
