@@ -13,9 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
+from pipeline.config.request import Request
 from pipeline.runtime import environment, environment_check, signals
 from pipeline.timing import processes, record
 from pipeline.timing.rounds import Failed, Line
+from pipeline.training.resolve import resolve
 from pipeline.utils import files, progress_bar, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
@@ -58,7 +60,7 @@ class Options:
     """Where the record is written, as Markdown and as JSON."""
 
 
-def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Line]]:
+def measured(request: Request, options: Options) -> tuple[dict[str, Any], list[Line]]:
     """Facts about what was measured, and the lines of the table.
 
     Processes come first: on Linux, their peak memory is at least that of this process.
@@ -75,14 +77,13 @@ def measured(config: Config, options: Options) -> tuple[dict[str, Any], list[Lin
     if not {"training", "serving"} & {*options.only}:
         return facts, lines
     progress_bar.stage("importing", "TensorFlow")
-    machine = environment.start(config.runtime)
+    machine = environment.start(request.config.runtime)
     from pipeline.data import dataset
     from pipeline.timing import peers, speed
-    from pipeline.training import plan
 
     with temp_files.temporary() as folder, _noted("training", lines):
-        config, source = speed.available(config, options.synthetic, folder)
-        config, machine = plan.complete(config, machine)
+        asked, source = speed.available(request.config, options.synthetic, folder)
+        config = resolve(dataclasses.replace(request, config=asked), machine)
         training = speed.Training(config, machine, dataset.load(config))
         shape = "x".join(map(str, training.model.input_shape[1:]))
         decided = [
@@ -112,7 +113,7 @@ def _noted(part: str, lines: list[Line]) -> Iterator[None]:
         lines.append(Line(part, "not measured", note=str(error)))
 
 
-def _configured(arguments: list[str]) -> tuple[Config, Options]:
+def _configured(arguments: list[str]) -> tuple[Request, Options]:
     """The config of the recipe, and the options of this command."""
     words: dict[bool, list[str]] = {False: [], True: []}
     known, is_own = cli_parser.flags(Options), False
@@ -127,7 +128,7 @@ def _configured(arguments: list[str]) -> tuple[Config, Options]:
     ):
         words[False][:0] = _RECIPE
     options = Options(**cli_parser.changes(words[True], Options))
-    return command_line.configure(words[False], PROGRAM), options
+    return command_line.request(words[False], PROGRAM), options
 
 
 def main(arguments: list[str]) -> int:
@@ -136,7 +137,7 @@ def main(arguments: list[str]) -> int:
         about = " ".join((Options.__doc__ or "").split())
         print(help_text.page(PROGRAM, about, Options(), _ARGUMENTS))
         return 0
-    config, options = _configured(arguments)
+    request, options = _configured(arguments)
     if options.torch_python and not shutil.which(options.torch_python):
         raise UsageError(f"--torch-python: {options.torch_python} is not a program")
     files.check_writable(options.directory, "--directory")
@@ -145,7 +146,7 @@ def main(arguments: list[str]) -> int:
     ):
         say("PyTorch", how)
     with signals.Stops().listening(), progress_bar.shown(True):
-        facts, lines = measured(config, options)
+        facts, lines = measured(request, options)
     print(record.table(lines))
     date = str(datetime.date.today())
     facts = {
@@ -157,7 +158,9 @@ def main(arguments: list[str]) -> int:
     }
     say(
         "written",
-        record.write(options.directory, f"bench_{config.recipe}_{date}", facts, lines),
+        record.write(
+            options.directory, f"bench_{request.config.recipe}_{date}", facts, lines
+        ),
     )
     return int(any(line.name == "not measured" for line in lines))
 

@@ -17,7 +17,7 @@ from pipeline.utils import console
 # Options that cannot change a result, by place ("" is the top level): directories,
 # logging, the engine, the devices and time limits.
 HARMLESS: dict[str, tuple[str, ...]] = {
-    "": ("run_directory", "dry_run", "force", "planned"),
+    "": ("run_directory", "dry_run", "force", "reasons"),
     "clean": ("directory",),
     "data": ("cache", "cache_directory", "augment_on"),
     "train": ("engine", "steps_per_call", "checkpoint_minutes", "checkpoint_steps"),

@@ -26,9 +26,9 @@ class Step:
     Created in the scope of the strategy that it is used with.
 
     Args:
-        settings: The seed, and the options in `train` for the loss and accumulation,
-            are used.
+        settings: The seed, and the options in `train` for the loss, are used.
         random_states: States of the layers that draw random numbers, such as dropout.
+        accumulate: Micro-batches that each replica's part of a batch is cut into.
         augmenter: Has no operations if the tickets are already augmented.
         loss: Replaces the task's loss.
         metrics: Used in addition to the task's metrics.
@@ -42,6 +42,7 @@ class Step:
         update: Update,
         random_states: list[keras.Variable],
         *,
+        accumulate: int,
         augmenter: Augmenter,
         loss: Callable[[Any, Any], tf.Tensor] | None,
         metrics: list[keras.metrics.Metric],
@@ -49,6 +50,7 @@ class Step:
     ) -> None:
         self._task, self._seed, self._xla = task, settings.runtime.seed, xla
         self._options = options = settings.train
+        self._accumulate = accumulate
         self.update = update
         self._random_states = random_states
         self.augment = augmenter
@@ -99,7 +101,7 @@ class Step:
         before = self.update.remember()
         parts = tf.distribute.get_strategy().num_replicas_in_sync
         fetch = functools.partial(self._fetch_training, parts=parts)
-        is_whole = self._options.accumulate == 1
+        is_whole = self._accumulate == 1
 
         def pass_(given: Any) -> tuple[list[tf.Tensor], Measured]:
             return self._forward_and_backward(
@@ -127,9 +129,7 @@ class Step:
         """Gradients of these examples' part of the mean loss over the global batch."""
         inputs, y, weight = self._inputs(batch)
         variables = model.trainable_variables
-        shares = (
-            tf.distribute.get_strategy().num_replicas_in_sync * self._options.accumulate
-        )
+        shares = tf.distribute.get_strategy().num_replicas_in_sync * self._accumulate
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
             losses = _weighted(self._training_loss(y, outputs), batch)
@@ -165,7 +165,7 @@ class Step:
         """Loss and gradients, from one micro-batch after another: only one is in memory
         at once.
         """
-        pieces = self._options.accumulate
+        pieces = self._accumulate
         cut = {
             name: tf.reshape(t, (pieces, -1, *t.shape[1:])) for name, t in batch.items()
         }

@@ -84,7 +84,7 @@ def model_of(factor=1.0):
     return SimpleNamespace(step=SimpleNamespace(update=update))
 
 
-def plan_of(**train):
+def attempt_of(**train):
     return recovery.Plan(command_line.recipe("digits").changed(train=train))
 
 
@@ -126,9 +126,9 @@ def test_what_smaller_micro_batches_cannot_solve():
     with pytest.raises(
         UsageError, match="out of memory: x; a micro-batch is already one example"
     ):
-        recovery.after(ERROR, plan_of(batch_size=8, accumulate=4), model_of(), 2)
+        recovery.after(ERROR, attempt_of(batch_size=8, accumulate=4), model_of(), 2)
     with pytest.raises(UsageError, match="lower --train.batch-size"):
-        recovery.after(ERROR, plan_of(synchronized_batch_norm=True), model_of(), 1)
+        recovery.after(ERROR, attempt_of(synchronized_batch_norm=True), model_of(), 1)
     exhausted = tf.errors.ResourceExhaustedError(
         None, None, "OOM when allocating tensor\nmore"
     )
@@ -146,10 +146,10 @@ def test_what_smaller_micro_batches_cannot_solve():
 def test_the_rate_is_halved_three_times():
     error, plan = (
         Diverged("training diverged: why; lower it"),
-        plan_of(on_bad_steps="roll-back"),
+        attempt_of(on_bad_steps="roll-back"),
     )
     with pytest.raises(Diverged, match="why; lower it$"):
-        recovery.after(error, plan_of(), model_of(), 1)
+        recovery.after(error, attempt_of(), model_of(), 1)
     factors = []
     for factor in (1.0, 0.5, 0.25):
         plan = recovery.after(error, plan, model_of(factor), 1)
