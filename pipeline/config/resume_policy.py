@@ -85,14 +85,14 @@ def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Place -> its options: the top level, each section, and the `options` of a
     section.
     """
-    found: dict[str, dict[str, Any]] = {"": {}}
+    places: dict[str, dict[str, Any]] = {"": {}}
     for section, part in values.items():
-        if isinstance(part, dict):
-            found[section] = dict(part)
-            found[f"{section}.options"] = found[section].pop("options", {})
+        if isinstance(part, dict) and section not in HARMLESS[""]:
+            places[section] = dict(part)
+            places[f"{section}.options"] = places[section].pop("options", {})
         else:
-            found[""][section] = part
-    return found
+            places[""][section] = part
+    return places
 
 
 def refusal(run: str, found: list[Change]) -> str:

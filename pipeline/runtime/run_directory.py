@@ -90,7 +90,7 @@ def with_saved_plan(config: Config, planned: Sequence[str]) -> Config:
     """The config with the values that the options in `planned` have in its run;
     unchanged if the run is new or cannot be read.
     """
-    if config.run_directory is None:
+    if config.run_directory is None or not planned:
         return config
     try:
         before = safe_io.read_json(RunDirectory(config.run_directory).config)

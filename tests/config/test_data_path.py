@@ -80,7 +80,9 @@ def test_data_are_recognized(names, workplace, capsys):
         python_call.request(None, {"data": Path("data"), "epochs": 3}).config,
     ):
         assert other.source == config.source and other.train == config.train
-    assert python_call.request("digits", {"data": "data"}).config.source == config.source
+    assert (
+        python_call.request("digits", {"data": "data"}).config.source == config.source
+    )
 
 
 @pytest.mark.parametrize("names", REFUSED)
