@@ -208,7 +208,7 @@ def entries(section: Any, name: str, planned: Collection[str] = ()) -> Iterator[
         # A class has no value of a factory, which is `dict` for all of them.
         words = " ".join(type_hints.words(getattr(section, field.name, {}))) or "none"
         if f"{name}.{field.name}".removesuffix(".name") in planned:
-            words = "planned"
+            words = "chosen for your data"
         flags = [f"{prefix}{no}{field.name}".replace("_", "-") for no in ("", "no_")]
         flags, values = (
             (flags, "") if hint is bool else (flags[:1], type_hints.describe(hint))

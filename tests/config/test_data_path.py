@@ -154,8 +154,8 @@ def test_set_options_are_not_planned(workplace, capsys):
 def test_help_says_what_is_planned(workplace, capsys, data):
     write("a/1.jpg b/2.jpg")
     for words, shown in {
-        "": "split [planned]\n",
-        "epochs": "default: planned)",
+        "": "split [chosen for your data]\n",
+        "epochs": "default: chosen for your data)",
         "source": "--source.path",
     }.items():
         with pytest.raises(SystemExit):
