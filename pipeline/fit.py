@@ -170,13 +170,13 @@ def main(arguments: list[str]) -> int:
     run directory.
     """
     request = command_line.request(arguments)
-    found = run(request)
+    finished = run(request)
     from pipeline.export import run_result  # imports TensorFlow
 
-    exported = found.export and not run_result.left_out(found.result)
+    exported = finished.export and not run_result.left_out(finished.result)
     good = exported or not request.config.export.enabled
-    written = found.result_file == found.directory / "result.json"
-    return 0 if not found.result or (good and written) else 1
+    written = finished.result_file == finished.directory / "result.json"
+    return 0 if not finished.result or (good and written) else 1
 
 
 if __name__ == "__main__":

@@ -92,20 +92,18 @@ def with_saved_plan(config: Config, planned: Sequence[str]) -> Config:
     """
     if config.run_directory is None or not planned:
         return config
+    changes: dict[str, dict[str, Any]] = {}
+    reasons = {}
     try:
-        before = safe_io.read_json(RunDirectory(config.run_directory).config)
-        saved = files.expand_home(before)
-        changes: dict[str, dict[str, Any]] = {}
-        for place in planned:
-            section, _, option = place.partition(".")
-            names = (option,) if option else ("name", "options")
-            values = {name: saved[section][name] for name in names}
+        content = safe_io.read_json(RunDirectory(config.run_directory).config)
+        saved = files.expand_home(content)
+        for name in planned:
+            section, _, option = name.partition(".")
+            options = (option,) if option else ("name", "options")
+            values = {option: saved[section][option] for option in options}
             changes.setdefault(section, {}).update(values)
-        reasons = {
-            place: reason
-            for place, reason in saved["reasons"].items()
-            if place in planned
-        }
+            if name in saved["reasons"]:  # the user had not set it at the start
+                reasons[name] = saved["reasons"][name]
         config = config.changed(**changes)
     except (OSError, LookupError, ValueError, TypeError):  # `changes` tells why
         return config

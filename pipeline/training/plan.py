@@ -56,18 +56,18 @@ class _Choices:
         self.config = request.config
         self._planned = set(request.planned)
 
-    def is_open(self, place: str) -> bool:
+    def is_open(self, name: str) -> bool:
         """Whether an option was neither set by the user nor chosen yet."""
-        return place in self._planned - self.config.reasons.keys()
+        return name in self._planned - self.config.reasons.keys()
 
-    def choose(self, place: str, value: Any, reason: str) -> None:
+    def choose(self, name: str, value: Any, reason: str) -> None:
         """Sets an option, such as `train.epochs`, if it is open."""
-        if not self.is_open(place):
+        if not self.is_open(name):
             return
-        section, _, option = place.partition(".")
+        section, _, option = name.partition(".")
         part = {option: value} if option else value
         config = self.config.changed(**{section: part})
-        reasons = {**config.reasons, place: reason}
+        reasons = {**config.reasons, name: reason}
         self.config = dataclasses.replace(config, reasons=reasons)
 
 

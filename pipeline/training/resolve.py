@@ -50,11 +50,11 @@ def resolve(
 
 
 def _print_choices(config: Config) -> None:
-    for place, reason in config.reasons.items():
-        section, _, option = place.partition(".")
+    for name, reason in config.reasons.items():
+        section, _, option = name.partition(".")
         part = getattr(config, section)
         value = getattr(part, option) if option else {part.name: part.options}
-        flag = f"--{place}".replace("_", "-")
+        flag = f"--{name}".replace("_", "-")
         say("plan", f"{flag:21} {' '.join(type_hints.words(value))} ({reason})")
 
 

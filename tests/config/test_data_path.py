@@ -154,7 +154,7 @@ def test_set_options_are_not_planned(workplace, capsys):
 def test_help_says_what_is_planned(workplace, capsys, data):
     write("a/1.jpg b/2.jpg")
     for words, shown in {
-        "": "split [chosen for your data]\n",
+        "": "The architecture [chosen for your data]",
         "epochs": "default: chosen for your data)",
         "source": "--source.path",
     }.items():
@@ -162,11 +162,10 @@ def test_help_says_what_is_planned(workplace, capsys, data):
             command_line.configure(
                 [*data.split(), "--lr", "0.1", "--help", *words.split()]
             )
-        text = capsys.readouterr().out
+        text = " ".join(capsys.readouterr().out.split())
         assert shown in text and "digits" not in text
-        assert ("learning rate of the schedule [0.1]" in text) == (
-            not words and "nothing" not in data
-        )
+        if not words and "nothing" not in data:
+            assert "learning rate of the schedule [0.1]" in text
 
 
 @pytest.mark.parametrize(
