@@ -6,17 +6,22 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipeline.config import command_line, python_call
 from pipeline.config.config import Config
+from pipeline.config.request import Request
 from pipeline.report.run import Run
 from pipeline.runtime import cluster, run_directory, signals
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import preflight
+from pipeline.training.resolve import resolve
 from pipeline.utils import progress_bar, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
+
+if TYPE_CHECKING:  # options are checked before TensorFlow is imported
+    from pipeline.runtime.environment import Runtime
 
 __all__ = ["Run", "fit", "main"]
 
@@ -77,44 +82,46 @@ def fit(
     with python_call.errors_in_python():
         if given.pop("positional"):
             raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
-        return run(python_call.config(recipe, given))
+        return run(python_call.request(recipe, given))
 
 
-def run(config: Config) -> Run:
-    """Carries out a config; see `fit`."""
-    config = run_directory.continued(config)
-    preflight.check(config)
-    if not config.dry_run:
-        return _fit(config)
+def run(request: Request) -> Run:
+    """Carries out a request; see `fit`."""
+    preflight.check(request.config, request.planned)
+    if not request.config.dry_run:
+        return _fit(request)
     with temp_files.temporary() as folder:
-        return _fit(preflight.dry_run(config, folder))
+        return _fit(request, folder)
 
 
-def _fit(config: Config) -> Run:
-    stops = StopSignals(config.runtime.time_limit)
-    workers = cluster.of_run(config)
+def _fit(request: Request, folder: Path | None = None) -> Run:
+    """Carries out a request; in `folder` if it is a dry run."""
+    asked = request.config
+    stops = StopSignals(asked.runtime.time_limit)
+    workers = cluster.of_run(asked)
     is_chief = workers is None or workers.is_chief
     if is_chief:
-        say("starting", preflight.summary(config))
-    with stops.listening(), progress_bar.shown(is_chief and config.log.progress):
-        return _run(config, workers, stops)
+        say("starting", preflight.summary(asked, request.planned))
+    with stops.listening(), progress_bar.shown(is_chief and asked.log.progress):
+        from pipeline.runtime import environment
+
+        start = time.monotonic()
+        # Imports TensorFlow, as do the modules below
+        machine = environment.start(asked.runtime, workers, asked.digest())
+        config = resolve(request, machine, stops.left, folder)
+        return _run(config, machine, stops, start)
 
 
-def _run(config: Config, workers: cluster.Cluster | None, stops: StopSignals) -> Run:
-    from pipeline.runtime import environment
-
-    start = time.monotonic()
-    # Imports TensorFlow, as do the modules below
-    machine = environment.start(config.runtime, workers, config.digest())
+def _run(config: Config, machine: "Runtime", stops: StopSignals, start: float) -> Run:
+    """Carries out the config of a run."""
     from pipeline.data import dataset
     from pipeline.export import formats
     from pipeline.export.handoff import Handoff
     from pipeline.report import results
-    from pipeline.training import plan, recovery
+    from pipeline.training import recovery
     from pipeline.training.trainer import Trainer
 
     # Data and model
-    config, machine = plan.complete(config, machine, stops.left)
     data = dataset.load(config)
     trainer = Trainer(config, machine, data, stops)
     trainer.build()
@@ -162,14 +169,14 @@ def main(arguments: list[str]) -> int:
     model is not exported in all formats, or if the result could not be written to the
     run directory.
     """
-    config = command_line.configure(arguments)
-    found = run(config)
+    request = command_line.request(arguments)
+    finished = run(request)
     from pipeline.export import run_result  # imports TensorFlow
 
-    exported = found.export and not run_result.left_out(found.result)
-    good = exported or not config.export.enabled
-    written = found.result_file == found.directory / "result.json"
-    return 0 if not found.result or (good and written) else 1
+    exported = finished.export and not run_result.left_out(finished.result)
+    good = exported or not request.config.export.enabled
+    written = finished.result_file == finished.directory / "result.json"
+    return 0 if not finished.result or (good and written) else 1
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
 """Shows a recipe's data: counts, sizes, example images, input pipeline speed."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import command_line, registry
 from pipeline.config.config import Config
-from pipeline.runtime import run_directory
+from pipeline.config.request import Request
 from pipeline.runtime.signals import StopSignals
+from pipeline.training.resolve import resolve
 from pipeline.utils import files, progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
@@ -40,22 +40,27 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
         UsageError: The request cannot be carried out. The findings so far have been
             printed.
     """
-    config = command_line.recipe(recipe) if isinstance(recipe, str) else recipe
-    config = run_directory.continued(config.changed(**changes))
+    if isinstance(recipe, str):
+        request = command_line.recipe_request(recipe)
+    else:
+        request = Request(recipe)
+    return _inspect(request.changed(**changes))
+
+
+def _inspect(request: Request) -> Path:
+    """Carries out a request; see `inspect`."""
     files.check_writable(INSPECTED, "the directory of the page")
-    if config.source.name == "folder":
-        files.require_outside(
-            INSPECTED, config.source.path, "the directory of the page"
-        )
+    source = request.config.source
+    if source.name == "folder":
+        files.require_outside(INSPECTED, source.path, "the directory of the page")
     from pipeline.runtime import environment
 
-    machine = environment.start(config.runtime)  # imports TensorFlow
+    machine = environment.start(request.config.runtime)  # imports TensorFlow
     from pipeline.data import dataset
     from pipeline.evaluation import dataset_report
-    from pipeline.training import plan
     from pipeline.utils import html_pages
 
-    config, machine = plan.complete(config, machine)
+    config = resolve(request, machine)
     lines: list[tuple[str, str]] = []
 
     def report(found: Iterable[tuple[str, object]]) -> None:
@@ -88,11 +93,8 @@ def _speed(
     from pipeline.training.trainer import Trainer
 
     # At least two epochs, because the feed is measured after the first.
-    train = dataclasses.replace(
-        config.train, epochs=max(2, config.train.epochs), steps=None
-    )
-    longer = dataclasses.replace(config, train=train)
-    trainer = Trainer(longer, machine, data, StopSignals())
+    longer = {"epochs": max(2, config.train.epochs), "steps": None}
+    trainer = Trainer(config.changed(train=longer), machine, data, StopSignals())
     for decision in trainer.augmentation_decisions:
         yield decision.name, decision
     trainer.build()
@@ -110,10 +112,10 @@ def _speed(
 
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.inspect [RECIPE or PATH] [--section.option VALUE ...]`."""
-    config = command_line.configure(arguments, PROGRAM, PURPOSE)
+    request = command_line.request(arguments, PROGRAM, PURPOSE)
     with progress_bar.shown(True):
         progress_bar.stage("importing", "TensorFlow")
-        inspect(config)
+        _inspect(request)
     return 0
 
 

@@ -15,7 +15,9 @@ from benchmarks.scripts.timing import processes, record
 from benchmarks.scripts.timing.rounds import Line, MeasurementError
 from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
+from pipeline.config.request import Request
 from pipeline.runtime import environment, environment_check, signals
+from pipeline.training.resolve import resolve
 from pipeline.utils import files, progress_bar, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
@@ -60,7 +62,7 @@ class Options:
     """
 
 
-def measure(config: Config, options: Options) -> tuple[dict[str, Any], list[Line]]:
+def measure(request: Request, options: Options) -> tuple[dict[str, Any], list[Line]]:
     """What the peers were, and the lines of the table.
 
     Processes come first: on Linux, their peak memory is at least that of this process.
@@ -76,23 +78,22 @@ def measure(config: Config, options: Options) -> tuple[dict[str, Any], list[Line
     if {"training", "serving"} & {*options.only}:
         progress_bar.stage("importing", "TensorFlow")
         with _failures_as_lines("training", lines):
-            _measure_model(config, options, facts, lines)
+            _measure_model(request, options, facts, lines)
     return facts, lines
 
 
 def _measure_model(
-    config: Config, options: Options, facts: dict[str, Any], lines: list[Line]
+    request: Request, options: Options, facts: dict[str, Any], lines: list[Line]
 ) -> None:
     """Adds the lines of training and serving, which need TensorFlow."""
-    machine = environment.start(config.runtime)
+    machine = environment.start(request.config.runtime)
     from benchmarks.scripts.timing import peers, speed
     from pipeline.data import dataset
-    from pipeline.training import plan
 
     rounds = (options.seconds, options.rounds)
     with temp_files.temporary() as folder:
-        config, source = speed.choose_data(config, options.synthetic, folder)
-        config, machine = plan.complete(config, machine)
+        config, source = speed.choose_data(request.config, options.synthetic, folder)
+        config = resolve(dataclasses.replace(request, config=config), machine)
         training = speed.Training(config, machine, dataset.load(config))
         shape = "x".join(map(str, training.model.input_shape[1:]))
         settings = [
@@ -120,8 +121,8 @@ def _failures_as_lines(part: str, lines: list[Line]) -> Iterator[None]:
         lines.append(Line(part, "not measured", note=str(error)))
 
 
-def _parse(arguments: list[str]) -> tuple[Config, Options]:
-    """The config of the recipe, and the options of this script.
+def _parse(arguments: list[str]) -> tuple[Request, Options]:
+    """The request for the recipe, and the options of this script.
 
     An option may be misspelled: it is one of this script if it is near one, unless it
     could be one of a run.
@@ -144,7 +145,7 @@ def _parse(arguments: list[str]) -> tuple[Config, Options]:
     if not has_recipe and "--config" not in of_run:
         of_run = [*_RECIPE, *of_run]
     options = Options(**cli_parser.changes(of_script, Options))
-    return command_line.configure(of_run, PROGRAM), options
+    return command_line.request(of_run, PROGRAM), options
 
 
 def main(arguments: list[str]) -> int:
@@ -153,7 +154,7 @@ def main(arguments: list[str]) -> int:
         about = " ".join((Options.__doc__ or "").split())
         print(help_text.page(PROGRAM, about, Options(), _ARGUMENTS))
         return 0
-    config, options = _parse(arguments)
+    request, options = _parse(arguments)
     if options.torch_python and not shutil.which(options.torch_python):
         raise UsageError(f"--torch-python: {options.torch_python} is not a program")
     files.check_writable(options.directory, "--directory")
@@ -162,7 +163,7 @@ def main(arguments: list[str]) -> int:
     ):
         say("PyTorch", how)
     with signals.StopSignals().listening(), progress_bar.shown(True):
-        facts, lines = measure(config, options)
+        facts, lines = measure(request, options)
     print(record.table(lines))
     date = str(datetime.date.today())
     facts = {
@@ -173,7 +174,8 @@ def main(arguments: list[str]) -> int:
         **facts,
     }
     folder = options.directory / f"{date}-{record.machine()}"
-    say("written", record.write(folder, f"bench_{config.recipe}", facts, lines))
+    name = f"bench_{request.config.recipe}"
+    say("written", record.write(folder, name, facts, lines))
     return int(any(line.name == "not measured" for line in lines))
 
 

@@ -1,4 +1,4 @@
-"""Turns a command line or a saved file into a Config, without importing TensorFlow."""
+"""From a command line or a saved file to a Request, without importing TensorFlow."""
 
 import contextlib
 import dataclasses
@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import cli_parser, data_path, formats, help_text, registry
+from pipeline.config import cli_parser, data_path, help_text, registry
 from pipeline.config.config import RUNS, Config, Source
+from pipeline.config.request import Request
 from pipeline.config.validation import only_one, require_path
 from pipeline.utils import safe_io
 from pipeline.utils.console import say
@@ -20,6 +21,10 @@ PURPOSE = """\
 Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export.
 --resume RUN, instead of a recipe, continues a run; options may follow."""
 DEFAULT_RECIPE = "digits"
+PHOTOS = "photos"
+"""The recipe for the data at a path."""
+# For a help page before there are data; a folder without a path cannot be opened.
+_NO_DATA = Source.from_file({"name": "folder", "options": {}}, checked=False)
 _HELP = """\
 usage: {program} [RECIPE or PATH] [--config FILE] [--option VALUE ...]
 
@@ -43,7 +48,14 @@ recipes (default: {default}):
 def configure(
     arguments: list[str], program: str = PROGRAM, purpose: str = PURPOSE
 ) -> Config:
-    """The config of a command line; `--help [TOPIC]` prints a help page and exits.
+    """The config of a command line, as it was asked for; see `request`."""
+    return request(arguments, program, purpose).config
+
+
+def request(
+    arguments: list[str], program: str = PROGRAM, purpose: str = PURPOSE
+) -> Request:
+    """What a command line asks for; `--help [TOPIC]` prints a help page and exits.
 
     The values of the recipe are the defaults, which `--help` after a recipe shows.
     """
@@ -67,27 +79,25 @@ def configure(
     only_one({f"the recipe {name!r}": name, "--config": saved, "--resume": run})
     if folder := run or (saved if saved and saved.is_dir() else None):
         saved = config_file(folder)
-    found = cli_parser.changes(words, Config)
-    source = found.get("source", {})
-    name = name or ("photos" if "path" in source else DEFAULT_RECIPE)
-    # The path of a saved config need not exist any more.
-    moved = (
-        {"path": Path(" ".join(source["path"]))} if source.keys() == {"path"} else {}
-    )
-    default = read(saved, moved) if saved else recipe(name)
+    options = cli_parser.changes(words, Config)
+    source = options.get("source", {})
+    name = name or (PHOTOS if "path" in source else DEFAULT_RECIPE)
+    if saved:
+        start = _saved_request(saved, source)
+    else:
+        start = _recipe_request(name, source, allow_no_data=topic is not None)
     if topic is not None:
         with contextlib.suppress(UsageError):  # as far as the options are right
-            default = default.changed(**_completed(found, default))
-        name = "photos" if default.planned else name
+            start = start.changed(**_read_functions(options, start.config))
+        name = PHOTOS if _is_data(name) else name
         about = f"--config {saved}" if saved else registry.find("recipes", name).summary
-        page = help_text.overview(f"{program} {default.recipe}", about, default)
-        print(help_text.topic(topic, default) if topic else page)
+        print(_recipe_help(program, about, start, topic))
         sys.exit(0)
-    found = _completed(found, default)
+    options = _read_functions(options, start.config)
     if run:
-        only_one({"--resume": run, "--run-directory": found.get("run_directory")})
-        found["run_directory"] = run
-    return default.changed(**found)
+        only_one({"--resume": run, "--run-directory": options.get("run_directory")})
+        options["run_directory"] = run
+    return start.changed(**options)
 
 
 def _pop_help(words: list[str]) -> str | None:
@@ -123,79 +133,125 @@ def suggest_run(wrong: str) -> str:
     )
 
 
-def _completed(found: dict[str, Any], default: Config) -> dict[str, Any]:
-    """The values that `cli_parser` found, with those of the options of functions.
+def _read_functions(options: dict[str, Any], default: Config) -> dict[str, Any]:
+    """The options of `cli_parser`, with values for the words of registered functions.
 
-    The functions are those of `default`, unless others were given. Raises UsageError if
+    The functions are those of `default`, unless others are named. Raises UsageError if
     a name is unknown, or a value does not fit its option.
     """
-    source, known = (
-        found.get("source", {}),
-        registry.find("sources", default.source.name).options,
-    )
-    if "path" in source and "name" not in source and "path" not in known:
-        path, source["name"] = " ".join(source["path"]), "folder"
-        if Path(path).exists() and path:
-            source |= {
-                key: str(value) for key, value in data_path.source(Path(path)).items()
-            }
+    source = options.get("source", {})
+    if "path" not in registry.find("sources", default.source.name).options:
+        _add_kind(source)
     for choice in registry.choices(Config):
-        part, section = found.get(choice.section, {}), getattr(default, choice.section)
+        part = options.get(choice.section, {})
+        section = getattr(default, choice.section)
         name = part.get(choice.field, getattr(section, choice.field))
-        options = (
-            choice.functions(name, part[choice.options])
-            if choice.options in part
-            else {}
-        )
-        for function, given in options.items():
-            given |= registry.read_options(
-                choice.registry, function, given, choice.flag
+        functions = {}
+        if choice.options in part:
+            functions = choice.functions(name, part[choice.options])
+        for function, values in functions.items():
+            values |= registry.read_options(
+                choice.registry, function, values, choice.flag
             )
-        names = {one.name for one in dataclasses.fields(section)}
-        loose = {key: words for key, words in part.items() if key not in names}
+        fields = {field.name for field in dataclasses.fields(section)}
+        loose = {key: words for key, words in part.items() if key not in fields}
         if loose:
             part |= registry.read_options(choice.registry, name, loose, choice.flag)
-    return found
+    return options
+
+
+def _add_kind(source: dict[str, Any]) -> None:
+    """Adds the name of the source for the data at `--source.path`, without one."""
+    if "path" not in source or "name" in source:
+        return
+    path = " ".join(source["path"])
+    source["name"] = "folder"  # which refuses a path that does not exist
+    if path and Path(path).exists():
+        for option, value in data_path.source(Path(path)).items():
+            source[option] = str(value)
 
 
 def recipe(name: str) -> Config:
-    """The config of a recipe by its name, or of the recipe `photos` for the data at a
-    path.
+    """The config of a recipe by its name, or by the path of data, as it is before the
+    plan.
     """
-    if data_path.is_path(name) and name not in {*registry.names("recipes")} - {
-        "photos"
-    }:
-        return of_data(Path(name))
+    return recipe_request(name).config
+
+
+def recipe_request(name: str) -> Request:
+    """What a recipe asks for; a path stands for the recipe `photos` with these data."""
+    if _is_data(name):
+        return photos_request(Path(name))
     if name in registry.names("recipes") and Path(name).exists():
         say(
             "note",
             f"{name} is the recipe of this name; for the data beside it, write"
             f" ./{name}",
         )
+    if name == PHOTOS:
+        raise UsageError(
+            f"the recipe {name!r} has no data; give the path of your images in its"
+            f" place: {PROGRAM} PATH"
+        )
     try:
         registry.find("recipes", name)
     except UsageError as error:
         raise UsageError(f"{error} (and no such file or directory)") from None
     try:
-        config = registry.load("recipes", name)()
+        start = registry.load("recipes", name)()
     except TypeError as error:
         raise UsageError(f"the recipe {name!r} cannot be called: {error}") from error
-    if not isinstance(config, Config):
-        raise UsageError(
-            f"the recipe {name!r} must return a Config; got {type(config).__name__}"
-        )
-    return config
+    if isinstance(start, Config):
+        return Request(start)
+    if isinstance(start, Request):
+        return start
+    raise UsageError(
+        f"the recipe {name!r} must return a Config; got {type(start).__name__}"
+    )
 
 
-def of_data(path: Path) -> Config:
-    """The recipe `photos` for the data at a path, whose name the run and
-    its model get.
+def photos_request(data: Path | Source) -> Request:
+    """What the recipe `photos` asks for these data."""
+    if isinstance(data, Path):
+        require_path(data, "the path of the data")
+    return registry.load("recipes", PHOTOS)(data)
+
+
+def _is_data(name: str) -> bool:
+    """Whether a word in the place of a recipe is a path of data."""
+    recipes = set(registry.names("recipes")) - {PHOTOS}
+    return name not in recipes and data_path.is_path(name)
+
+
+def _recipe_request(
+    name: str, source: dict[str, Any], allow_no_data: bool = False
+) -> Request:
+    """What a recipe asks for; `source` has the words of `--source`, where `photos` may
+    have its data.
     """
-    require_path(path, "the path of the data")
-    config = registry.load("recipes", "photos")().changed(source=data_path.source(path))
-    whole = path.resolve()
-    name = formats.model_name(whole.name if whole.is_dir() else whole.stem)
-    return config.changed(export={"name": name}) if name else config
+    if name != PHOTOS or (not source and _is_data(name)):
+        return recipe_request(name)
+    try:
+        _add_kind(source)
+        if "name" not in source:
+            return recipe_request(name)
+        words = {**source.get("options", {}), **source}
+        words.pop("name")
+        words.pop("options", None)
+        options = registry.read_options("sources", source["name"], words, "--source.{}")
+        return photos_request(Source(name=source["name"], options=options))
+    except UsageError:
+        if not allow_no_data:
+            raise
+    return photos_request(_NO_DATA)
+
+
+def _saved_request(path: Path, source: dict[str, Any]) -> Request:
+    """What a saved config asks for: nothing is left to a plan."""
+    moved = {}
+    if source.keys() == {"path"}:  # the path in the file need not exist any more
+        moved["path"] = Path(" ".join(source["path"]))
+    return Request(read(path, moved))
 
 
 def pop(words: list[str], wanted: str, meant: str) -> str | None:
@@ -222,6 +278,14 @@ def pop_path(words: list[str], wanted: str, meant: str) -> Path | None:
         return None
     require_path(Path(value), wanted)
     return Path(value)
+
+
+def _recipe_help(program: str, about: str, request: Request, topic: str) -> str:
+    """The help page of a recipe, or its part about a topic."""
+    if topic:
+        return help_text.topic(topic, request.config, request.planned)
+    program = f"{program} {request.config.recipe}"
+    return help_text.overview(program, about, request.config, request.planned)
 
 
 def _help(program: str, purpose: str) -> str:

@@ -43,11 +43,11 @@ class Config(Checked):
         default="custom", metadata={"hidden": True}
     )
     """The recipe this config started from."""
-    planned: dict[str, str] = dataclasses.field(
+    reasons: dict[str, str] = dataclasses.field(
         default_factory=dict, metadata={"hidden": True}
     )
-    """Options that a plan chooses for the data and the machine before the run begins,
-    such as `train.epochs`, and why; an empty text: not chosen yet.
+    """Options that were chosen for the data and the machine, such as `train.epochs`,
+    and why.
     """
     run_directory: Path | None = None
     """Directory of the run. If it already contains a run, that run is resumed; None:
@@ -115,19 +115,7 @@ class Config(Checked):
         A mapping changes options of a section; any other value replaces the old one.
         Raises UsageError for unknown names and invalid values.
         """
-        changed = _changed(self, changes, "")
-        given = {place: "given" for place in self.planned if _is_given(place, changes)}
-        return dataclasses.replace(changed, planned={**changed.planned, **given})
-
-    def chosen(self, place: str, value: Any, reason: str) -> Self:
-        """A copy with a value for a place of the plan, if none is given or
-        chosen yet.
-        """
-        if self.planned.get(place) != "":
-            return self
-        section, _, option = place.partition(".")
-        changed = self.changed(**{section: {option: value} if option else value})
-        return dataclasses.replace(changed, planned={**self.planned, place: reason})
+        return _changed(self, changes, "")
 
     def as_json(self) -> dict[str, Any]:
         """Nested plain values, which `read` can load."""
@@ -143,17 +131,6 @@ class Config(Checked):
         # them.
         values["weights"] = getattr(self.model.name, "weights", "")
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def _is_given(place: str, changes: Mapping[str, Any]) -> bool:
-    """Whether the changes have a value for an option, or for the function
-    of a section.
-    """
-    section, _, option = place.partition(".")
-    part = changes.get(section)
-    if not isinstance(part, Mapping):
-        return part is not None
-    return option in part if option else bool(part.keys() - {"weights"})
 
 
 def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:

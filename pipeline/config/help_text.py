@@ -53,9 +53,11 @@ def page(
     return "\n".join(lines)
 
 
-def overview(program: str, about: str, options: Any) -> str:
+def overview(
+    program: str, about: str, options: Any, planned: Collection[str] = ()
+) -> str:
     """A help page with one line for each option: flag, beginning of its meaning,
-    default.
+    default. Options that are `planned` have none.
     """
     kind: Any = type(options)
     short = {
@@ -72,7 +74,7 @@ def overview(program: str, about: str, options: Any) -> str:
     }
     lines = [f"usage: {program} [--option VALUE ...]", "", *_filled(about, 0), ""]
     lines += _filled(_OVERVIEW, 0)
-    for title, found in _sections(options).values():
+    for title, found in _sections(options, planned).values():
         lines += ["", title]
         for entry in found:
             flag = short.get(entry.flags[0], entry.flags[0])
@@ -87,13 +89,14 @@ def overview(program: str, about: str, options: Any) -> str:
     return "\n".join(lines)
 
 
-def topic(name: str, options: Any) -> str:
+def topic(name: str, options: Any, planned: Collection[str] = ()) -> str:
     """What `--help NAME` shows: a section, an option, a registry or a function.
 
     Sections and options are followed by the functions that they name, with their own
     options. Raises UsageError if nothing has this name.
     """
-    wanted, sections = name.lstrip("-").replace("_", "-"), _sections(options)
+    wanted = name.lstrip("-").replace("_", "-")
+    sections = _sections(options, planned)
     kind = type(options)
     flags = set() if wanted in sections else {*cli_parser.meant(f"--{wanted}", kind)}
     lines: list[str] = []
@@ -156,11 +159,10 @@ def _shortened(text: str, width: int) -> str:
     return textwrap.shorten(text, width, placeholder=" ...", break_on_hyphens=False)
 
 
-def _sections(options: Any) -> dict[str, tuple[str, list["Entry"]]]:
+def _sections(
+    options: Any, planned: Collection[str] = ()
+) -> dict[str, tuple[str, list["Entry"]]]:
     """Name -> title and options: first "" for the top level, then each section."""
-    planned = [
-        place for place, why in getattr(options, "planned", {}).items() if not why
-    ]
     found = {"": ("options:", [*entries(options, "")])}
     for field in dataclasses.fields(options):
         section = getattr(options, field.name)
@@ -206,7 +208,7 @@ def entries(section: Any, name: str, planned: Collection[str] = ()) -> Iterator[
         # A class has no value of a factory, which is `dict` for all of them.
         words = " ".join(type_hints.words(getattr(section, field.name, {}))) or "none"
         if f"{name}.{field.name}".removesuffix(".name") in planned:
-            words = "required" if name == "source" else "planned"
+            words = "chosen for your data"
         flags = [f"{prefix}{no}{field.name}".replace("_", "-") for no in ("", "no_")]
         flags, values = (
             (flags, "") if hint is bool else (flags[:1], type_hints.describe(hint))

@@ -1,5 +1,5 @@
 """From the arguments of a call in Python, `fit(model=..., data=..., epochs=3)`, to a
-Config.
+Request.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from pipeline.config import (
     registry,
 )
 from pipeline.config.config import Config
+from pipeline.config.request import Request
 from pipeline.config.sections import Source, Train
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, did_you_mean, suggest
@@ -30,9 +31,10 @@ _SHORT = {
 """Argument -> its section."""
 
 
-def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> Config:
-    """The config of a call of `fit` with these arguments; those that are None are
-    ignored.
+def request(
+    recipe: str | Path | Config | None, arguments: Mapping[str, Any]
+) -> Request:
+    """What a call of `fit` with these arguments asks for; None stands for no argument.
 
     `recipe` is the name of one, a path of data, or a Config. None means `photos` if
     `data` is a path and there is no `model`, `digits` if there is no `data`, and else
@@ -58,6 +60,8 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
             f"a recipe must be a name, a path or a Config; got {type(recipe).__name__};"
             " give a model and data by name: fit(model=..., data=(x, y))"
         )
+    if isinstance(recipe, Path):
+        recipe = str(recipe)  # also the name of a recipe
     given = keras_words.arguments(given)
     data: Any = given.get("data")
     is_text = isinstance(data, str) and data not in registry.names("sources")
@@ -69,25 +73,40 @@ def config(recipe: str | Path | Config | None, arguments: Mapping[str, Any]) -> 
     if isinstance(data, Path) or (is_text and data_path.is_path(data)):
         path = Path(given.pop("data"))
         if recipe is None and "model" not in given:
-            recipe = command_line.of_data(path)
+            recipe = path
         else:
             given["source"] = data_path.source(path)
     given, is_compiled = keras_words.compiled(keras_words.precision(given), recipe)
     changes = _changes(_with_rate(given, is_compiled))
+    return _start(recipe, changes).changed(**changes)
+
+
+def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Request:
+    """What a recipe asks for, or, without one, a network of the user for a source.
+
+    Takes the source from `changes` if the request begins with it.
+    """
+    if isinstance(recipe, Config):
+        return Request(recipe)
+    if isinstance(recipe, Path):
+        return command_line.photos_request(recipe)
+    if recipe == command_line.PHOTOS and "source" in changes:
+        return command_line.photos_request(_source(changes.pop("source")))
     if recipe is None and "source" in changes:
-        source = changes.pop("source")
-        name, options = source.pop("name", Source.name), source.pop("options", {})
         # Keras's own defaults of `compile` and `fit` suit a network whose rate is
         # unknown.
         train = Train(optimizer="adam", learning_rate=0.001)
-        recipe = Config(
-            source=Source(name=name, options={**options, **source}), train=train
-        )
-    elif recipe is None and "model" in changes:
+        return Request(Config(source=_source(changes.pop("source")), train=train))
+    if recipe is None and "model" in changes:
         raise UsageError("give data=... with the model, or the name of a recipe")
-    if not isinstance(recipe, Config):
-        recipe = command_line.recipe(str(recipe or command_line.DEFAULT_RECIPE))
-    return recipe.changed(**changes)
+    return command_line.recipe_request(recipe or command_line.DEFAULT_RECIPE)
+
+
+def _source(values: dict[str, Any]) -> Source:
+    """The source of `source={"name": ..., "option": ...}`."""
+    name = values.pop("name", Source.name)
+    options = values.pop("options", {})
+    return Source(name=name, options={**options, **values})
 
 
 # Arguments of a Keras optimizer -> options of the run, which hold for all replicas

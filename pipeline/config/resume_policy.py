@@ -17,7 +17,7 @@ from pipeline.utils import console
 # Options that cannot change a result, by place ("" is the top level): directories,
 # logging, the engine, the devices and time limits.
 HARMLESS: dict[str, tuple[str, ...]] = {
-    "": ("run_directory", "dry_run", "force", "planned"),
+    "": ("run_directory", "dry_run", "force", "reasons"),
     "clean": ("directory",),
     "data": ("cache", "cache_directory", "augment_on"),
     "train": ("engine", "steps_per_call", "checkpoint_minutes", "checkpoint_steps"),
@@ -85,14 +85,14 @@ def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Place -> its options: the top level, each section, and the `options` of a
     section.
     """
-    found: dict[str, dict[str, Any]] = {"": {}}
+    places: dict[str, dict[str, Any]] = {"": {}}
     for section, part in values.items():
-        if isinstance(part, dict):
-            found[section] = dict(part)
-            found[f"{section}.options"] = found[section].pop("options", {})
+        if isinstance(part, dict) and section not in HARMLESS[""]:
+            places[section] = dict(part)
+            places[f"{section}.options"] = places[section].pop("options", {})
         else:
-            found[""][section] = part
-    return found
+            places[""][section] = part
+    return places
 
 
 def refusal(run: str, found: list[Change]) -> str:

@@ -1,9 +1,14 @@
-"""Recipes for images: each function returns the config of a complete experiment."""
+"""Recipes for images: each function returns the config of a complete experiment;
+`photos`, one that is completed for its data.
+"""
 
+from pathlib import Path
 from typing import Any
 
+from pipeline.config import data_path, formats
 from pipeline.config.config import Config
-from pipeline.config.sections import Data, Model, Runtime, Source, Train
+from pipeline.config.request import Request
+from pipeline.config.sections import Data, Export, Model, Runtime, Source, Train
 
 _MOMENTUM: dict[str, Any] = {"momentum": 0.9}  # of SGD, the default
 
@@ -134,24 +139,21 @@ def fashion_mnist_lenet() -> Config:
     )
 
 
-def photos() -> Config:
+def photos(data: Path | Source) -> Request:
     """Your own images, by their path: settings are chosen for them and for this
     machine.
     """
-    train = ("batch_size", "learning_rate", "epochs", "ema")
-    chosen = [
-        "data.test",
-        "data.image_size",
-        "data.augment",
-        "model",
-        *(f"train.{name}" for name in train),
-    ]
-    return Config(
+    if isinstance(data, Source):
+        source = data
+        name = None
+    else:
+        kind = data_path.source(data)
+        source = Source(name=kind["name"], options={"path": kind["path"]})
+        path = data.resolve()
+        name = formats.model_name(path.name if path.is_dir() else path.stem)
+    config = Config(
         recipe="photos",
-        planned=dict.fromkeys(["source", *chosen, "runtime.precision"], ""),
-        source=Source(
-            name="scikit_learn", options={"dataset": "digits"}
-        ),  # until a path is given
+        source=source,
         model=Model(name="residual"),
         train=Train(
             optimizer="muon",
@@ -159,5 +161,20 @@ def photos() -> Config:
             schedule="cosine",
             schedule_options={"warmup": 0.05},
             label_smoothing=0.1,
+        ),
+        export=Export(name=name),
+    )
+    return Request(
+        config,
+        planned=(
+            "runtime.precision",
+            "data.test",
+            "data.image_size",
+            "data.augment",
+            "model",
+            "train.batch_size",
+            "train.epochs",
+            "train.learning_rate",
+            "train.ema",
         ),
     )

@@ -1,6 +1,7 @@
 """The files of a run, its original options, and whether it can be resumed."""
 
 import contextlib
+import dataclasses
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,30 +80,33 @@ def opened(config: Config) -> Iterator[RunDirectory]:
         yield run
 
 
-def continued(config: Config) -> Config:
-    """The config with what was planned when its run began; unchanged for a new run.
+def is_new(config: Config) -> bool:
+    """Whether the run directory of this config does not contain a run yet."""
+    path = config.run_directory
+    return path is None or not RunDirectory(path).config.exists()
 
-    Raises UsageError if a recipe without data of its own was given none.
+
+def with_saved_plan(config: Config, planned: Sequence[str]) -> Config:
+    """The config with the values that the options in `planned` have in its run;
+    unchanged if the run is new or cannot be read.
     """
-    if config.planned.get("source") == "":
-        raise UsageError(
-            f"the recipe {config.recipe!r} has no data; give the path of your images in"
-            " its place: python -m pipeline.fit PATH"
-        )
-    if config.run_directory is None:
+    if config.run_directory is None or not planned:
         return config
-    with contextlib.suppress(
-        OSError, LookupError, ValueError, TypeError
-    ):  # `changes` tells why
-        before = safe_io.read_json(RunDirectory(config.run_directory).config)
-        for place, reason in before["planned"].items():
-            section, _, option = place.partition(".")
-            part = before[section]
-            value = (
-                part[option] if option else {n: part[n] for n in ("name", "options")}
-            )
-            config = config.chosen(place, value, reason)
-    return config
+    changes: dict[str, dict[str, Any]] = {}
+    reasons = {}
+    try:
+        saved = safe_io.read_json(RunDirectory(config.run_directory).config)
+        for name in planned:
+            section, _, option = name.partition(".")
+            options = (option,) if option else ("name", "options")
+            values = {option: saved[section][option] for option in options}
+            changes.setdefault(section, {}).update(values)
+            if name in saved["reasons"]:  # the user had not set it at the start
+                reasons[name] = saved["reasons"][name]
+        config = config.changed(**changes)
+    except (OSError, LookupError, ValueError, TypeError):  # `changes` tells why
+        return config
+    return dataclasses.replace(config, reasons=reasons)
 
 
 def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:

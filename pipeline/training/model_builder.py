@@ -136,6 +136,7 @@ def build(
     machine: environment.Runtime,
     train: Batches,
     augment_in_step: bool = True,
+    accumulate: int | None = None,
 ) -> SteppedModel:
     """A network with its optimizer and step, ready for an engine under
     `machine.strategy`.
@@ -148,11 +149,14 @@ def build(
             so that layers that adapt to data see the same examples either way. Their
             number of steps is the length of the schedule.
         augment_in_step: False if the training batches are already augmented.
+        accumulate: Micro-batches per step, more than `settings.train.accumulate` if
+            these ran out of memory; None: as many.
 
     Raises:
         UsageError: An option does not fit the model or the images.
     """
     settings.require_equal_parts(machine.replicas)
+    accumulate = accumulate or settings.train.accumulate
     # The same initial weights, whatever was built in this process before.
     keras.utils.set_random_seed(seed := settings.runtime.seed)
     with machine.strategy.scope():
@@ -183,6 +187,7 @@ def build(
             settings,
             update,
             random_states,
+            accumulate=accumulate,
             augmenter=Augmenter(operations, seed),
             loss=_loss(task, settings.train, model.ends_in),
             metrics=_metrics(task, settings.train, model.ends_in),
@@ -195,7 +200,7 @@ def build(
     with explained(train, train.first_step, 1):
         part = ReplicaPart(total=machine.replicas)
         augmenter = Augmenter(settings.data.augment, seed)
-        augmenter.try_out(train, settings.train.accumulate, part)
+        augmenter.try_out(train, accumulate, part)
     return model
 
 

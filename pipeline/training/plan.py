@@ -1,4 +1,4 @@
-"""Chooses the settings of a run for its data and for the speed of this machine, with
+"""Chooses the settings of a run for its images and for the speed of this machine, with
 reasons.
 """
 
@@ -7,17 +7,18 @@ import dataclasses
 import math
 import os
 import time
-from types import SimpleNamespace
 from typing import Any
 
-import keras
 import tensorflow as tf
 
-from pipeline.config import registry, type_hints
+from pipeline.config import registry
 from pipeline.config.config import Config
+from pipeline.config.request import Request
 from pipeline.config.sections import Model
+from pipeline.contracts import Source
 from pipeline.data import image_sizes, splits
-from pipeline.runtime import dtype_policy, environment
+from pipeline.runtime import dtype_policy
+from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import model_builder
 from pipeline.training.distributed import agreed
@@ -25,10 +26,8 @@ from pipeline.utils import progress_bar, safe_io
 from pipeline.utils.console import counted, say
 
 _SAMPLE = 200  # images that are looked at
-_USUAL, _REST = (
-    900.0,
-    30.0,
-)  # seconds: of training without a time limit; of all but training
+_USUAL = 900.0  # seconds of training without a time limit
+_REST = 30.0  # seconds of all but training
 # Pixels whose forward and backward pass take `residual` as long as an update of Muon.
 _UPDATE = 50_000
 _TIMED = 32  # images
@@ -44,47 +43,62 @@ _LEAST = 96
 # Pixels, up to which the first convolution keeps the size of an image
 # (benchmarks/README.md).
 _SMALL = 48
+_SCRATCH = (
+    "from scratch; ImageNet weights are downloaded by --model.name application"
+    " --model.options name=EfficientNetB0 weights=imagenet"
+)
 
 
-def complete(
-    config: Config, machine: environment.Runtime, seconds: float | None = None
-) -> tuple[Config, environment.Runtime]:
-    """Chooses a value for each option that a plan has left open; prints all with their
-    reasons.
+class _Choices:
+    """A config whose open options are chosen one after another, with reasons."""
 
-    What `config.planned` says was given, or chosen when the run began, stays. `seconds`
-    is what is left of the time limit of the run, if it has one. Returns the config, and
-    the machine with the precision that was chosen. Raises UsageError if the data cannot
-    be opened.
+    def __init__(self, request: Request) -> None:
+        self.config = request.config
+        self._planned = set(request.planned)
+
+    def is_open(self, name: str) -> bool:
+        """Whether an option was neither set by the user nor chosen yet."""
+        return name in self._planned - self.config.reasons.keys()
+
+    def choose(self, name: str, value: Any, reason: str) -> None:
+        """Sets an option, such as `train.epochs`, if it is open."""
+        if not self.is_open(name):
+            return
+        section, _, option = name.partition(".")
+        part = {option: value} if option else value
+        config = self.config.changed(**{section: part})
+        reasons = {**config.reasons, name: reason}
+        self.config = dataclasses.replace(config, reasons=reasons)
+
+
+def photos(request: Request, machine: Runtime, seconds: float | None = None) -> Config:
+    """The config of a run for photos: sets the planned options of a request for the
+    files, this machine and the time.
+
+    `seconds` is what is left of the time limit of the run, if it has one. Prints the
+    expected time. Raises UsageError if the data cannot be opened.
     """
-    if "" in config.planned.values():
-        fast, why = dtype_policy.fast_policy()
-        config = config.chosen("runtime.precision", fast or "float32", why)
-        config = _network(config)
-        precision = config.runtime.precision
-        if all(decision.name != "precision" for decision in machine.decisions):
-            machine = dataclasses.replace(machine, precision=precision)
-            machine = machine.decided(
-                "precision", precision, config.planned["runtime.precision"]
-            )
-        each = _seconds_per_pixel(config)  # on one device
-        with machine.strategy.scope():
-            each = agreed(each / max(1, len(tf.config.get_visible_devices("GPU"))))
-        config = _sizes(config, each, seconds)
-    for place, reason in config.planned.items() if machine.is_chief else ():
-        section, _, option = place.partition(".")
-        part = getattr(config, section)
-        value = getattr(part, option) if option else {part.name: part.options}
-        if section != "source":
-            flag = f"--{place}".replace("_", "-")
-            say("plan", f"{flag:21} {' '.join(type_hints.words(value))} ({reason})")
-    return config, machine
+    choices = _Choices(request)
+    fast, reason = dtype_policy.fast_policy()
+    choices.choose("runtime.precision", fast or "float32", reason)
+    _choose_pretrained(choices)
+    options = choices.config.source
+    source = registry.call("sources", options.name, options.options)
+    precision: str = choices.config.runtime.precision
+    if precision == "auto":
+        precision = machine.precision
+    seconds_per_pixel = _seconds_per_pixel(choices.config, source, precision)
+    with machine.strategy.scope():
+        devices = max(1, len(tf.config.get_visible_devices("GPU")))
+        seconds_per_pixel = agreed(seconds_per_pixel / devices)
+    return _choose_sizes(choices, source, seconds_per_pixel, seconds)
 
 
-def _network(config: Config) -> Config:
+def _choose_pretrained(choices: _Choices) -> None:
     """Chooses the network of an earlier run, or one whose ImageNet weights Keras has
     downloaded.
     """
+    config = choices.config
     if (path := config.model.weights) is not None:
         value: dict[str, Any] = {"name": config.model.name}
         with contextlib.suppress(
@@ -92,37 +106,35 @@ def _network(config: Config) -> Config:
         ):  # not a run
             before = safe_io.read_json(RunDirectory(path).config)["model"]
             value = {name: before[name] for name in ("name", "options")}
-        return config.chosen("model", value, "as in --model.weights")
+        choices.choose("model", value, "as in --model.weights")
+        return
     home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
     for name, network in _IMAGENET.items():
-        if os.path.isfile(file := os.path.join(home, "models", name)):
-            value = {
-                "name": "application",
-                "options": {"name": network, "weights": file},
-            }
-            return config.chosen("model", value, "pretrained on ImageNet")
-    return config  # it follows from the size of the images
+        file = os.path.join(home, "models", name)
+        if os.path.isfile(file):
+            options = {"name": network, "weights": file}
+            value = {"name": "application", "options": options}
+            choices.choose("model", value, "pretrained on ImageNet")
+            return
 
 
-def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Config:
+def _choose_sizes(
+    choices: _Choices, source: Source, seconds_per_pixel: float, limit: float | None
+) -> Config:
     """Chooses the batch, the image size, the epochs, and what depends on them."""
-    source = registry.call("sources", config.source.name, config.source.options)
     total = source.info.splits["train"]
-    why = (
-        f"{total:,} images"
-        if "test" not in source.info.splits
-        else "unused: there is a test split"
-    )
-    config = config.chosen("data.test", 0.1 if total >= 2000 else 0.2, why)
+    why = f"{total:,} images"
+    if "test" in source.info.splits:
+        why = "unused: there is a test split"
+    choices.choose("data.test", 0.1 if total >= 2000 else 0.2, why)
+    config = choices.config
     held_out = sum(splits.shares(source.info.splits, config.data).values())
-    most = source.info.splits["train"] if config.dry_run else config.data.limit or 10**9
-    count = max(1, int(min(total, most) * (1 - held_out)))
+    most = min(total, config.data.limit or total)
+    count = max(1, int(most * (1 - held_out)))
     classes = counted(len(source.info.class_names or ()), "class")
     images = f"about {counted(count, 'training image')} of {classes}"
-    usual = 128 if count >= 10_000 else 64 if count >= 600 else 32
-    most = 2 ** int(math.log2(max(count // 4, 2)))  # at least four steps per epoch
-    config = config.chosen("train.batch_size", min(usual, most), images)
-    batch = config.train.batch_size
+    choices.choose("train.batch_size", _batch_size(count), images)
+    batch = choices.config.train.batch_size
     steps = max(1, count // batch)
 
     def seconds(height: int, width: int) -> float:
@@ -130,10 +142,9 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
         return steps * (batch * height * width + _UPDATE) * seconds_per_pixel
 
     tuned = config.model.weights is not None or "weights" in config.model.options
-    epochs = round(
-        min(200, max(10, 100 * math.sqrt(4000 / count))) / (5 if tuned else 1)
-    )
-    epochs = epochs if config.planned.get("train.epochs") == "" else config.train.epochs
+    epochs = config.train.epochs
+    if choices.is_open("train.epochs"):
+        epochs = _epochs(count, tuned)
     time_left = _USUAL if limit is None else max(limit - _REST, limit / 2)
     detail = image_sizes.needed(image_sizes.sample(source, _SAMPLE)) or 64
     least = _LEAST if "weights" in config.model.options else 0
@@ -144,62 +155,69 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     size = max(fits, default=sizes[0])
     short = f"fit into {'15 minutes' if limit is None else 'the time limit'}"
     reason = f"the files hold the detail of about {detail} pixels"
-    reason += f"; more would not {short}" * (size < detail)
-    config = config.chosen("data.image_size", (size, size), reason)
-    sides: Any = config.data.image_size or (size, size)
+    if size < detail:
+        reason += f"; more would not {short}"
+    choices.choose("data.image_size", (size, size), reason)
+    sides: Any = choices.config.data.image_size or (size, size)
     small = {"widths": (32, 64, 128), "stem_stride": 1} if max(sides) <= _SMALL else {}
-    reason = (
-        "from scratch; ImageNet weights are downloaded by --model.name application "
-    )
-    reason += "--model.options name=EfficientNetB0 weights=imagenet"
-    config = config.chosen(
-        "model", {"name": config.model.name, "options": small}, reason
-    )
-    each = seconds(*sides)
-    most = max(1, int(time_left / each))
-    config = config.chosen(
-        "train.epochs",
-        min(most, epochs),
-        f"as many as {short}" if most < epochs else images,
-    )
-    epochs = config.train.epochs
-    total = min(epochs * each, time_left if limit else math.inf)
-    about = f"{total / 60:.0f} min" if total > 90 else f"{total:.0f} s"
-    speed = f"{steps * batch / each:,.0f} images/s"
+    choices.choose("model", {"name": config.model.name, "options": small}, _SCRATCH)
+    epoch = seconds(*sides)
+    affordable = max(1, int(time_left / epoch))
+    reason = f"as many as {short}" if affordable < epochs else images
+    choices.choose("train.epochs", min(affordable, epochs), reason)
+    epochs = choices.config.train.epochs
+    duration = min(epochs * epoch, time_left if limit else math.inf)
+    about = f"{duration / 60:.0f} min" if duration > 90 else f"{duration:.0f} s"
+    speed = f"{steps * batch / epoch:,.0f} images/s"
     say("plan", f"about {about}: {counted(epochs, 'epoch')} at {speed}, with")
     rate = round((0.002 if tuned else 0.02) * math.sqrt(min(batch, 64) / 64), 4)
-    config = config.chosen("train.learning_rate", rate, f"for batches of {batch}")
+    choices.choose("train.learning_rate", rate, f"for batches of {batch}")
     operations = {"flip": {}, "crop": {"padding": min(sides) // 8}}
-    config = config.chosen("data.augment", operations, "usual for photographs")
+    choices.choose("data.augment", operations, "usual for photographs")
     lag = max(1.0, steps * epochs * _AVERAGED)
     reason = f"about {lag:,.0f} of {counted(steps * epochs, 'step')}"
-    return config.chosen("train.ema", round(1 - 1 / (1 + lag), 4), reason)
+    choices.choose("train.ema", round(1 - 1 / (1 + lag), 4), reason)
+    return choices.config
 
 
-def _seconds_per_pixel(config: Config) -> float:
-    """What the forward and backward pass of a pixel takes; measured in about two
-    seconds.
+def _batch_size(count: int) -> int:
+    """For this number of training images: at least four steps per epoch."""
+    largest = 2 ** int(math.log2(max(count // 4, 2)))
+    if count >= 10_000:
+        return min(128, largest)
+    return min(64 if count >= 600 else 32, largest)
+
+
+def _epochs(count: int, tuned: bool) -> int:
+    """For this number of training images; fewer if the network is pretrained."""
+    epochs = min(200, max(10, 100 * math.sqrt(4000 / count)))
+    return round(epochs / 5 if tuned else epochs)
+
+
+def _seconds_per_pixel(config: Config, source: Source, precision: str) -> float:
+    """What the forward and backward pass of a pixel takes on one device; measured in
+    about two seconds.
     """
     progress_bar.stage("timing", "this machine")
-    options = config.model
-    if registry.builds_whole_model(options.name):
-        options = Model(name="residual")  # a network of one's own is built once
-    given: Any = config.data.image_size
-    side = max(given) if given else _LEAST if "weights" in options.options else 48
-    task: Any = SimpleNamespace(
-        inputs=lambda: keras.Input((side, side, 3)),
-        head=lambda features, _: features,
-        metadata={},
-    )
-    network = model_builder.network(task, options, config.runtime.precision)
-    images = tf.random.stateless_uniform((_TIMED, side, side, 3), (0, 1))
+    model = config.model
+    if registry.builds_whole_model(model.name):
+        model = Model(name="residual")  # a network of one's own is built once
+    side = _LEAST if "weights" in model.options else 48
+    if config.data.image_size is not None:
+        side = max(config.data.image_size)  # type: ignore[arg-type]
+    options = {"image_size": (side, side), **config.task.options}
+    registry.check("tasks", config.task.name, options, "--data.image-size")
+    task = registry.call("tasks", config.task.name, options, source.info)
+    network = model_builder.network(task, model, precision)
+    shape = (_TIMED, *network.inputs[0].shape[1:])
+    images = tf.random.stateless_uniform(shape, (0, 1))
 
     @tf.function
     def gradients() -> tf.Tensor:
         with tf.GradientTape() as tape:
-            features = network(images, training=True)
+            outputs = network(images, training=True)
         return tf.linalg.global_norm(
-            tape.gradient(features, network.trainable_variables)
+            tape.gradient(outputs, network.trainable_variables)
         )
 
     best = math.inf

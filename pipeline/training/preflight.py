@@ -1,10 +1,9 @@
 """Checks before TensorFlow is imported: whether a run and its export can be written."""
 
 import importlib.util
-import math
 import os
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 
 from pipeline.config import formats
 from pipeline.config.config import RUNS, Config
@@ -31,17 +30,19 @@ _ONNX = ("tf2onnx", "onnxruntime")  # convert and run models
 AFTER_CHECKPOINT = ("metric_logger", "progress")
 
 
-def check(config: Config) -> None:
+def check(config: Config, planned: Sequence[str] = ()) -> None:
     """Raises UsageError unless the run and the export can be written where the config
-    says.
+    says, and a resumed run has its original options.
+
+    Options in `planned` are not chosen yet, so they cannot differ.
     """
     try:
-        _check(config)
+        _check(config, planned)
     except OSError as error:
         raise UsageError(f"cannot use {error.filename}: {error.strerror}") from None
 
 
-def _check(config: Config) -> None:
+def _check(config: Config, planned: Sequence[str]) -> None:
     runs = config.run_directory or RUNS
     for name in config.train.callbacks:
         if name in BEFORE_CHECKPOINT + AFTER_CHECKPOINT:
@@ -61,7 +62,7 @@ def _check(config: Config) -> None:
     if config.run_directory is not None:
         run = RunDirectory(config.run_directory)
         locks.require_free(run.path)
-        run_directory.changes(config, run)
+        run_directory.changes(run_directory.with_saved_plan(config, planned), run)
     if config.export.enabled:
         if not formats.is_model_name(config.name):
             raise UsageError(
@@ -87,34 +88,16 @@ def _check(config: Config) -> None:
         repository.pinned(target)  # an error now, not at the end of the run
 
 
-def summary(config: Config) -> str:
+def summary(config: Config, planned: Sequence[str] = ()) -> str:
     """What a run is going to do, for its first line."""
-    where = (
-        f" in {config.run_directory}"
-        if config.run_directory and not config.dry_run
-        else ""
-    )
-    planned = "" in config.planned.values()
-    length = "" if planned else f", {counted(config.train.epochs, 'epoch')}"
-    length += (
-        f", at most {counted(config.train.steps, 'step')}" if config.train.steps else ""
-    )
-    then = "" if sys.modules.get("tensorflow") else "; importing TensorFlow"
-    return (
-        f"{config.recipe}{where}: {config.model.name} on"
-        f" {config.source.title}{length}{then}"
-    )
-
-
-def dry_run(config: Config, folder: Path) -> Config:
-    """The config of a dry run: two steps on about four batches, with all files in
-    `folder`.
-    """
-    share = 1 - config.data.validation - config.data.test
-    few = math.ceil(4 * config.train.batch_size / share)
-    return config.changed(
-        run_directory=Path(folder, "run"),
-        export={"directory": Path(folder, "saved_models")},
-        data={"limit": min(few, config.data.limit or few)},
-        train={"steps": 2},
-    )
+    parts = [f"{config.model.name} on {config.source.title}"]
+    if "train.epochs" not in planned:
+        parts.append(counted(config.train.epochs, "epoch"))
+    if config.train.steps:
+        parts.append(f"at most {counted(config.train.steps, 'step')}")
+    line = f"{config.recipe}: {', '.join(parts)}"
+    if config.run_directory and not config.dry_run:
+        line = f"{config.recipe} in {config.run_directory}: {', '.join(parts)}"
+    if sys.modules.get("tensorflow"):
+        return line
+    return f"{line}; importing TensorFlow"

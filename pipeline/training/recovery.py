@@ -5,12 +5,14 @@ resume.
 import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
 
 from pipeline.config import command_line
 from pipeline.config.config import Config
+from pipeline.config.sections import Train
 from pipeline.contracts import Decision
 from pipeline.runtime import run_directory, signals
 from pipeline.runtime.run_directory import RunDirectory
@@ -62,48 +64,54 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """The settings of one attempt to train."""
+class Attempt:
+    """What an attempt to train may change about the config of its run."""
 
-    settings: Config
-    """What the model is built from; `train.accumulate` may be higher than requested."""
+    accumulate: int
+    """Micro-batches per step of a replica; at least `train.accumulate`."""
     factor: float | None = None
     """Factor of the learning rate; None: the factor saved in the checkpoint."""
     decisions: tuple[Decision, ...] = ()
     """Choices made so far, newest last; they are printed and saved with the run."""
 
-    def _decided(self, decision: Decision) -> "Plan":
-        others = [one for one in self.decisions if one.name != decision.name]
-        return dataclasses.replace(self, decisions=(*others, decision))
+    def changed(self, decision: Decision, **values: Any) -> Self:
+        """A copy with other values, and the reason for them."""
+        others = [made for made in self.decisions if made.name != decision.name]
+        decisions = (*others, decision)
+        return dataclasses.replace(self, decisions=decisions, **values)
 
 
-def begun(config: Config, replicas: int) -> Plan:
-    """The first attempt, with the micro-batch that an earlier process of this run
-    found.
+def first_attempt(config: Config, replicas: int) -> Attempt:
+    """Begins with the micro-batch that fitted into memory in an earlier process of this
+    run.
     """
-    found = run_directory.decided(config.run_directory, _NAME)
-    if found is None or not found.isdecimal():
-        return Plan(config)
+    attempt = Attempt(config.train.accumulate)
+    saved = run_directory.decided(config.run_directory, _NAME)
+    if saved is None or not saved.isdecimal():
+        return attempt
     part = config.train.batch_size // replicas
-    pieces = _divisor(part, at_least=-(-part // max(1, int(found))))
-    if pieces <= config.train.accumulate:
-        return Plan(config)
-    decision = Decision(
-        _NAME, str(part // pieces), "as before: more does not fit in memory"
-    )
-    return Plan(config.changed(train={"accumulate": pieces}))._decided(decision)
+    accumulate = _divisor(part, at_least=-(-part // max(1, int(saved))))
+    if accumulate <= config.train.accumulate:
+        return attempt
+    reason = "as before: more does not fit in memory"
+    decision = Decision(_NAME, str(part // accumulate), reason)
+    return attempt.changed(decision, accumulate=accumulate)
 
 
-def after(
-    error: OutOfMemory | Diverged, plan: Plan, model: keras.Model, replicas: int
-) -> Plan:
+def next_attempt(
+    error: OutOfMemory | Diverged,
+    attempt: Attempt,
+    options: Train,
+    model: keras.Model,
+    replicas: int,
+) -> Attempt:
     """The next attempt after a failure; raises the final error if there is none.
 
-    The model is as the last attempt, with this plan, left it.
+    The model is as the last attempt left it.
     """
     if isinstance(error, OutOfMemory):
-        return smaller(error, plan, replicas)
-    if plan.settings.train.on_bad_steps == "stop":
+        return with_smaller_micro_batches(error, attempt, options, replicas)
+    if options.on_bad_steps == "stop":
         raise error
     factor = LOWER * float(model.step.update.factor.numpy())
     if factor < LOWER**ROLL_BACKS:
@@ -112,17 +120,18 @@ def after(
         ) from error
     value = f"{factor:g} times the learning rate"
     decision = Decision("roll-back", value, str(error).partition(";")[0])
-    return dataclasses.replace(plan, factor=factor)._decided(decision)
+    return attempt.changed(decision, factor=factor)
 
 
-def smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
-    """The next attempt, with smaller micro-batches; raises UsageError if there are
+def with_smaller_micro_batches(
+    error: OutOfMemory, attempt: Attempt, options: Train, replicas: int
+) -> Attempt:
+    """The next attempt after running out of memory; raises UsageError if there is
     none.
     """
-    train = plan.settings.train
-    part = train.batch_size // replicas
-    size = part // train.accumulate
-    if train.synchronized_batch_norm:
+    part = options.batch_size // replicas
+    size = part // attempt.accumulate
+    if options.synchronized_batch_norm:
         raise UsageError(
             f"{error}; --train.synchronized-batch-norm does not allow micro-batches"
             f" smaller than the {size} examples of a replica: lower --train.batch-size"
@@ -133,14 +142,13 @@ def smaller(error: OutOfMemory, plan: Plan, replicas: int) -> Plan:
             " smaller --model.name, a smaller --data.image-size or a 16-bit"
             " --runtime.precision"
         ) from error
-    pieces = _divisor(part, at_least=2 * train.accumulate)
-    settings = plan.settings.changed(train={"accumulate": pieces})
-    why = (
-        f"out of memory with {size}; each replica now runs {pieces} micro-batches per"
-        " step"
+    accumulate = _divisor(part, at_least=2 * attempt.accumulate)
+    reason = (
+        f"out of memory with {size}; each replica now runs {accumulate} micro-batches"
+        " per step"
     )
-    decision = Decision(_NAME, str(part // pieces), why)
-    return dataclasses.replace(plan, settings=settings)._decided(decision)
+    decision = Decision(_NAME, str(part // accumulate), reason)
+    return attempt.changed(decision, accumulate=accumulate)
 
 
 def _divisor(part: int, at_least: int) -> int:

@@ -27,9 +27,9 @@ class Step:
     Created in the scope of the strategy that it is used with.
 
     Args:
-        settings: The seed, and the options in `train` for the loss and accumulation,
-            are used.
+        settings: The seed, and the options in `train` for the loss, are used.
         random_states: States of the layers that draw random numbers, such as dropout.
+        accumulate: Micro-batches that each replica's part of a batch is cut into.
         augmenter: Has no operations if the batches are already augmented.
         loss: Replaces the task's loss.
         metrics: Used in addition to the task's metrics.
@@ -43,6 +43,7 @@ class Step:
         update: Update,
         random_states: list[keras.Variable],
         *,
+        accumulate: int,
         augmenter: Augmenter,
         loss: Callable[[Any, Any], tf.Tensor] | None,
         metrics: list[keras.metrics.Metric],
@@ -50,6 +51,7 @@ class Step:
     ) -> None:
         self._task, self._seed, self._xla = task, settings.runtime.seed, xla
         self._options = options = settings.train
+        self._accumulate = accumulate
         self.update = update
         self._random_states = random_states
         self.augment = augmenter
@@ -105,12 +107,11 @@ class Step:
             gradients, measured = compute(part)
             return self._measure(*measured), gradients
 
-        count = self._options.accumulate
-        if count == 1:
+        if self._accumulate == 1:
             loss, gradients = loss_and_gradients(batch)
         else:
             loss, gradients = accumulate_gradients(
-                loss_and_gradients, batch, count, model.trainable_variables
+                loss_and_gradients, batch, self._accumulate, model.trainable_variables
             )
         self.update.apply(gradients, loss, model.trainable_variables, before)
 
@@ -128,9 +129,7 @@ class Step:
         batch = self._train_batches.gather(batch)
         inputs, y, weight = self._inputs(batch)
         variables = model.trainable_variables
-        shares = (
-            tf.distribute.get_strategy().num_replicas_in_sync * self._options.accumulate
-        )
+        shares = tf.distribute.get_strategy().num_replicas_in_sync * self._accumulate
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
             losses = _weighted(self._training_loss(y, outputs), batch)

@@ -38,8 +38,9 @@ from pipeline.utils.errors import (
 
 
 class Trainer:
-    """Builds, resumes and trains the model of a run; retries with another plan after a
-    failure.
+    """Builds, resumes and trains the model of a run; retries after a failure.
+
+    `config` is the config of the run. What a retry changes is in `attempt`.
     """
 
     model: keras.Model  # set by `build`
@@ -55,7 +56,7 @@ class Trainer:
         for name in config.train.callbacks:
             registry.load("callbacks", name)
         self.config, self.machine, self.data, self.stops = config, machine, data, stops
-        self.plan = recovery.begun(config, machine.replicas)
+        self.attempt = recovery.first_attempt(config, machine.replicas)
         seed = config.runtime.seed
         self.plain = batching.training(data.splits["train"], config.train, seed)
         """Training batches without augmentation."""
@@ -79,24 +80,37 @@ class Trainer:
         """Chooses the precision and builds the model; uses smaller micro-batches if a
         trial of the precision runs out of memory.
         """
-        if not any(decision.name == "precision" for decision in self.machine.decisions):
-            chosen = run_directory.decided(self.config.run_directory, "precision")
-            if chosen is None:
-                self._choose_precision()
-                return
-            machine = dataclasses.replace(self.machine, precision=chosen)
-            self.machine = machine.decided(
-                "precision", chosen, "as at the start of this run"
-            )
+        if not self._set_precision():
+            self._try_precisions()
+            return
         with distributed.lost_workers(self.machine.cluster):
             self.model = self._built(self.machine)
+
+    def _set_precision(self) -> bool:
+        """Sets the precision that was requested, planned, or found by a trial at the
+        start of the run; returns False if a trial must find it now.
+        """
+        if any(decision.name == "precision" for decision in self.machine.decisions):
+            return True
+        precision: str | None = self.config.runtime.precision
+        reason = self.config.reasons.get("runtime.precision", "requested")
+        if precision == "auto":
+            precision = run_directory.decided(self.config.run_directory, "precision")
+            reason = "as at the start of this run"
+        if precision is None:
+            return False
+        machine = dataclasses.replace(self.machine, precision=precision)
+        self.machine = machine.decided("precision", precision, reason)
+        return True
 
     def _built(self, machine: Runtime) -> keras.Model:
         progress_bar.stage("building", f"{self.config.model.name}, {machine.precision}")
         in_step = self.batches is self.plain
-        return build(self.data.task, self.plan.settings, machine, self.plain, in_step)
+        accumulate = self.attempt.accumulate
+        task = self.data.task
+        return build(task, self.config, machine, self.plain, in_step, accumulate)
 
-    def _choose_precision(self) -> None:
+    def _try_precisions(self) -> None:
         validation = self.evaluated.get("validation")
         while True:
             # The run directory, where stack traces would be written, may not exist yet.
@@ -108,8 +122,8 @@ class Trainer:
                     )
                     return
                 except OutOfMemory as error:
-                    self.plan = recovery.smaller(
-                        error, self.plan, self.machine.replicas
+                    self.attempt = recovery.with_smaller_micro_batches(
+                        error, self.attempt, self.config.train, self.machine.replicas
                     )
             gc.collect()  # the next model needs the memory of this one
 
@@ -134,8 +148,8 @@ class Trainer:
             )
         if is_first:
             self._forget_rate()
-        if self.plan.factor is not None:
-            self.model.step.update.factor.assign(self.plan.factor)
+        if self.attempt.factor is not None:
+            self.model.step.update.factor.assign(self.attempt.factor)
 
     def _forget_rate(self) -> None:
         """Forgets the rate that a callback had set, if another one is forced by an
@@ -186,7 +200,7 @@ class Trainer:
         decisions += [
             Decision("changed", str(change), "--force") for change in self.run.changes
         ]
-        decisions += self.plan.decisions
+        decisions += self.attempt.decisions
         files.write_json(
             self.run.decisions, [dataclasses.asdict(one) for one in decisions]
         )
@@ -218,14 +232,18 @@ class Trainer:
         left.
 
         If a call runs out of memory or training diverges, training continues from the
-        latest checkpoint with another plan, if there is one.
+        latest checkpoint with the next attempt, if there is one.
         """
         while True:
             try:
                 return self._train()
             except (OutOfMemory, Diverged) as error:
-                self.plan = recovery.after(
-                    error, self.plan, self.model, self.machine.replicas
+                self.attempt = recovery.next_attempt(
+                    error,
+                    self.attempt,
+                    self.config.train,
+                    self.model,
+                    self.machine.replicas,
                 )
             del self.model, self.checkpoint
             gc.collect()  # the next model needs their memory
@@ -233,7 +251,7 @@ class Trainer:
             self.resume(self.run)
             if self.machine.is_chief:
                 self._store_decisions()
-                step, newest = self.left.first_step, self.plan.decisions[-1]
+                step, newest = self.left.first_step, self.attempt.decisions[-1]
                 where = f"after step {step:,}" if step else "from the start"
                 say(newest.name, f"{newest}; again {where}")
 

@@ -76,11 +76,13 @@ def test_data_are_recognized(names, workplace, capsys):
     for other in (
         command_line.configure(["--source.path", "data", "--epochs", "3"]),
         command_line.configure([str(path), "--epochs", "3"]),
-        python_call.config("data", {"epochs": 3}),
-        python_call.config(None, {"data": Path("data"), "epochs": 3}),
+        python_call.request("data", {"epochs": 3}).config,
+        python_call.request(None, {"data": Path("data"), "epochs": 3}).config,
     ):
         assert other.source == config.source and other.train == config.train
-    assert python_call.config("digits", {"data": "data"}).source == config.source
+    assert (
+        python_call.request("digits", {"data": "data"}).config.source == config.source
+    )
 
 
 @pytest.mark.parametrize("names", REFUSED)
@@ -117,30 +119,53 @@ def test_files_of_other_kinds_are_named(workplace):
 
 def test_a_folder_named_as_the_recipe_is_its_data(workplace):
     write("a/1.jpg b/2.jpg")
-    assert command_line.recipe("photos").planned["source"] == ""
+    with pytest.raises(UsageError, match="^the recipe 'photos' has no data; give the"):
+        command_line.recipe("photos")
     Path("data").rename("photos")
     assert command_line.recipe("photos").source.path == Path("photos")
 
 
-def test_given_options_are_not_planned(workplace, capsys):
+def test_the_recipe_takes_any_source(workplace):
     write("a/1.jpg b/2.jpg")
-    planned = command_line.configure(
+    words = ["photos", "--source.name", "tfds", "--source.dataset", "cifar10"]
+    asked = command_line.request(words)
+    assert asked.config.source == Source(options={"dataset": "cifar10"})
+    assert asked == python_call.request(
+        "photos", {"source": {"name": "tfds", "dataset": "cifar10"}}
+    )
+    assert (asked.config.name, "train.epochs" in asked.planned) == ("photos", True)
+    by_path = command_line.configure(["photos", "--source.path", "data"])
+    assert by_path.source.path == Path("data") and by_path.recipe == "photos"
+
+
+def test_set_options_are_not_planned(workplace, capsys):
+    write("a/1.jpg b/2.jpg")
+    everything = command_line.request(["data"]).planned
+    assert {"model", "train.epochs", "data.image_size"} < {*everything}
+    planned = command_line.request(
         ["data", "--lr", "0.1", "--model.blocks", "1"]
     ).planned
-    given = {place for place, reason in planned.items() if reason == "given"}
-    assert given == {"source", "train.learning_rate", "model"}
+    assert {*everything} - {*planned} == {"train.learning_rate", "model"}
+    planned = command_line.request(["data", "--model.weights", "x.keras"]).planned
+    assert planned == everything
+
+
+@pytest.mark.parametrize("data", ["data", "photos", "photos --source.path nothing"])
+def test_help_says_what_is_planned(workplace, capsys, data):
+    write("a/1.jpg b/2.jpg")
     for words, shown in {
-        "": "split [planned]\n",
-        "epochs": "default: planned)",
+        "": "The architecture [chosen for your data]",
+        "epochs": "default: chosen for your data)",
+        "source": "--source.path",
     }.items():
         with pytest.raises(SystemExit):
-            command_line.configure(["data", "--lr", "0.1", "--help", *words.split()])
-        text = capsys.readouterr().out
-        assert shown in text and ("learning rate of the schedule [0.1]" in text) == (
-            not words
-        )
-    planned = command_line.configure(["data", "--model.weights", "x.keras"]).planned
-    assert planned["model"] == planned["train.epochs"] == ""
+            command_line.configure(
+                [*data.split(), "--lr", "0.1", "--help", *words.split()]
+            )
+        text = " ".join(capsys.readouterr().out.split())
+        assert shown in text and "digits" not in text
+        if not words and "nothing" not in data:
+            assert "learning rate of the schedule [0.1]" in text
 
 
 @pytest.mark.parametrize(
@@ -175,7 +200,7 @@ def test_a_folder_beside_a_recipe_of_its_name_is_said(workplace, capsys):
 def test_a_source_beside_a_folder_of_its_name_is_said(workplace, capsys):
     Path("tfds").mkdir()
     with pytest.raises(UsageError, match="tfds needs --source.dataset"):
-        python_call.config(None, {"data": "tfds"})
+        python_call.request(None, {"data": "tfds"})
     assert "for the data beside it, give ./tfds" in capsys.readouterr().out
 
 

@@ -22,7 +22,8 @@ def network(**options):
 
 
 def config(recipe=None, **arguments):
-    return python_call.config(recipe, {"model": network(), "data": (X, Y), **arguments})
+    arguments = {"model": network(), "data": (X, Y), **arguments}
+    return python_call.request(recipe, arguments).config
 
 
 def test_arguments_of_keras_are_used():

@@ -247,7 +247,7 @@ def test_data_keep_their_type(workplace, kind):
     body = [keras.layers.Rescaling(255.0 if dtype == "float32" else 1.0)]
     if dtype == "uint8":
         loaded = dataset.load(
-            python_call.config(None, {"data": data, "model": network()})
+            python_call.request(None, {"data": data, "model": network()})
         )
         splits, task, model = loaded.splits, loaded.task, network(None)
     else:

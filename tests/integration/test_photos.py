@@ -7,6 +7,7 @@ import pytest
 from conftest import run_module
 from PIL import Image
 
+from pipeline import fit as command
 from pipeline.config import command_line
 from pipeline.fit import fit
 
@@ -47,8 +48,8 @@ def test_a_folder_in_one_line_is_trained_and_resumed(photos, workplace):
     assert said.startswith(f"data       {photos}/flowers, the only data in {photos}\n")
     assert re.search(r"note +similar classes: 'Rose' and 'roses' \(", after)
     assert "filed twice: 2 images, 2 of them in two classes, such as " in after
-    config = command_line.configure([str(photos), *SMALL.split()])
-    run = fit(config.changed(run_directory=workplace / f"runs/{photos.name}-1"))
+    words = [str(photos), *SMALL.split(), "--run-directory", f"runs/{photos.name}-1"]
+    run = command.run(command_line.request(words))
     assert len(run.history["loss"]) == 2
 
 

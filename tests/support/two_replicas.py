@@ -17,8 +17,9 @@ from pipeline.config import command_line, registry
 from pipeline.contracts import ReplicaPart
 from pipeline.data import augmentation, batching, example_store
 from pipeline.runtime import environment
-from pipeline.training import distributed, plan
+from pipeline.training import distributed
 from pipeline.training.model_builder import build
+from pipeline.training.resolve import resolve
 
 BATCH = 16
 
@@ -264,9 +265,10 @@ def prefetched():
 
 def planned(machine):
     """A setting that is chosen after the network was measured."""
-    given = command_line.configure(["photos", "--model.name", "tiny"])
+    words = "photos --source scikit_learn --source.dataset digits --model.name tiny"
+    request = command_line.request(words.split())
     with contextlib.redirect_stdout(io.StringIO()):
-        config, _ = plan.complete(given, machine)
+        config = resolve(request, machine)
     return config.data.image_size
 
 

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import run_python
 from small import machine
 
-from pipeline.config import command_line
+from pipeline.config import command_line, registry
 from pipeline.data import image_sizes
-from pipeline.runtime import dtype_policy, run_directory
-from pipeline.training import plan
+from pipeline.runtime import dtype_policy
+from pipeline.training import plan, preflight
+from pipeline.training.resolve import resolve
+from pipeline.utils.errors import UsageError
 
 
 @pytest.fixture
@@ -27,11 +30,10 @@ def planned(workplace, monkeypatch, capsys):
         images = np.zeros((count, 2, 2, 3), np.uint8)
         np.savez("images.npz", images=images, labels=np.arange(count) % 2)
         monkeypatch.setattr(image_sizes, "needed", lambda images: detail)
-        monkeypatch.setattr(plan, "_seconds_per_pixel", lambda config: 7e-7 / speed)
-        config = command_line.configure(["images.npz", *words.split()])
-        config, chosen = plan.complete(config, machine(), seconds)
-        assert config.runtime.precision == chosen.precision
-        assert "" not in config.planned.values()
+        monkeypatch.setattr(plan, "_seconds_per_pixel", lambda *_: 7e-7 / speed)
+        request = command_line.request(["images.npz", *words.split()])
+        config = resolve(request, machine(), seconds)
+        assert config.reasons.keys() == {*request.planned}
         return config, capsys.readouterr().out
 
     return make
@@ -66,7 +68,7 @@ def test_a_time_limit_shrinks_the_plan_and_the_expected_time_is_printed(planned)
     assert e < config.train.epochs and cost < config.train.epochs * 48**2 / 3
 
 
-def test_what_is_given_stays_and_is_marked(planned):
+def test_what_is_set_stays(planned):
     words = (
         "--epochs 7 --image-size 40 --model.name linear --runtime.precision float32"
         " --augment flip"
@@ -75,17 +77,57 @@ def test_what_is_given_stays_and_is_marked(planned):
     assert (config.train.epochs, config.data.image_size) == (7, (40, 40))
     assert config.model.name == "linear" and config.data.augment == {"flip": {}}
     assert config.runtime.precision == "float32"
-    assert said.count(" (given)\n") == 5
+    assert "train.epochs" not in config.reasons and "--train.epochs" not in said
+    assert said.count("plan ") == 1 + len(config.reasons) == 5
     assert ": 1 epoch at " in planned(10, "--epochs 1")[1]
 
 
-def test_a_resumed_run_keeps_its_plan(planned, workplace):
+def test_a_resumed_run_keeps_its_plan(planned, workplace, monkeypatch):
     before, _ = planned(4000, "--epochs 7")
-    (workplace / "config.json").write_text(json.dumps(before.as_json()))
-    again = command_line.configure(["images.npz", "--run-directory", str(workplace)])
-    again = run_directory.continued(again)
-    assert again.as_json() == {**before.as_json(), "run_directory": str(workplace)}
-    assert plan.complete(again, machine())[0] == again  # the same on any machine
+    (workplace / "run").mkdir()
+    (workplace / "run/config.json").write_text(json.dumps(before.as_json()))
+    monkeypatch.setattr(plan, "photos", None)  # it does not plan again
+    words = ["images.npz", "--run-directory", "run"]
+    request = command_line.request(words)
+    preflight.check(request.config, request.planned)
+    again = resolve(request, machine())
+    assert again.as_json() == {**before.as_json(), "run_directory": "run"}
+    resumed = command_line.request(["--resume", "run"])
+    assert resumed.planned == () and resolve(resumed, machine()) == again
+    longer = command_line.request([*words, "--epochs", "8"])
+    with pytest.raises(UsageError, match="--train.epochs *7 *8 *--force accepts it"):
+        preflight.check(longer.config, longer.planned)
+
+
+def test_a_saved_plan_is_used_again_without_the_reasons_of_what_is_set(planned):
+    before, _ = planned(4000)
+    Path("config.json").write_text(json.dumps(before.as_json()))
+    words = ["--config", "config.json", "--epochs", "3"]
+    config = resolve(command_line.request(words), machine())
+    assert config.train.epochs == 3 and config.train.ema == before.train.ema
+    assert before.reasons.keys() - config.reasons.keys() == {"train.epochs"}
+
+
+def test_a_dry_run_shows_the_plan_and_takes_two_steps(planned, capsys):
+    whole, said = planned(4000)
+    request = command_line.request(["images.npz", "--dry-run"])
+    config = resolve(request, machine(), folder=Path("dry"))
+    assert capsys.readouterr().out == said
+    assert (config.train.steps, config.run_directory) == (2, Path("dry/run"))
+    assert config.train.batch_size == whole.train.batch_size
+
+
+def test_only_a_plan_needs_tensorflow(workplace):
+    code = """
+import sys
+from types import SimpleNamespace
+from pipeline.config import command_line
+from pipeline.training.resolve import resolve
+config = resolve(command_line.request(["digits"]), SimpleNamespace(is_chief=True))
+assert config == command_line.recipe("digits") and "tensorflow" not in sys.modules
+"""
+    process = run_python("-c", code, cwd=workplace, fresh=True)
+    assert process.returncode == 0, process.stderr
 
 
 def test_weights_of_keras_in_its_cache_are_used(planned, workplace):
@@ -121,8 +163,10 @@ def test_the_network_follows_the_size_or_the_run_that_has_its_weights(
     )
 
 
-def test_the_speed_of_the_machine_is_measured():
-    config = command_line.configure(
-        ["photos", "--model.widths", "4,8", "--runtime.precision", "float32"]
-    )
-    assert 1e-10 < plan._seconds_per_pixel(config) < 1e-3
+@pytest.mark.parametrize("words", ["--model.widths 4,8", "--image-size 20"])
+def test_the_speed_of_the_machine_is_measured(workplace, words):
+    images = np.zeros((8, 2, 2, 1), np.uint8)
+    np.savez("images.npz", images=images, labels=np.arange(8) % 2)
+    config = command_line.configure(["images.npz", *words.split()])
+    source = registry.call("sources", config.source.name, config.source.options)
+    assert 1e-10 < plan._seconds_per_pixel(config, source, "float32") < 1e-3

@@ -17,6 +17,7 @@ from pipeline.config import command_line
 from pipeline.fit import fit
 from pipeline.runtime import dtype_policy
 from pipeline.training import recovery, trainer
+from pipeline.training.recovery import Attempt
 from pipeline.training.train_step import Step
 from pipeline.utils.errors import Diverged, OutOfMemory, UsageError
 
@@ -79,13 +80,18 @@ def alive(monkeypatch):
 
 
 def model_of(factor=1.0):
-    """A stand-in for `recovery.after`."""
+    """A stand-in for `recovery.next_attempt`."""
     update = SimpleNamespace(factor=keras.Variable(factor))
     return SimpleNamespace(step=SimpleNamespace(update=update))
 
 
-def plan_of(**train):
-    return recovery.Plan(command_line.recipe("digits").changed(train=train))
+def options_of(**train):
+    return command_line.recipe("digits").changed(train=train).train
+
+
+def next_attempt(error, attempt, options, factor=1.0, replicas=1):
+    model = model_of(factor)
+    return recovery.next_attempt(error, attempt, options, model, replicas)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +120,10 @@ def test_the_micro_batch_is_halved_until_it_fits(
     assert f"micro-batch {limit} (out of memory" in shown
     stored = json.loads((workplace / "run/decisions.json").read_text())
     assert [d["value"] for d in stored if d["name"] == "micro-batch"] == [str(limit)]
-    begun = recovery.begun(
-        dataclasses.replace(run.config, run_directory=run.directory), 1
-    )
-    assert begun.settings.train.accumulate == 8 // limit
-    assert begun.decisions[0].reason.startswith("as before")
+    again = dataclasses.replace(run.config, run_directory=run.directory)
+    attempt = recovery.first_attempt(again, 1)
+    assert attempt.accumulate == 8 // limit
+    assert attempt.decisions[0].reason.startswith("as before")
     assert run.config.train.accumulate == 1, "otherwise the run could not be resumed"
 
 
@@ -126,9 +131,10 @@ def test_what_smaller_micro_batches_cannot_solve():
     with pytest.raises(
         UsageError, match="out of memory: x; a micro-batch is already one example"
     ):
-        recovery.after(ERROR, plan_of(batch_size=8, accumulate=4), model_of(), 2)
+        options = options_of(batch_size=8, accumulate=4)
+        next_attempt(ERROR, Attempt(4), options, replicas=2)
     with pytest.raises(UsageError, match="lower --train.batch-size"):
-        recovery.after(ERROR, plan_of(synchronized_batch_norm=True), model_of(), 1)
+        next_attempt(ERROR, Attempt(1), options_of(synchronized_batch_norm=True))
     exhausted = tf.errors.ResourceExhaustedError(
         None, None, "OOM when allocating tensor\nmore"
     )
@@ -144,22 +150,20 @@ def test_what_smaller_micro_batches_cannot_solve():
 
 
 def test_the_rate_is_halved_three_times():
-    error, plan = (
-        Diverged("training diverged: why; lower it"),
-        plan_of(on_bad_steps="roll-back"),
-    )
+    error = Diverged("training diverged: why; lower it")
+    options = options_of(on_bad_steps="roll-back")
+    attempt = Attempt(1)
     with pytest.raises(Diverged, match="why; lower it$"):
-        recovery.after(error, plan_of(), model_of(), 1)
+        next_attempt(error, attempt, options_of())
     factors = []
     for factor in (1.0, 0.5, 0.25):
-        plan = recovery.after(error, plan, model_of(factor), 1)
-        factors.append(plan.factor)
+        attempt = next_attempt(error, attempt, options, factor)
+        factors.append(attempt.factor)
     assert factors == [0.5, 0.25, 0.125]
-    assert (
-        str(*plan.decisions) == "0.125 times the learning rate (training diverged: why)"
-    )
+    (decision,) = attempt.decisions
+    assert str(decision) == "0.125 times the learning rate (training diverged: why)"
     with pytest.raises(Diverged, match="it was already rolled back 3 times"):
-        recovery.after(error, plan, model_of(0.125), 1)
+        next_attempt(error, attempt, options, 0.125)
 
 
 def test_a_run_is_rolled_back_to_a_lower_rate(workplace, capsys):
