@@ -114,7 +114,7 @@ def run(
 
 
 def _measured(
-    recipe: config.Config, loaded: dataset.Data, case: Case
+    recipe: config.Config, loaded: dataset.LoadedData, case: Case
 ) -> dict[str, Any]:
     """The distances of a case."""
     settings = _settings(recipe, case)

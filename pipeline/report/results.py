@@ -238,7 +238,7 @@ def splits(data: Any, task: Task) -> Examples:
         name = objects.name_of(data, "sources")
         takes_names = "class_names" in registry.find("sources", name).options
         options = {}
-        if names and takes_names and in_memory.own_names(data) is None:
+        if names and takes_names and in_memory.find_class_names(data) is None:
             options["class_names"] = names
         source = registry.call("sources", name, options)
     own = list(source.info.class_names or ()) if names else []
@@ -327,11 +327,11 @@ def evaluated(
 ) -> Evaluation:
     """The answers of a network to a split; `options` are those of its training."""
     splits, locate = found
-    name = split or split_names.judged(splits) or "data"
+    name = split or split_names.evaluation_split(splits) or "data"
     if name not in splits:
         raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
     store = splits[name].store
-    with decoder_warnings.held() as warned:
+    with decoder_warnings.collect() as warned:
         answers = evaluate.answers(
             model, task, batching.evaluation(splits[name], options)
         )

@@ -87,7 +87,7 @@ class Run:
     ) -> None:
         self.config, self.directory, self.result = config, directory, dict(result)
         self.history, self.result_file = Columns(history), result_file
-        self.judged = split_names.judged(result)
+        self.judged = split_names.evaluation_split(result)
         """The split that the run is judged by: test, or else validation, or else train.
         """
         self.test: dict[str, Any] = self.result.get(self.judged, {})

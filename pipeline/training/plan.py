@@ -135,7 +135,7 @@ def _sizes(config: Config, seconds_per_pixel: float, limit: float | None) -> Con
     )
     epochs = epochs if config.planned.get("train.epochs") == "" else config.train.epochs
     time_left = _USUAL if limit is None else max(limit - _REST, limit / 2)
-    detail = image_sizes.needed(image_sizes.sample(source, _SAMPLE)) or 64
+    detail = image_sizes.detail_size(image_sizes.sample(source, _SAMPLE)) or 64
     least = _LEAST if "weights" in config.model.options else 0
     sizes = [
         size for size in image_sizes.SIZES if least <= size <= max(least, 2 * detail)

@@ -31,7 +31,7 @@ def test_excluded_examples_are_in_no_split_and_may_have_wrong_labels():
         UsageError, match="label of example 3 must be from 0 to 2; got 99"
     ):
         load(source)
-    splits, _ = load(source, dropped={3: "blank"})
+    splits, _ = load(source, excluded={3: "blank"})
     everything = np.concatenate([ids(split) for split in splits.values()])
     assert sorted(everything) == [i for i in range(90) if i != 3]
 

@@ -57,8 +57,8 @@ class Pictures(Source):
         return f"cats/{id}.png"
 
 
-def load(source, dropped=(), **options):
-    return loaded(source, TASK, dropped, **{"validation": 0.25, "test": 0, **options})
+def load(source, excluded=(), **options):
+    return loaded(source, TASK, excluded, **{"validation": 0.25, "test": 0, **options})
 
 
 def trained(source, kind, engine="gradient_tape"):
@@ -94,8 +94,8 @@ def test_no_bit_depends_on_the_cache(kind, reference):
 
 
 def test_the_disk_cache_follows_the_data(tmp_path):
-    def note(source=None, dropped=(), **options):
-        return str(load(source or Pictures(), dropped, cache="disk", **options)[1][0])
+    def note(source=None, excluded=(), **options):
+        return str(load(source or Pictures(), excluded, cache="disk", **options)[1][0])
 
     assert note() == "disk (requested; train built, because it did not exist)"
     assert note() == "disk (requested; train found and verified)"
@@ -140,7 +140,7 @@ def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
 
 def test_a_damaged_example_is_named_unless_it_is_excluded():
     for kind in ("memory", "none"):
-        splits, _ = load(Pictures(damaged=17), dropped=[117], cache=kind)
+        splits, _ = load(Pictures(damaged=17), excluded=[117], cache=kind)
         assert sum(len(split.column("image")) for split in splits.values()) == COUNT - 1
     with pytest.raises(
         UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"
@@ -164,7 +164,7 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
     size = COUNT * (SIDE * SIDE + 8 + 8)
 
     def decided(source=None, **options):
-        return cache.decided(source or Pictures(), TASK, config.Data(**options))
+        return cache.choose(source or Pictures(), TASK, config.Data(**options))
 
     assert decided().value == "memory"
     monkeypatch.setattr(cache.devices, "memory", lambda: 3 * size)
@@ -198,7 +198,7 @@ def test_strings_are_not_cached_on_disk(rank):
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"note": tf.fill([2] * rank, tf.strings.as_string(id))}
     with pytest.raises(UsageError, match="disk: the decoded field 'note' has strings"):
-        cache.decided(Pictures(), task, config.Data(cache="disk"))
+        cache.choose(Pictures(), task, config.Data(cache="disk"))
     splits, _ = loaded(Pictures(), task, (), validation=0.25, test=0, cache="memory")
     first = splits["train"].take(np.arange(1))
     assert first["note"].ravel()[0] == str(first["id"][0]).encode()
@@ -209,7 +209,7 @@ def test_a_field_without_a_fixed_shape_is_named(kind):
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"past": tf.range(id)}
     with pytest.raises(UsageError, match="the decoded field 'past' has the shape"):
-        cache.decided(Pictures(), task, config.Data(cache=kind))
+        cache.choose(Pictures(), task, config.Data(cache=kind))
 
 
 OWN = """

@@ -35,7 +35,7 @@ def obtain(where, fail=None):
         if fail:
             raise fail
 
-    return cache.obtained(*where, SPECS, batches())
+    return cache.load_or_build(*where, SPECS, batches())
 
 
 def caches(directory):

@@ -159,7 +159,7 @@ def test_a_split_of_numbers_beside_one_of_strings_is_matched_by_name():
         "train": {"label": np.array(["1", "2", "10"])},
         "test": {"label": np.array([10, 1])},
     }
-    assert labels.numbered(tables, None, "class_names") == ("1", "2", "10")
+    assert labels.encode_labels(tables, None, "class_names") == ("1", "2", "10")
     assert tables["test"]["label"].tolist() == [2, 0]
 
 

@@ -35,7 +35,7 @@ def test_held_out_splits_are_disjoint_complete_and_per_class():
 
 def test_an_example_never_changes_its_split():
     small, large = sets(Counting(500)), sets(Counting(900))
-    fewer = sets(Counting(900), dropped=range(0, 900, 7))
+    fewer = sets(Counting(900), excluded=range(0, 900, 7))
     for name in large:
         assert small[name] == {i for i in large[name] if i < 500}
         assert fewer[name] == {i for i in large[name] if i % 7}

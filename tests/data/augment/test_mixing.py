@@ -51,7 +51,7 @@ def test_shares_are_beta_distributed(alpha):
     own = seeds.example_seeds(
         0, tf.zeros([20_000], tf.int64), tf.range(20_000, dtype=tf.int64)
     )
-    drawn = seeds.choice(own, mixing._shares(alpha)).numpy()
+    drawn = seeds.choice(own, mixing._beta_quantiles(alpha)).numpy()
     assert (
         drawn.dtype == np.float32 and (drawn * 2**16 == np.round(drawn * 2**16)).all()
     )

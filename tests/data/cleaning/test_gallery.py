@@ -40,6 +40,6 @@ def test_pairs_are_side_by_side_and_what_stops_a_run_comes_first():
 def test_many_entries_are_counted_and_the_first_shown():
     many = [entry(n) for n in range(1234)] + [entry(5000, "tiny")]
     page = apply.gallery("title", many, {}.get)
-    assert page.count("<article") == apply.MOST_SHOWN + 1
+    assert page.count("<article") == apply.MAX_SHOWN + 1
     assert "1,234, action drop" in page and "the first 60" in page
     assert "Nothing was found." in apply.gallery("title", [], {}.get)

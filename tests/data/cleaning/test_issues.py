@@ -137,7 +137,7 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     assert [(e["reason"], e["action"]) for e in entries] == [
         ("all alike", "keep")
     ] * alike
-    assert manifest.groups(entries) == {} == manifest.dropped(entries)
+    assert manifest.groups(entries) == {} == manifest.excluded_ids(entries)
     notes = issues.notes(scanned, entries)
     assert len(notes) == bool(alike)
     assert all(

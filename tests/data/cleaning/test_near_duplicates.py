@@ -52,7 +52,7 @@ def test_copies_of_each_kind_are_found_and_nothing_else(change):
     originals = pictures()
     copies = np.stack([CHANGES[change](image) for image in originals[:100]])
     order = np.random.default_rng(1).permutation(COUNT + 100)
-    pairs = near_duplicates.near(np.concatenate([originals, copies])[order])
+    pairs = near_duplicates.find(np.concatenate([originals, copies])[order])
     shows = np.concatenate([np.arange(COUNT), np.arange(100)])[order]
     right = shows[pairs.first] == shows[pairs.second]
     assert right.all(), "different pictures were taken for the same"
@@ -76,11 +76,11 @@ def xrays(count, variation=6, seed=0):
 
 def test_similar_pictures_are_not_duplicates_but_their_copies_are():
     alike = xrays(120)
-    assert len(near_duplicates.near(alike).first) == 0
+    assert len(near_duplicates.find(alike).first) == 0
     copies = [
         CHANGES[kind](alike[n]) for n, kind in enumerate(("mirror", "resized", "down"))
     ]
-    pairs = near_duplicates.near(np.concatenate([alike, copies]))
+    pairs = near_duplicates.find(np.concatenate([alike, copies]))
     assert np.stack([pairs.first, pairs.second]).tolist() == [
         [0, 1, 2],
         [120, 121, 122],
@@ -90,7 +90,7 @@ def test_similar_pictures_are_not_duplicates_but_their_copies_are():
 
 def test_nothing_is_found_if_different_pictures_are_as_near_as_an_encoding():
     alike = xrays(60, variation=0.5) // 16 * 16 + xrays(60, variation=0.5) % 2
-    pairs = near_duplicates.near(np.concatenate([alike, alike[:1, :, ::-1]]))
+    pairs = near_duplicates.find(np.concatenate([alike, alike[:1, :, ::-1]]))
     assert len(pairs.first) == 0 and pairs.crowded.mean() > 0.5
 
 
@@ -98,5 +98,5 @@ def test_three_copies_of_a_picture_are_found():
     """The surroundings are further away than copies of the same picture."""
     originals = pictures(40)
     copies = [CHANGES[kind](originals[0]) for kind in ("mirror", "encoded", "resized")]
-    pairs = near_duplicates.near(np.concatenate([originals, copies]))
+    pairs = near_duplicates.find(np.concatenate([originals, copies]))
     assert set(pairs.first) | set(pairs.second) == {0, 40, 41, 42}
