@@ -234,8 +234,7 @@ def create_task(config: Config, info: Info | Metadata) -> Task:
 
 
 def load(config: Config) -> LoadedData:
-    """Opens the source, cleans, decodes and splits the examples, and learns the
-    metadata.
+    """Opens the source; cleans, decodes and splits the examples; learns the metadata.
 
     Raises UsageError if the examples or the metadata of a resumed run have changed.
     """

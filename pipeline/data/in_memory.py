@@ -60,7 +60,7 @@ def from_object(
     `data` has images (n, height, width[, channels]) and labels as for `labels_of`; or
     features (n, features) and numbers to predict. Without `validation_data`, a part of
     it is held out. Without `class_names`, in a form of `labels.class_names_of`, the
-    names are those of the data (`find_class_names`), or else the labels themselves.
+    names come from the data (`find_class_names`), or else are the labels themselves.
     Raises UsageError if the data have another form, no end, or do not fit into memory.
     """
     arguments = {"train": data, "validation": validation_data, "test": test_data}
@@ -152,9 +152,8 @@ def _lost_names_note(data: Any) -> tuple[str, ...]:
         return ()
     names = list(dataset.class_names)
     note = (
-        "the classes are named by their numbers, because a function such as that of"
-        f" map() may have changed the labels of {names!r:.100}; class_names=... names"
-        " them"
+        "the classes are named by their numbers, because map() or a similar call may"
+        f" have changed the labels of {names!r:.100}; class_names=... names them"
     )
     return (note,)
 
@@ -314,8 +313,8 @@ def _read_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
     if missing:
         raise UsageError(
             f"{split}: {len(missing):,} of {len(files):,} files do not exist, such as"
-            f" that of row {rows[missing[0]]}: {paths[missing[0]]}; paths are relative"
-            " to the current directory"
+            f" {paths[missing[0]]} in row {rows[missing[0]]}; paths are relative to the"
+            " current directory"
         )
     labels = labels_of(data[label_column].to_numpy(), split)
     return {"label": labels, "path": np.array(files, object)}

@@ -45,12 +45,12 @@ def shares(existing: Collection[str], options: Data) -> dict[str, float]:
 
     Splits in `existing`, which the source has, are not taken from `train`.
     """
-    fractions = {"validation": options.validation, "test": options.test}
-    return {
-        name: fraction
-        for name, fraction in fractions.items()
-        if fraction and name not in existing
-    }
+    fractions = {}
+    if options.validation and "validation" not in existing:
+        fractions["validation"] = options.validation
+    if options.test and "test" not in existing:
+        fractions["test"] = options.test
+    return fractions
 
 
 def split_indices(
@@ -78,9 +78,8 @@ def divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, Sp
     columns = {name: train.column(name) for name in names if name in train.store.short}
     indices = split_indices(columns, shares, seed)
     return {
-        name: Split(train.store, train.rows[indices == index])
-        for index, name in enumerate(SPLITS)
-        if name in shares or name == "train"
+        name: Split(train.store, train.rows[indices == SPLITS.index(name)])
+        for name in ("train", *shares)
     }
 
 
@@ -104,9 +103,9 @@ def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) 
         if len(groups):
             id = split_a.column("id")[split_a.column("group") == groups[0]][0]
             raise UsageError(
-                f"{len(groups):,} groups are in both {name_a} and {name_b}, such as"
-                f" that of {locate(int(id))}; move each group into one split, or remove"
-                " the groups"
+                f"{len(groups):,} groups are in both {name_a} and {name_b}, such as the"
+                f" group of {locate(int(id))}; move each group into one split, or"
+                " remove the groups"
             )
 
 

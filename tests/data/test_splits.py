@@ -114,7 +114,7 @@ def test_splits_must_not_share_a_group_or_an_id():
         return splits.Split(example_store.MemoryStore(columns), np.arange(len(ids)))
 
     train = split(1, 2, 3, groups=[7, 8, 8])
-    message = "1 groups are in both train and test, such as that of 2; move each group"
+    message = "1 groups are in both train and test, such as the group of 2; move each"
     with pytest.raises(UsageError, match=message):
         splits.require_disjoint(
             {"train": train, "test": split(4, 5, groups=[9, 8])}, str

@@ -59,13 +59,12 @@ def random_resized_crop(
     ratio: Annotated[tuple[float, float], "ascending", (1e-3, 1e3)] = (0.75, 1.3333),
     probability: Annotated[float, (0, 1)] = 1.0,
 ) -> Example:
-    """Crops a window of random area, shape and position, and resizes it to the image's
-    size.
+    """Crops a window of random area, shape and position, and enlarges it to full size.
 
     Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. A side that
-    would be longer than the image's is cut to it, while other implementations draw
-    again. Bilinear; as the window is never larger than the image, antialiasing would
-    change nothing.
+    would be longer than the image is cut, while other implementations draw again.
+    Bilinear; as the window is never larger than the image, antialiasing would change
+    nothing.
 
     Args:
         scale: Smallest and largest fraction of the area, drawn uniformly.

@@ -23,7 +23,7 @@ def erase(
 
     Zhong et al., "Random erasing data augmentation", AAAI 2020: the fraction of the
     area is uniform, the ratio of height to width log-uniform. A side that would be
-    longer than the image's is cut to it, while the authors draw again. With a single
+    longer than the image is cut, while the authors draw again. With a single
     area, `ratio=1,1` and probability 1, it is the cutout of DeVries and Taylor, arXiv
     1708.04552, kept inside the image.
 

@@ -86,11 +86,9 @@ def stopping(entries: Iterable[Entry]) -> list[Entry]:
     """The entries that stop a run, unless one of their examples is excluded anyway."""
     entries = list(entries)
     excluded = excluded_ids(entries).keys()
+    stops = [entry for entry in entries if entry["action"] == "stop"]
     return [
-        entry
-        for entry in entries
-        if entry["action"] == "stop"
-        and excluded.isdisjoint((entry["id"], entry.get("of")))
+        entry for entry in stops if excluded.isdisjoint((entry["id"], entry.get("of")))
     ]
 
 

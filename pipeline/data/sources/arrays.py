@@ -65,7 +65,7 @@ def _folders(root: Path) -> dict[str, Path]:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """Reads the arrays of an archive, or maps those of a directory into memory."""
+    """Reads the arrays of an archive, or maps the files of a directory into memory."""
     if path.is_dir():
         return {file.stem: _memory_map(file) for file in sorted(path.glob("*.npy"))}
     try:
@@ -92,9 +92,7 @@ def _memory_map(path: Path) -> np.memmap:
 
 
 def _examples(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """The fields `label`, `image` with an axis for the channels, and `group` if
-    present.
-    """
+    """The fields `image` with an axis for channels, `label`, and `group` if present."""
     for key in ("images", "labels"):
         if key not in columns:
             names = ", ".join(columns) or "no arrays"

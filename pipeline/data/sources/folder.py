@@ -138,10 +138,11 @@ def _groups(files: list[str], pattern: str) -> np.ndarray:
             f"--source.group must be a valid regular expression; got {pattern!r}:"
             f" {error}"
         ) from None
+    number = 1 if compiled.groups else 0
     groups = []
     for file in files:
         match = compiled.search(file)
-        text = match[1 if compiled.groups else 0] if match else None
+        text = match[number] if match else None
         if not text:
             raise UsageError(f"--source.group {pattern!r} does not match {file}")
         groups.append(stable_hash(os.fsencode(text)))

@@ -32,7 +32,7 @@ def tfds(
             `tfds.builder`: `cifar10_corrupted/fog_3`.
         path: TFDS's data_dir; by default $TFDS_DATA_DIR, or else ~/tensorflow_datasets.
         splits: What to read as train, validation or test, in TFDS's notation, such as
-            `train=train[:10%]`. The other splits are those of the builder, if any.
+            `train=train[:10%]`. Other splits come from the builder, if it has them.
         group: Name of a feature with a number or a string; examples with the same value
             stay in one split.
     """
