@@ -19,7 +19,7 @@ _SCALE = 16
 
 
 class Augmenter:
-    """Augments a batch, as a pure function: the same bits on the host and in the step."""
+    """A pure function on batches that gives the same bits on the host and in a step."""
 
     def __init__(self, operations: Mapping[str, Mapping[str, Any]], seed: int) -> None:
         self._seed = seed

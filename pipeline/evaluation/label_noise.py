@@ -111,11 +111,9 @@ def out_of_fold(
     uncached = config.changed(
         data={"cache": "none"}
     )  # each example is decoded only once
-    task, dropped = (
-        dataset.create_task(config, source.info),
-        manifest.excluded_ids(entries),
-    )
-    splits = list(batching.load(source, task, uncached, dropped)[0].values())
+    task = dataset.create_task(config, source.info)
+    excluded = manifest.excluded_ids(entries)
+    splits = list(batching.load(source, task, uncached, excluded)[0].values())
     ids = np.concatenate([split.column("id") for split in splits])
     labels = np.concatenate([split.column("label") for split in splits])
     units = _units(ids, splits, entries)

@@ -61,7 +61,7 @@ def load(source, excluded=(), **options):
     return loaded(source, TASK, excluded, **{"validation": 0.25, "test": 0, **options})
 
 
-def trained(source, kind, engine="gradient_tape"):
+def train_with_cache(source, kind, engine="gradient_tape"):
     splits, decisions = load(source, cache=kind)
     settings = settings_of(train={"epochs": 2, "batch_size": 4})
     keras.utils.set_random_seed(0)
@@ -75,22 +75,22 @@ def trained(source, kind, engine="gradient_tape"):
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def cache_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
 def reference():
-    return trained(Pictures(), "memory")
+    return train_with_cache(Pictures(), "memory")
 
 
 @pytest.mark.parametrize("kind", ["device", "disk", "none"])
 def test_no_bit_depends_on_the_cache(kind, reference):
     weights, history = reference
-    others, found = trained(Pictures(), kind)
-    assert history == found
-    for one, other in zip(weights, others, strict=True):
-        np.testing.assert_array_equal(one, other)
+    other_weights, other_history = train_with_cache(Pictures(), kind)
+    assert history == other_history
+    for value, other_value in zip(weights, other_weights, strict=True):
+        np.testing.assert_array_equal(value, other_value)
 
 
 def test_the_disk_cache_follows_the_data(tmp_path):
@@ -151,7 +151,7 @@ def test_a_damaged_example_is_named_unless_it_is_excluded():
 @pytest.mark.parametrize("engine", registry.names("engines"))
 def test_a_damaged_example_is_named_in_training_without_a_cache(engine):
     with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
-        trained(Pictures(damaged=17), "none", engine)
+        train_with_cache(Pictures(damaged=17), "none", engine)
 
 
 def test_the_decision_follows_the_free_memory(monkeypatch):
@@ -163,25 +163,25 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: Machine)
     size = COUNT * (SIDE * SIDE + 8 + 8)
 
-    def decided(source=None, **options):
+    def choose(source=None, **options):
         return cache.choose(source or Pictures(), TASK, config.Data(**options))
 
-    assert decided().value == "memory"
+    assert choose().value == "memory"
     monkeypatch.setattr(cache.devices, "memory", lambda: 3 * size)
-    assert decided().value == "device"
+    assert choose().value == "device"
     monkeypatch.setattr(cache.devices, "memory", lambda: 2 * size)
-    assert decided().value == "memory"
+    assert choose().value == "memory"
     Machine.available = Machine.total = 2 * size - 1
-    assert decided().value == "disk"
-    assert decided(Pictures(made_of=None)).value == "none"
+    assert choose().value == "disk"
+    assert choose(Pictures(made_of=None)).value == "none"
     Machine.free = 2 * size - 1
-    assert decided().value == "none"
+    assert choose().value == "none"
     with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
-        decided(cache="memory")
+        choose(cache="memory")
     with pytest.raises(
         UsageError, match="--data.cache disk: this source cannot detect"
     ):
-        decided(Pictures(made_of=None), cache="disk")
+        choose(Pictures(made_of=None), cache="disk")
 
 
 class Noted(type(TASK)):

@@ -253,9 +253,9 @@ class HuggingFace:
     def __init__(self, pictures, labels, names):
         self.columns_by_name = {"image": pictures, "fine": labels, "label": labels}
         self.column_names = [*self.columns_by_name]
-        own = types.SimpleNamespace(names=names)
-        other = types.SimpleNamespace(names=["x", "y", "z", "u"])
-        self.features = {"image": None, "fine": other, "label": own}
+        label = types.SimpleNamespace(names=names)
+        fine_label = types.SimpleNamespace(names=["x", "y", "z", "u"])
+        self.features = {"image": None, "fine": fine_label, "label": label}
 
     def __len__(self):
         return len(self.columns_by_name["label"])

@@ -44,15 +44,15 @@ SAME_STRINGS = {
 
 @pytest.mark.parametrize("kind", SAME_NUMBERS)
 def test_numbers_of_every_form_are_the_same_labels(kind):
-    found = labels.labels_of(SAME_NUMBERS[kind], "train")
-    assert found.dtype == np.int64
-    np.testing.assert_array_equal(found, NUMBERS)
+    converted = labels.labels_of(SAME_NUMBERS[kind], "train")
+    assert converted.dtype == np.int64
+    np.testing.assert_array_equal(converted, NUMBERS)
 
 
 @pytest.mark.parametrize("kind", SAME_STRINGS)
 def test_strings_of_every_form_are_the_same_labels(kind):
-    found = labels.labels_of(SAME_STRINGS[kind], "train")
-    assert found.dtype.kind == "U" and found.tolist() == NAMES.tolist()
+    converted = labels.labels_of(SAME_STRINGS[kind], "train")
+    assert converted.dtype.kind == "U" and converted.tolist() == NAMES.tolist()
 
 
 def test_booleans_are_0_and_1():

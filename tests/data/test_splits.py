@@ -42,14 +42,13 @@ def test_an_example_never_changes_its_split():
 
 
 def test_the_split_depends_on_its_seed_and_not_on_other_shares():
-    first, second = sets(Counting(900)), sets(Counting(900), split_seed=1)
-    assert first["test"] != second["test"]
-    other, without = (
-        sets(Counting(900), validation=0.3),
-        sets(Counting(900), validation=0),
-    )
-    assert first["test"] == other["test"] == without["test"]
-    assert first["validation"] < other["validation"] and "validation" not in without
+    default = sets(Counting(900))
+    assert default["test"] != sets(Counting(900), split_seed=1)["test"]
+    larger = sets(Counting(900), validation=0.3)
+    without = sets(Counting(900), validation=0)
+    assert default["test"] == larger["test"] == without["test"]
+    assert default["validation"] < larger["validation"]
+    assert "validation" not in without
 
 
 def test_splits_of_the_source_are_kept():
@@ -94,8 +93,8 @@ def test_near_duplicates_of_held_out_examples_are_excluded_and_nothing_moves():
     for name, rank in {"train": 0, "validation": 1, "test": 2}.items():
         held_out = {
             groups.get(i)
-            for other in list(before)[rank + 1 :]
-            for i in ids(before[other])
+            for later in list(before)[rank + 1 :]
+            for i in ids(before[later])
         }
         left = [
             i

@@ -14,24 +14,24 @@ COUNT = 400
 def pictures(count=COUNT, seed=0):
     """Smooth random pictures with edges, uint8 (count, 32, 32, 3)."""
     generator = np.random.default_rng(seed)
-    found = []
+    images = []
     for _ in range(count):
         colors = generator.integers(0, 256, (6, 6, 3), np.uint8)
         smooth = Image.fromarray(colors).resize((32, 32), Image.Resampling.BICUBIC)
         image = np.asarray(smooth).copy()
         top, left = generator.integers(0, 20, 2)
         image[top : top + 10, left : left + 10] = generator.integers(0, 256, 3)
-        found.append(image)
-    return np.stack(found)
+        images.append(image)
+    return np.stack(images)
 
 
-def encoded(image):
+def encode_jpeg(image):
     file = io.BytesIO()
     Image.fromarray(image).save(file, "JPEG", quality=75, subsampling=0)
     return np.asarray(Image.open(file))
 
 
-def resized(image):
+def resize(image):
     small = Image.fromarray(image).resize((24, 24), Image.Resampling.BICUBIC)
     return np.asarray(small.resize((32, 32), Image.Resampling.BICUBIC))
 
@@ -39,11 +39,11 @@ def resized(image):
 CHANGES = {
     "copy": lambda image: image,
     "mirror": lambda image: image[:, ::-1],
-    "encoded": encoded,
-    "resized": resized,
+    "encoded": encode_jpeg,
+    "resized": resize,
     "down": lambda image: np.concatenate([image[:1], image[:-1]]),
     "left": lambda image: np.concatenate([image[:, 1:], image[:, -1:]], axis=1),
-    "mirrored and encoded": lambda image: encoded(image[:, ::-1].copy()),
+    "mirrored and encoded": lambda image: encode_jpeg(image[:, ::-1].copy()),
 }
 
 
@@ -67,11 +67,11 @@ def xrays(count, variation=6, seed=0):
     3).
     """
     anatomy = pictures(1)[0].astype(float)
-    own = pictures(count, seed + 1).astype(float) - 128
-    noise = np.random.default_rng(seed).normal(0, 2, own.shape)
-    return np.clip(anatomy + own * variation / own.std() + noise, 0, 255).astype(
-        np.uint8
-    )
+    individual = pictures(count, seed + 1).astype(float) - 128
+    noise = np.random.default_rng(seed).normal(0, 2, individual.shape)
+    return np.clip(
+        anatomy + individual * variation / individual.std() + noise, 0, 255
+    ).astype(np.uint8)
 
 
 def test_similar_pictures_are_not_duplicates_but_their_copies_are():
