@@ -40,7 +40,8 @@ def mixup(
     share = tf.where(chosen, draw.choice(seeds, _beta_quantiles(alpha)), 1.0)
     weight = share[:, None, None, None]
     values = tf.cast(images, tf.float32)
-    mixed = values * weight + _swap_pairs(values) * (1 - weight)
+    partner_values = tf.cast(_swap_pairs(images), tf.float32)
+    mixed = values * weight + partner_values * (1 - weight)
     mixed = _pixel_values.restore(mixed, images.dtype)
     return {**batch, "image": mixed, "share": share}
 
