@@ -115,8 +115,8 @@ def main(arguments: list[str]) -> int:
         from pipeline.data import dataset
         from pipeline.data.cleaning import apply, issues
 
-        source = dataset.opened(config)
-        found = apply.Found(source, config)
+        source = dataset.open_source(config)
+        found = apply.Findings(source, config)
     folder = config.clean.directory or files.make_next(CLEANED, config.name)
     folder.mkdir(parents=True, exist_ok=True)
     if folds:
@@ -140,7 +140,7 @@ def main(arguments: list[str]) -> int:
     say("manifest", written.manifest)
     say("gallery", written.gallery)
     if stopping := manifest.stopping(found.entries):
-        say("STOPS", apply.stop(stopping, f"{written.gallery} shows them"))
+        say("STOPS", apply.stop_message(stopping, f"{written.gallery} shows them"))
         return 1
     # Later options override earlier ones; a run uses either a manifest or its own
     # cleaning.

@@ -14,7 +14,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
-    from pipeline.data.dataset import Data
+    from pipeline.data.dataset import LoadedData
     from pipeline.runtime.environment import Runtime
 
 INSPECTED = Path("inspected")
@@ -86,7 +86,7 @@ def _inspect(request: Request) -> Path:
 
 
 def _speed(
-    config: Config, machine: "Runtime", data: "Data"
+    config: Config, machine: "Runtime", data: "LoadedData"
 ) -> Iterator[tuple[str, object]]:
     """Measures the input pipeline and the training step."""
     from pipeline.training import speed

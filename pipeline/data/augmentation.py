@@ -1,6 +1,4 @@
-"""The augmentations of a run, applied in the given order on the host or inside the
-step.
-"""
+"""Applies the augmentations of a run, on the host or inside the training step."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -21,9 +19,7 @@ _SCALE = 16
 
 
 class Augmenter:
-    """Augments a batch, as a pure function that gives the same bits on the host and in
-    the step.
-    """
+    """A pure function on batches that gives the same bits on the host and in a step."""
 
     def __init__(self, operations: Mapping[str, Mapping[str, Any]], seed: int) -> None:
         self._seed = seed
@@ -33,13 +29,11 @@ class Augmenter:
         }
 
     def seeds(self, batch: Example) -> tf.Tensor:
-        """The seed of each example, int64 (batch,), a function of the run's seed, epoch
-        and id.
-        """
+        """The seeds of the examples, int64 (batch,), from the run's seed, epoch, id."""
         return seeds.example_seeds(self._seed, batch["epoch"], batch["id"])
 
     def __call__(self, batch: Example) -> Example:
-        """Applies all operations.
+        """Applies all operations in order.
 
         Each gets its own seeds, and a `lasting_seed` that is the same in all epochs.
         When traced, raises UsageError if an operation does not fit the examples or
@@ -50,16 +44,15 @@ class Augmenter:
         return batch
 
     def require_range(self, batch: Example) -> None:
-        """Runs the operations eagerly; raises UsageError if one changes the scale of
-        the pixels.
-        """
+        """Runs the operations eagerly; raises UsageError if they rescale the pixels."""
         for name, before, after in self._stages(batch):
             if "image" in before:
                 _require_range(name, before["image"], after["image"])
 
     def try_out(self, batches: Batches, pieces: int, part: ReplicaPart) -> None:
-        """Traces the operations for a micro-batch, and runs the user's, so that errors
-        appear.
+        """Traces the operations for a micro-batch, to raise their errors early.
+
+        Operations of the user also run once.
         """
 
         def augment_piece(batch: Example) -> Example:
@@ -71,37 +64,31 @@ class Augmenter:
         # Without autograph, which would wrap a UsageError.
         traced = tf.function(augment_piece, autograph=False)
         traced.get_concrete_function(dataset.element_spec)
-        if not all(
-            registry.find("augment", name).is_registered for name in self._operations
-        ):
+        functions = [registry.find("augment", name) for name in self._operations]
+        if not all(function.is_registered for function in functions):
             (batch,) = dataset.take(1)
             self.require_range(batches.gather(batch))
 
     def _stages(self, batch: Example) -> Iterator[tuple[str, Example, Example]]:
         """Yields (name, batch before, batch after) for each operation."""
-        own = self.seeds(batch)
-        lasting = seeds.example_seeds(
-            self._seed, tf.constant(-1, tf.int64), batch["id"]
-        )
+        epoch_seeds = self.seeds(batch)
+        no_epoch = tf.constant(-1, tf.int64)
+        lasting_seeds = seeds.example_seeds(self._seed, no_epoch, batch["id"])
         for number, (name, operation) in enumerate(self._operations.items(), start=1):
-            given = {**batch, "lasting_seed": seeds.fold(lasting, number)}
-            after = operation(given, seeds.fold(own, number))
+            before = {**batch, "lasting_seed": seeds.fold(lasting_seeds, number)}
+            after = operation(before, seeds.fold(epoch_seeds, number))
             _require_fields(name, batch, after)
-            # tf.numpy_function returns tensors of unknown shape.
-            kept = {
-                field: tf.ensure_shape(after[field], batch[field].shape)
-                for field in batch
-            }
-            after = {**after, **kept}
+            after = dict(after)
+            for field, value in batch.items():
+                # tf.numpy_function returns tensors of unknown shape.
+                after[field] = tf.ensure_shape(after[field], value.shape)
             after.pop("lasting_seed", None)
             yield name, batch, after
             batch = after
 
 
 def _require_fields(name: str, before: Example, after: Any) -> None:
-    """Raises UsageError unless the result of an operation has the fields
-    of its input.
-    """
+    """Raises UsageError unless an operation has kept all fields of the batch."""
     if not isinstance(after, Mapping):
         raise UsageError(
             f"--data.augment: {name} must return the batch, a dictionary of tensors; "
@@ -112,59 +99,65 @@ def _require_fields(name: str, before: Example, after: Any) -> None:
             raise UsageError(
                 f"--data.augment: {name} must also return the field {field!r}"
             )
-        given, made = tf.convert_to_tensor(value), tf.convert_to_tensor(after[field])
-        if made.dtype != given.dtype or not made.shape.is_compatible_with(given.shape):
-            levels = _levels(given.dtype) if field == "image" else ""
+        old = tf.convert_to_tensor(value)
+        new = tf.convert_to_tensor(after[field])
+        if new.dtype != old.dtype or not new.shape.is_compatible_with(old.shape):
+            levels = _level_range(old.dtype) if field == "image" else ""
             raise UsageError(
                 f"--data.augment: {name} must return {field!r} as"
-                f" {given.dtype.name}{levels} of shape {given.shape}; got"
-                f" {made.dtype.name} of shape {made.shape}"
+                f" {old.dtype.name}{levels} of shape {old.shape}; got"
+                f" {new.dtype.name} of shape {new.shape}"
             )
 
 
-def _levels(dtype: tf.DType) -> str:
+def _level_range(dtype: tf.DType) -> str:
     return f" from 0 to {dtype.max}" if dtype.is_integer else ""
 
 
 def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
-    """Raises UsageError if the scale of the images of a batch, taken together, has
-    changed.
+    """Raises UsageError if an operation has changed the scale of the pixels.
 
-    A single image may become dark, and noise may exceed the range of float images.
+    The images of a batch are taken together: a single image may become dark, and noise
+    may exceed the range of float images.
     """
-    old, new = (
-        float(np.abs(i.numpy().astype(np.float64)).max()) for i in (before, after)
-    )
+    old = _largest_magnitude(before)
+    new = _largest_magnitude(after)
+    is_darker = new * _SCALE < old
     # Nothing can be concluded from a black batch; integers cannot exceed their range.
-    if new * _SCALE < old or (before.dtype.is_floating and new > old * _SCALE > 0):
+    is_brighter = before.dtype.is_floating and new > old * _SCALE > 0
+    if is_darker or is_brighter:
+        levels = _level_range(before.dtype)
         raise UsageError(
             f"--data.augment: {name} must keep the range of the images,"
-            f" {before.dtype.name}{_levels(before.dtype)}; the largest value of the"
-            f" first batch is {old:g} before it and {new:g} after it"
+            f" {before.dtype.name}{levels}; the largest value of the first batch is"
+            f" {old:g} before it and {new:g} after it"
         )
+
+
+def _largest_magnitude(images: tf.Tensor) -> float:
+    return float(np.abs(images.numpy().astype(np.float64)).max())
 
 
 def apply_on_host(
     batches: Batches, options: config.Data, seed: int
 ) -> tuple[Batches, list[Decision]]:
-    """Returns batches that are augmented by `tf.data` if the options ask for this, and
-    the decision.
+    """Returns batches that `tf.data` augments, if the options ask for it.
 
-    If the batches are returned unchanged, the step augments them.
+    Otherwise the batches are returned unchanged, and the training step augments them.
     """
     if not options.augment:
         return batches, []
     if options.augment_on == "host" and batches.device_cache is None:
-        batches = on_host(batches, Augmenter(options.augment, seed))
+        batches = augment_on_host(batches, Augmenter(options.augment, seed))
         return batches, [Decision("augment", "host", "requested")]
     # For flip and crop before `convnet` on CIFAR-10, both are equally fast within 2%
     # (spread 30%).
     return batches, [Decision("augment", "device", "in the compiled step")]
 
 
-def on_host(batches: Batches, augmenter: Augmenter) -> Batches:
-    """The same batches, augmented by `tf.data` in parallel with training."""
-    return HostAugmented(
+def augment_on_host(batches: Batches, augmenter: Augmenter) -> Batches:
+    """Returns the batches augmented by `tf.data`, in parallel with training."""
+    return HostAugmentedBatches(
         batches=batches,
         augmenter=augmenter,
         batch_size=batches.batch_size,
@@ -176,7 +169,7 @@ def on_host(batches: Batches, augmenter: Augmenter) -> Batches:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HostAugmented(Batches):
+class HostAugmentedBatches(Batches):
     """Batches that `tf.data` augments."""
 
     batches: Batches

@@ -1,6 +1,4 @@
-"""From a source and a task to batches: decode, cache, split, order, batch, pad,
-prefetch.
-"""
+"""Decodes, caches and splits the examples of a source, and makes batches of them."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -19,7 +17,7 @@ from pipeline.contracts import (
     Task,
 )
 from pipeline.data import cache, decoder_warnings, epoch_order
-from pipeline.data.decoder_warnings import Warnings
+from pipeline.data.decoder_warnings import DecoderWarnings
 from pipeline.data.epoch_order import EpochOrder
 from pipeline.data.example_store import (
     DIGEST,
@@ -33,64 +31,67 @@ from pipeline.data.example_store import (
     row_bytes,
 )
 from pipeline.data.split_names import SPLITS
-from pipeline.data.splits import Split, divide, require_disjoint, shares, without_copies
+from pipeline.data.splits import (
+    Split,
+    divide,
+    exclude_near_duplicates,
+    require_disjoint,
+    shares,
+)
 from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short, with_options
 
-_BLOCK = 8 << 20  # bytes of decoded examples in one block; several are decoded at once
-_CHUNK = 1 << 22  # rows that are read from the order at once
+_BLOCK_BYTES = 8 << 20  # of decoded examples; several blocks are decoded at once
+_CHUNK_ROWS = 1 << 22  # read from the order of the epoch at once
 
 
 def load(
     source: Source,
     task: Task,
     config: Config,
-    dropped: Mapping[int, str] | None = None,
+    excluded: Mapping[int, str] | None = None,
     groups: Mapping[int, int] | None = None,
 ) -> tuple[dict[str, Split], list[Decision]]:
-    """Decodes all examples once, unless no cache has enough space, and divides them
-    into splits.
+    """Loads the splits of a source; decodes all examples if a cache has space for them.
 
-    The ids in `dropped` are excluded. `groups` maps ids to groups of near duplicates,
-    of which only held-out examples are kept.
+    The keys of `excluded` are the ids of examples to leave out. `groups` maps ids to
+    groups of near duplicates, of which only held-out examples are kept.
     """
     options = config.data
-    decision = cache.decided(source, task, options)
-    excluded = np.fromiter(dropped or {}, np.int64)
-    splits, notes = {}, [decision.reason]
+    decision = cache.choose(source, task, options)
+    excluded_ids = np.fromiter(excluded or {}, np.int64)
+    splits: dict[str, Split] = {}
+    reasons = [decision.reason]
     warnings: list[Decision] = []
     if decision.value != "none":
         progress_bar.stage("decoding", f"{sum(source.info.splits.values()):,} examples")
     for name in source.info.splits:
-        with decoder_warnings.held() as warned:
-            store, note = _store(
-                decision.value, source, task, config, name, excluded, warned
+        with decoder_warnings.collect() as split_warnings:
+            store, note = _create_store(
+                decision.value, source, task, config, name, excluded_ids, split_warnings
             )
-        if warned.lines:
-            again = OnTheFly(source, task, name, {}, source.columns(name))
-            warnings += warned.notes(again, source.location)
-        notes += [f"{name} {note}"] * bool(note)
-        rows = np.flatnonzero(~np.isin(store.short["id"], excluded))
+        if split_warnings.lines:
+            undecoded = OnTheFly(source, task, name, {}, source.columns(name))
+            warnings += split_warnings.notes(undecoded, source.location)
+        if note:
+            reasons.append(f"{name} {note}")
+        rows = np.flatnonzero(~np.isin(store.short["id"], excluded_ids))
         splits[name] = Split(store, rows)
-        task.check(
-            {key: splits[name].column(key) for key in store.short},
-            name,
-            source.location,
-        )
-    decisions = [dataclasses.replace(decision, reason="; ".join(notes)), *warnings]
+        columns = {key: splits[name].column(key) for key in store.short}
+        task.check(columns, name, source.location)
+    decisions = [dataclasses.replace(decision, reason="; ".join(reasons)), *warnings]
     held_out = shares(source.info.splits, options)
     if held_out:
         value = ", ".join(f"{share:g} for {name}" for name, share in held_out.items())
-        hashed = "group" if "group" in splits["train"].store.short else "ids"
-        decisions.append(
-            Decision("splits", value, f"taken from train by a hash of the {hashed}")
-        )
+        key = "group" if "group" in splits["train"].store.short else "ids"
+        reason = f"taken from train by a hash of the {key}"
+        decisions.append(Decision("splits", value, reason))
         divided = divide(splits["train"], held_out, options.split_seed)
-        divided, copies = without_copies(divided, groups or {})
+        divided, counts = exclude_near_duplicates(divided, groups or {})
         splits.update(divided)
-        if copies:
-            value = ", ".join(f"{count:,} of {name}" for name, count in copies.items())
+        if counts:
+            value = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
             reason = (
                 "near duplicates of examples that are held out for test or validation"
             )
@@ -98,9 +99,9 @@ def load(
     require_disjoint(splits, source.location)
     for name, split in splits.items():
         if not len(split):
-            flags = "--data.validation, --data.test" + ", --clean.no-near" * bool(
-                groups
-            )
+            flags = "--data.validation, --data.test"
+            if groups:
+                flags += ", --clean.no-near"
             raise UsageError(
                 f"the split {name!r} is empty; change {flags} or the source"
             )
@@ -111,97 +112,108 @@ def load(
     return {name: splits[name] for name in SPLITS if name in splits}, decisions
 
 
-def _store(
+def _create_store(
     kind: str,
     source: Source,
     task: Task,
     config: Config,
     split: str,
-    dropped: np.ndarray,
-    warned: Warnings,
+    excluded: np.ndarray,
+    warnings: DecoderWarnings,
 ) -> tuple[Store, str]:
-    """The decoded examples of one of the source's splits, and a note about them."""
+    """A store with the examples of one of the source's splits, and a note about it."""
     specs = decoded_specs(source, task)
     if kind == "none":
         columns = source.columns(split)
         short = {name: values for name, values in columns.items() if name in specs}
         return OnTheFly(source, task, split, specs, short), ""
     specs[DIGEST] = tf.TensorSpec((), tf.int64)
-    block = max(1, min(256, _BLOCK // max(1, row_bytes(specs))))
-    batches = _decoded(source, task, split, dropped, block, warned)
+    block = max(1, min(256, _BLOCK_BYTES // max(1, row_bytes(specs))))
+    batches = _decode(source, task, split, excluded, block, warnings)
     if kind == "disk":
-        folder, state = cache.place(config, source, task, split, dropped)
-        return cache.obtained(folder, state, specs, batches)
-    # Not `np.concatenate`: the memory of the batches would not be returned to the
-    # system.
-    count = source.info.splits[split]
-    kept = {
-        k: np.empty((count, *s.shape), s.dtype.as_numpy_dtype) for k, s in specs.items()
+        folder, state = cache.directory_and_state(config, source, task, split, excluded)
+        return cache.load_or_build(folder, state, specs, batches)
+    columns = _concatenate(batches, specs, source.info.splits[split])
+    digest = columns.pop(DIGEST)
+    store_type = DeviceStore if kind == "device" else MemoryStore
+    return store_type(columns, digest), ""
+
+
+def _concatenate(
+    batches: Iterator[dict[str, np.ndarray]],
+    specs: Mapping[str, tf.TensorSpec],
+    count: int,
+) -> dict[str, np.ndarray]:
+    """Concatenates batches of up to `count` examples."""
+    # With `np.concatenate`, the memory of the batches is not returned to the system.
+    columns = {
+        name: np.empty((count, *spec.shape), spec.dtype.as_numpy_dtype)
+        for name, spec in specs.items()
     }
-    at = 0
+    start = 0
     for batch in batches:
-        for key, values in batch.items():
-            kept[key][at : at + len(values)] = values
-        at += len(batch["id"])
-    kept = {key: column[:at] for key, column in kept.items()}
-    digest = kept.pop(DIGEST)
-    return (DeviceStore if kind == "device" else MemoryStore)(kept, digest), ""
+        end = start + len(batch["id"])
+        for name, values in batch.items():
+            columns[name][start:end] = values
+        start = end
+    return {name: column[:start] for name, column in columns.items()}
 
 
-def _decoded(
+def _decode(
     source: Source,
     task: Task,
     split: str,
-    dropped: np.ndarray,
+    excluded: np.ndarray,
     block: int,
-    warned: Warnings,
+    warnings: DecoderWarnings,
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yields the decoded examples of a split that are not excluded, in the order of the
-    source.
+    """Yields blocks of decoded examples of a split, in the order of the source.
 
-    Each has a digest of the fields that are not short, such as the pixels of an image.
-    Large blocks need memory, because several are decoded at once: 256 images of 224
-    pixels increased the peak by 100 MB.
+    Each example has a digest of the fields that are not short, such as the pixels of an
+    image. Large blocks need memory, because several are decoded at once: 256 images of
+    224 pixels increased the peak by 100 MB.
     """
     count = source.info.splits[split]
     raw = source.examples(split).take(count)
-    if len(dropped):  # before decoding, which fails for some of them
-        raw = raw.filter(lambda example: tf.reduce_all(example["id"] != dropped))
+    if len(excluded):  # before decoding, which may fail for these examples
+        raw = raw.filter(lambda example: tf.reduce_all(example["id"] != excluded))
 
     def decode(example: Example) -> Example:
-        found = task.decode(example)
-        long = [
-            tf.io.serialize_tensor(found[n])
-            for n in sorted(found)
-            if not is_short(found[n])
-        ]
-        content = tf.strings.join(["", *long])
-        return {**found, DIGEST: tf.strings.to_hash_bucket_fast(content, tf.int64.max)}
+        fields = task.decode(example)
+        long_names = sorted(name for name in fields if not is_short(fields[name]))
+        long_fields = [tf.io.serialize_tensor(fields[name]) for name in long_names]
+        content = tf.strings.join(["", *long_fields])
+        digest = tf.strings.to_hash_bucket_fast(content, tf.int64.max)
+        return {**fields, DIGEST: digest}
 
     decoded = raw.map(decode, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    at = 0
+    blocks = with_options(decoded.batch(block).prefetch(2))
+    done = 0
     try:
-        for batch in with_options(decoded.batch(block).prefetch(2)).as_numpy_iterator():
+        for batch in blocks.as_numpy_iterator():
             yield batch
-            at += len(batch["id"])
-            warned.passed(at)
-            progress_bar.count("decoding", at, count)
+            done += len(batch["id"])
+            warnings.mark_decoded(done)
+            progress_bar.count("decoding", done, count)
     except READ_ERRORS as error:
-        columns = source.columns(split)  # names a damaged record, if there are records
-        left = np.flatnonzero(~np.isin(columns["id"], dropped))[at : at + block]
-        OnTheFly(source, task, split, {}, columns).take(left)
+        columns = source.columns(split)  # raises an error that names a damaged record
+        included = np.flatnonzero(~np.isin(columns["id"], excluded))
+        # Raises an error that names a damaged example.
+        OnTheFly(source, task, split, {}, columns).take(included[done : done + block])
         raise UsageError(
-            f"the split {split!r} cannot be read after {at} examples: {reason(error)}"
+            f"the split {split!r} cannot be read after {done} examples: {reason(error)}"
         ) from None
-    if not count - len(dropped) <= at <= count:
+    if not count - len(excluded) <= done <= count:
         raise UsageError(
-            f"the split {split!r} should have {count} examples, but {at} were read"
+            f"the split {split!r} should have {count} examples, but {done} were read"
         )
 
 
 def training(split: Split, options: Train, seed: int) -> Batches:
-    """Batches of all epochs; each epoch is a new permutation, whose remainder is
-    dropped.
+    """Batches of all epochs.
+
+    Each epoch is a new permutation of the examples; those that do not fill a batch are
+    left out.
     """
     batch_size = options.batch_size
     steps_per_epoch = len(split) // batch_size
@@ -223,12 +235,12 @@ def training(split: Split, options: Train, seed: int) -> Batches:
 
 
 def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
-    """One pass in the order of the source; padding repeats the last example with weight
-    0.
+    """Batches of one pass in the order of the source.
 
-    Batches are four times as large as in training, because they need less memory
-    without gradients. All `replicas` get parts of the same size, even if a part is only
-    padding: with an empty part, Keras crashes or returns NaN.
+    The last batch is padded with the last example, with weight 0. Batches are four
+    times as large as in training, because they need less memory without gradients. All
+    `replicas` get parts of the same size, even if a part is only padding: with an empty
+    part, Keras crashes or returns NaN.
     """
     largest = min(4 * options.batch_size, len(split))
     batch_size = -(-largest // replicas) * replicas
@@ -258,9 +270,9 @@ class _SplitBatches(Batches):
         """Adds the fields to batches of `row`, `epoch` and `weight`."""
         store = self.split.store
 
-        def fields(batch: Example) -> Example:
-            others = {name: batch[name] for name in ("epoch", "weight")}
-            return {**store.gather(batch[ROW]), **others}
+        def add_fields(batch: Example) -> Example:
+            fields = store.gather(batch[ROW])
+            return {**fields, "epoch": batch["epoch"], "weight": batch["weight"]}
 
         # Only decoding gets faster with more parallel calls, and each needs the memory
         # of a batch. Only decoding may run a user's functions, which autograph must
@@ -269,8 +281,8 @@ class _SplitBatches(Batches):
             parallel = tf.data.AUTOTUNE
         else:
             parallel = 2
-            fields = tf.autograph.experimental.do_not_convert(fields)
-        batches = index.map(fields, num_parallel_calls=parallel, deterministic=True)
+            add_fields = tf.autograph.experimental.do_not_convert(add_fields)
+        batches = index.map(add_fields, num_parallel_calls=parallel, deterministic=True)
         return batches.prefetch(2 * part.count)
 
 
@@ -288,34 +300,33 @@ class TrainingBatches(_SplitBatches):
         return self._rows(epoch, within, within + 1)
 
     def _rows(self, epoch: int, first: int, last: int) -> np.ndarray:
-        """The rows of the steps `first` ... `last` - 1 of an epoch."""
+        """The rows of the steps `first` to `last` - 1 of an epoch."""
         size = self.batch_size
-        return self.split.rows[self.order.positions(epoch, first * size, last * size)]
+        positions = self.order.positions(epoch, first * size, last * size)
+        return self.split.rows[positions]
 
     def dataset(
         self, first_step: int, part: ReplicaPart = WHOLE_BATCH
     ) -> tf.data.Dataset:
         size = self.batch_size // part.total
         # The rows of many steps at once: of a whole epoch, unless it is very long.
-        chunk = min(self.steps_per_epoch, max(1, _CHUNK // self.batch_size))
-        chunks = -(-self.steps_per_epoch // chunk)
+        chunk = min(self.steps_per_epoch, max(1, _CHUNK_ROWS // self.batch_size))
+        chunks_per_epoch = -(-self.steps_per_epoch // chunk)
 
         def chunk_of(step: int) -> int:
             epoch, within = divmod(step, self.steps_per_epoch)
-            return epoch * chunks + within // chunk
+            return epoch * chunks_per_epoch + within // chunk
 
         def chunk_rows(number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """The rows of the parts of a chunk, int64 (parts, size), and the epoch of
-            each part.
-            """
-            epoch, index = divmod(int(number), chunks)
+            """The rows of each part of a chunk, int64 (parts, size), and its epoch."""
+            epoch, index = divmod(int(number), chunks_per_epoch)
             start = epoch * self.steps_per_epoch
             first = max(index * chunk, first_step - start)
             last = min((index + 1) * chunk, self.end_of(epoch) - start)
             rows = self._rows(epoch, first, last)
-            parts = rows.reshape(last - first, part.total, size)
-            mine = parts[:, part.first : part.first + part.count].reshape(-1, size)
-            return mine, np.full(len(mine), epoch)
+            rows = rows.reshape(last - first, part.total, size)
+            rows = rows[:, part.first : part.first + part.count].reshape(-1, size)
+            return rows, np.full(len(rows), epoch)
 
         def batches(rows: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
             rows.set_shape((None, size))
@@ -328,12 +339,12 @@ class TrainingBatches(_SplitBatches):
 
         end = chunk_of(self.last_step - 1) + 1 if first_step < self.last_step else 0
         numbers = tf.data.Dataset.range(chunk_of(first_step), end)
-        orders = numbers.map(
+        chunks = numbers.map(
             lambda number: tf.numpy_function(chunk_rows, [number], (tf.int64, tf.int64))
         )
         count = (self.last_step - first_step) * part.count
-        cardinality = tf.data.experimental.assert_cardinality(max(count, 0))
-        parts = orders.prefetch(1).flat_map(batches).apply(cardinality)
+        assert_count = tf.data.experimental.assert_cardinality(max(count, 0))
+        parts = chunks.prefetch(1).flat_map(batches).apply(assert_count)
         return self._read(parts.map(index), part)
 
 

@@ -1,6 +1,4 @@
-"""Where decoded examples are kept: chosen by their size and the free memory; on disk,
-verified.
-"""
+"""Chooses the cache of decoded examples, and keeps the one on disk."""
 
 import hashlib
 import json
@@ -21,7 +19,7 @@ import tensorflow as tf
 from pipeline.config.config import Config, Data
 from pipeline.contracts import Decision, Example, Source, Task
 from pipeline.data.example_store import DIGEST, Store, decoded_specs, row_bytes
-from pipeline.data.splits import Sampled
+from pipeline.data.splits import Subset
 from pipeline.runtime import devices
 from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.errors import UsageError
@@ -31,20 +29,20 @@ _PACKAGE = Path(__file__).parents[1]
 _STARTED = time.time()
 # Fraction of the memory of a GPU; the network, its gradients and activations need the
 # rest.
-_SHARE_OF_DEVICE = 0.4
+_MAX_DEVICE_FRACTION = 0.4
 # Fraction of the free disk space, unless the disk cache is requested.
-_SHARE_OF_DISK = 0.5
-_CHUNK = 8 << 20  # bytes
+_MAX_DISK_FRACTION = 0.5
+_CHUNK_BYTES = 8 << 20
 _MANIFEST = "manifest.json"
 _Batches = Iterable[Mapping[str, np.ndarray]]
 
 
-def decided(source: Source, task: Task, options: Data) -> Decision:
-    """The choice among `device`, `memory`, `disk` and `none`, with its reason.
+def choose(source: Source, task: Task, options: Data) -> Decision:
+    """Chooses `device`, `memory`, `disk` or `none`, by the size of the decoded data.
 
     Raises UsageError if the requested cache is impossible.
     """
-    keyed = source.fingerprint() is not None
+    has_fingerprint = source.fingerprint() is not None
     specs = decoded_specs(source, task)
     size = row_bytes(specs) * sum(source.info.splits.values())
     strings = [name for name, spec in specs.items() if spec.dtype == tf.string]
@@ -55,9 +53,10 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
         )
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
-    # Twice: TensorFlow copies each column once it is full.
-    fits = 2 * size <= (free if options.cache == "auto" else total)
-    if options.cache == "disk" and not keyed:
+    # Twice the size, because TensorFlow copies each column once it is full.
+    limit = free if options.cache == "auto" else total
+    fits = 2 * size <= limit
+    if options.cache == "disk" and not has_fingerprint:
         raise UsageError(
             "--data.cache disk: this source cannot detect whether its data has changed;"
             " choose memory or none"
@@ -70,82 +69,76 @@ def decided(source: Source, task: Task, options: Data) -> Decision:
         )
     if options.cache != "auto":
         return Decision("cache", options.cache, "requested")
-    on_gpu = devices.memory()
-    if fits and on_gpu and size <= _SHARE_OF_DEVICE * on_gpu:
-        return Decision(
-            "cache", "device", f"{sizes}, {on_gpu / 1e9:.0f} GB on each GPU"
-        )
+    gpu_memory = devices.memory()
+    if fits and gpu_memory and size <= _MAX_DEVICE_FRACTION * gpu_memory:
+        sizes += f", {gpu_memory / 1e9:.0f} GB on each GPU"
+        return Decision("cache", "device", sizes)
     if fits:
         return Decision("cache", "memory", sizes)
     folders = (options.cache_folder, *options.cache_folder.parents)
-    space = shutil.disk_usage(next(path for path in folders if path.exists())).free
-    sizes += f", {space / 1e9:,.0f} GB of disk"
-    if keyed and not strings and size <= _SHARE_OF_DISK * space:
+    disk_space = shutil.disk_usage(next(path for path in folders if path.exists())).free
+    sizes += f", {disk_space / 1e9:,.0f} GB of disk"
+    if has_fingerprint and not strings and size <= _MAX_DISK_FRACTION * disk_space:
         return Decision("cache", "disk", sizes)
     return Decision("cache", "none", f"{sizes}; each example is decoded in each epoch")
 
 
-def place(
-    config: Config, source: Source, task: Task, split: str, dropped: np.ndarray
+def directory_and_state(
+    config: Config, source: Source, task: Task, split: str, excluded: np.ndarray
 ) -> tuple[Path, dict[str, str | None]]:
-    """The directory in which the disk cache keeps a split, and what its content depends
-    on.
-    """
-    options = {k: str(v) for k, v in config.source.options.items()}
+    """The directory of a split in the disk cache, and what its content depends on."""
+    options = {name: str(value) for name, value in config.source.options.items()}
     if config.source.path is not None:
         options["path"] = str(config.source.path.absolute())
     identity = [config.source.name, options, config.data.limit, config.task.name]
     text = json.dumps([*identity, dict(task.metadata)], sort_keys=True)
-    name = f"{Path(config.source.title).stem[:60]}-{split}"
-    folder = (
-        config.data.cache_folder
-        / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    )
-    return folder, {
+    key = hashlib.sha256(text.encode()).hexdigest()[:12]
+    name = f"{Path(config.source.title).stem[:60]}-{split}-{key}"
+    excluded_ids = np.sort(excluded).tobytes()
+    state = {
         "the data": source.fingerprint(),
         "the decoding code": _code_digest(source, task),
-        "the excluded examples": hashlib.sha256(np.sort(dropped).tobytes()).hexdigest(),
+        "the excluded examples": hashlib.sha256(excluded_ids).hexdigest(),
     }
+    return config.data.cache_folder / name, state
 
 
 def _code_digest(source: Source, task: Task) -> str:
-    """A digest that changes if a file of the packages that define the source and task
-    changes.
-    """
-    whole = source.whole if isinstance(source, Sampled) else source
-    modules = {
-        kind.__module__ for part in (whole, task) for kind in type(part).__mro__[:-1]
-    }
+    """A digest of the code of the packages that define the source and the task."""
+    whole = source.whole if isinstance(source, Subset) else source
+    classes = (*type(whole).__mro__[:-1], *type(task).__mro__[:-1])
+    modules = {cls.__module__ for cls in classes}
     # In this package, only `data` and `tasks` contain decoding code.
-    found = {*_PACKAGE.glob("data/**/*.py"), *_PACKAGE.glob("tasks/**/*.py")}
-    code = hashlib.sha256(tf.__version__.encode())
+    paths = {*_PACKAGE.glob("data/**/*.py"), *_PACKAGE.glob("tasks/**/*.py")}
+    digest = hashlib.sha256(tf.__version__.encode())
     for name in sorted(modules):
         if name.startswith("pipeline."):
             continue
-        paths = _files_of(name)
-        if not paths:  # a cell of a notebook
-            code.update(os.urandom(16))
-        for path in paths:
-            found |= set(path.parent.glob("**/*.py")) if "." in name else {path}
-    for path in sorted(found):
-        code.update(path.read_bytes())
+        module_files = _module_files(name)
+        if not module_files:  # a cell of a notebook
+            digest.update(os.urandom(16))
+        for path in module_files:
+            is_in_package = "." in name
+            paths |= set(path.parent.glob("**/*.py")) if is_in_package else {path}
+    for path in sorted(paths):
+        digest.update(path.read_bytes())
         if path.stat().st_mtime > _STARTED:
-            code.update(os.urandom(16))  # an older version of the file may be loaded
-    return code.hexdigest()
+            digest.update(os.urandom(16))  # an older version of the file may be loaded
+    return digest.hexdigest()
 
 
-def _files_of(name: str) -> list[Path]:
-    """The files of the modules with this name: that of Python, and those from
-    `file.py:function`, which `registry` keeps by their path.
+def _module_files(name: str) -> list[Path]:
+    """The files of all modules with this name.
+
+    A module of `file.py:function` is a key of `sys.modules` by its path.
     """
-    modules = [
-        module
-        for key, module in sys.modules.items()
-        if key == name or (key.endswith(".py") and module.__name__ == name)
-    ]
-    return [
-        Path(file) for module in modules if (file := getattr(module, "__file__", None))
-    ]
+    paths = []
+    for key, module in sys.modules.items():
+        is_user_file = key.endswith(".py") and module.__name__ == name
+        if key == name or is_user_file:
+            # Not for other modules: an attribute may import a lazy module.
+            paths.append(getattr(module, "__file__", None))
+    return [Path(path) for path in paths if path]
 
 
 def memory() -> tuple[int, int]:
@@ -161,8 +154,7 @@ def memory() -> tuple[int, int]:
 
 
 class Disk(Store):
-    """In a directory: one file per field, which contains all rows; short fields are
-    also in memory.
+    """A directory with a file for each field; short fields are also in memory.
 
     Rows are read with `pread` through the kernel's page cache, which is as fast as
     memory and does not count as memory of this process. (A memory map does, and holds
@@ -177,77 +169,73 @@ class Disk(Store):
                 values = np.fromfile(folder / name, spec.dtype.as_numpy_dtype)
                 short[name] = values.reshape(-1, *spec.shape)
             else:
-                # Open as long as the store exists, even if another run replaces the
-                # directory.
+                # Stays open even if another run replaces the directory.
                 self._files[name] = os.open(folder / name, os.O_RDONLY)
                 weakref.finalize(self, os.close, self._files[name])
         digest = short.pop(DIGEST, None)
-        super().__init__({n: s for n, s in specs.items() if n != DIGEST}, short, digest)
+        fields = {name: spec for name, spec in specs.items() if name != DIGEST}
+        super().__init__(fields, short, digest)
 
     def gather(self, rows: tf.Tensor) -> Example:
         types = [spec.dtype for spec in self.specs.values()]
-        found = tf.numpy_function(
+        values = tf.numpy_function(
             lambda rows: [*self.take(rows).values()], [rows], types
         )
-        fields = zip(self.specs.items(), found, strict=True)
-        return {
-            n: tf.ensure_shape(v, (*rows.shape, *spec.shape)) for (n, spec), v in fields
-        }
+        batch = {}
+        for (name, spec), value in zip(self.specs.items(), values, strict=True):
+            batch[name] = tf.ensure_shape(value, (*rows.shape, *spec.shape))
+        return batch
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         rows = np.asarray(rows)
         try:
-            read = {name: self._read(name, rows) for name in self._files}
+            long = {name: self._read(name, rows) for name in self._files}
         except OSError as error:
             raise UsageError(
                 f"--data.cache disk: {error}; run again to rebuild it"
             ) from None
         return {
-            name: read[name] if name in read else self.short[name][rows]
+            name: long[name] if name in long else self.short[name][rows]
             for name in self.specs
         }
 
     def _read(self, name: str, rows: np.ndarray) -> np.ndarray:
         spec = self.specs[name]
-        each = row_bytes({name: spec})
-        values = np.empty((len(rows), each), np.uint8)
+        size = row_bytes({name: spec})
+        values = np.empty((len(rows), size), np.uint8)
         # Reads consecutive rows in one call, because evaluation reads in order.
         starts = np.flatnonzero(np.diff(rows, prepend=-2) != 1)
         for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
             part = values[start:end].reshape(-1).data
-            if os.preadv(self._files[name], [part], int(rows[start]) * each) != len(
-                part
-            ):
+            count = os.preadv(self._files[name], [part], int(rows[start]) * size)
+            if count != len(part):
                 raise OSError(f"the file of {name!r} was truncated while it was in use")
         return values.view(spec.dtype.as_numpy_dtype).reshape(-1, *spec.shape)
 
 
-def obtained(
+def load_or_build(
     folder: Path,
     state: Mapping[str, Any],
     specs: Mapping[str, tf.TensorSpec],
     batches: _Batches,
 ) -> tuple[Disk, str]:
-    """The store in a directory, built from `batches` unless it is intact; and which of
-    the two.
+    """Opens the store in a directory; builds it from `batches` if it is unusable.
 
-    If `state` (JSON) has changed, the directory is rebuilt. The keys of `state` appear
-    in messages.
+    Returns the store, and a note that says whether and why it was built: it does not
+    exist, it is damaged, or `state` (JSON) has changed, whose keys appear in the note.
     """
+    lock = folder.with_name(f"{folder.name}.lock")
+    waiting = f"waiting for another process to build or verify {folder}"
     try:
-        lock = folder.with_name(f"{folder.name}.lock")
         lock.parent.mkdir(parents=True, exist_ok=True)
         lock.touch()
-        with locks.in_turn(
-            lock, f"waiting for another process to build or verify {folder}"
-        ):
+        with locks.in_turn(lock, waiting):
             temp_files.sweep(folder.parent)
-            wrong = _wrong(folder, state, specs)
-            if wrong:
+            problem = _find_problem(folder, state, specs)
+            if problem:
                 _build(folder, state, list(specs), batches)
-            return Disk(folder, specs), (
-                f"built, {wrong}" if wrong else "found and verified"
-            )
+            note = f"built, {problem}" if problem else "found and verified"
+            return Disk(folder, specs), note
     except OSError as error:
         raise UsageError(
             f"--data.cache disk: cannot write {folder}: {error.strerror or error}; "
@@ -255,17 +243,17 @@ def obtained(
         ) from None
 
 
-def _wrong(
+def _find_problem(
     folder: Path, state: Mapping[str, Any], specs: Mapping[str, tf.TensorSpec]
 ) -> str:
     """Why the directory cannot be used; empty if it can."""
     try:
         manifest = safe_io.read_json(folder / _MANIFEST)
-        before, known = manifest["state"], manifest["files"]
-        changed = [name for name, value in state.items() if before.get(name) != value]
+        previous = manifest["state"]
+        changed = [name for name, value in state.items() if previous.get(name) != value]
         if changed:
             return f"because {changed[0]} changed"
-        if known == {name: _checksum(folder / name) for name in specs}:
+        if manifest["files"] == {name: _checksum(folder / name) for name in specs}:
             return ""
     except FileNotFoundError:
         return "because it did not exist"
@@ -276,12 +264,13 @@ def _wrong(
 
 def _checksum(path: Path) -> list[int]:
     """Length and CRC-32 of a file; 3 GB/s if it is in the page cache."""
-    total, checksum = 0, 0
+    length = 0
+    checksum = 0
     with path.open("rb", buffering=0) as file:
-        while chunk := file.read(_CHUNK):
+        while chunk := file.read(_CHUNK_BYTES):
             checksum = zlib.crc32(chunk, checksum)
-            total += len(chunk)
-    return [total, checksum]
+            length += len(chunk)
+    return [length, checksum]
 
 
 def _build(
@@ -296,8 +285,8 @@ def _build(
             for name in names:
                 with (temporary / name).open("ab") as file:
                     file.write(batch[name].tobytes())
-        sums = {name: _checksum(temporary / name) for name in names}
-        files.write_json(temporary / _MANIFEST, {"state": state, "files": sums})
+        checksums = {name: _checksum(temporary / name) for name in names}
+        files.write_json(temporary / _MANIFEST, {"state": state, "files": checksums})
         if folder.exists():
             temp_files.remove(folder)
         files.publish_as(temporary, folder)

@@ -1,4 +1,4 @@
-"""The data of a run: from its config to decoded splits and a task with its metadata."""
+"""Loads the data of a run: decoded splits, the task and its metadata."""
 
 import dataclasses
 import hashlib
@@ -23,7 +23,7 @@ from pipeline.utils.errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
+class LoadedData:
     """Everything that a command needs before the model is built."""
 
     source: Source
@@ -46,27 +46,27 @@ class Data:
         )
 
     def write(self, run: RunDirectory) -> None:
-        """Writes to the run directory what must be unchanged when the run is resumed.
+        """Writes the metadata, the splits and the fingerprint to the run directory.
 
-        If the fingerprint is new, so is the digest of the decoded examples.
+        All of them must be the same when the run is resumed.
         """
-        if self.cleaning.found is not None:
-            self.cleaning.found.write(run)
+        if self.cleaning.findings is not None:
+            self.cleaning.findings.write(run)
         files.write_json(run.metadata, self.metadata)
         splits.write_examples(run.splits, self.splits)
-        fingerprint, before = self.source.fingerprint(), _recorded(run)
-        if not before or before["fingerprint"] != fingerprint:
-            content = _content(self.source, self.splits)
-            files.write_json(
-                run.source, {"fingerprint": fingerprint, "content": content}
-            )
+        fingerprint = self.source.fingerprint()
+        previous = _read_state(run)
+        if not previous or previous["fingerprint"] != fingerprint:
+            content = _content_digest(self.source, self.splits)
+            state = {"fingerprint": fingerprint, "content": content}
+            files.write_json(run.source, state)
 
 
-def _recorded(run: RunDirectory) -> dict[str, str | None]:
-    """The fingerprint and content that `Data.write` recorded; empty in a new run."""
+def _read_state(run: RunDirectory) -> dict[str, str | None]:
+    """The fingerprint and the digest that a run has recorded; empty in a new run."""
     try:
-        before = safe_io.read_json(run.source)
-        return {key: before[key] for key in ("fingerprint", "content")}
+        state = safe_io.read_json(run.source)
+        return {key: state[key] for key in ("fingerprint", "content")}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError):
@@ -75,56 +75,56 @@ def _recorded(run: RunDirectory) -> dict[str, str | None]:
         ) from None
 
 
-def _content(source: Source, parts: dict[str, Split]) -> str | None:
-    """A digest of the decoded examples and of the names; None if the examples are not
-    kept.
+def _content_digest(source: Source, parts: dict[str, Split]) -> str | None:
+    """A digest of the decoded examples and the names of classes and features.
+
+    None if the examples are not cached.
     """
     names = (source.info.class_names, source.info.feature_names)
-    found = hashlib.sha256(repr(names).encode("utf-8", "surrogateescape"))
+    digest = hashlib.sha256(repr(names).encode("utf-8", "surrogateescape"))
     for split in parts.values():
         if split.store.digest is None:
             return None
         for name in sorted(split.store.short):
-            found.update(split.column(name).tobytes())
-        found.update(split.store.digest[split.rows].tobytes())
-    return found.hexdigest()
+            digest.update(split.column(name).tobytes())
+        digest.update(split.store.digest[split.rows].tobytes())
+    return digest.hexdigest()
 
 
 def _require_unchanged(
     run: RunDirectory, source: Source, parts: dict[str, Split], config: Config
 ) -> list[Decision]:
-    """Raises UsageError if the content of examples has changed, but not their ids and
-    classes.
+    """Raises UsageError if the content of the examples has changed since the run began.
 
-    If the fingerprint has changed, the decoded examples are compared, because copying
-    or hard-linking a file, or changing its permissions, changes its times but not its
-    content.
+    The decoded examples are compared only if the fingerprint has changed: copying or
+    hard-linking a file, or changing its permissions, changes its times but not its
+    content. `splits.require_same_examples` compares the ids.
     """
-    before = _recorded(run)
-    if not before or before["fingerprint"] == source.fingerprint():
+    previous = _read_state(run)
+    if not previous or previous["fingerprint"] == source.fingerprint():
         return []
-    content = _content(source, parts)
-    if content is not None and before["content"] == content:
+    content = _content_digest(source, parts)
+    if content is not None and previous["content"] == content:
         return []
-    what = (
+    change = (
         "the content or the order of its examples differs, not their number or classes"
     )
-    if content is None or before["content"] is None:
-        what = (
+    if content is None or previous["content"] is None:
+        change = (
             "its files have other times or sizes, and without a cache, content is not"
             " compared"
         )
     if not config.force:
         raise UsageError(
             f"the data in {config.source.title} has changed since the run in {run}"
-            f" began: {what}; restore it, continue with --force, or use a new"
+            f" began: {change}; restore it, continue with --force, or use a new"
             " --run-directory"
         )
-    return [Decision("changed", "the data, since this run began", f"{what}; --force")]
+    return [Decision("changed", "the data, since this run began", f"{change}; --force")]
 
 
 def _missing_classes(metadata: Metadata, train: Split) -> list[Decision]:
-    """A note about classes without training examples.
+    """Notes the classes that have no training examples.
 
     Raises UsageError if fewer than two classes have training examples.
     """
@@ -142,125 +142,132 @@ def _missing_classes(metadata: Metadata, train: Split) -> list[Decision]:
     ]
     if not missing:
         return []
-    some = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-    return [
-        Decision("note", f"train has no example of {some}", "these cannot be learned")
-    ]
+    listing = ", ".join(missing[:3])
+    if len(missing) > 3:
+        listing += ", ..."
+    note = f"train has no example of {listing}"
+    return [Decision("note", note, "these cannot be learned")]
 
 
 def _similar_classes(metadata: Metadata) -> list[Decision]:
-    """A note about classes whose names differ only in case, punctuation, a plural or
-    zeros.
-    """
-    found: dict[str, list[str]] = {}
+    """Notes class names that differ only in case, punctuation, a plural or zeros."""
+    names_by_stem: dict[str, list[str]] = {}
     for name in metadata.get("class_names") or ():
         plain = re.sub(r"[\W_]+", "", name.casefold())
         plain = re.sub(r"^0+(?=\d+$)", "", plain)  # 01 and 1
-        found.setdefault(re.sub(r"(?<=...)(ies|es|[yes])$", "", plain), []).append(
-            repr(name)
-        )
-    pairs = [" and ".join(names) for names in found.values() if len(names) > 1]
-    remedy = "if they are the same class, merge them"
-    return (
-        [Decision("note", f"similar classes: {', '.join(pairs[:3])}", remedy)]
-        if pairs
-        else []
-    )
+        stem = re.sub(r"(?<=...)(ies|es|[yes])$", "", plain)
+        names_by_stem.setdefault(stem, []).append(repr(name))
+    pairs = [" and ".join(names) for names in names_by_stem.values() if len(names) > 1]
+    if not pairs:
+        return []
+    note = f"similar classes: {', '.join(pairs[:3])}"
+    return [Decision("note", note, "if they are the same class, merge them")]
 
 
-def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Decision]:
-    """Notes about images with the same pixels, in one split or several, if cleaning
-    ignored them.
+def _exact_copies(
+    source: Source, parts: dict[str, Split], config: Config
+) -> list[Decision]:
+    """Notes images with the same pixels, within a split or across splits.
 
-    Needs decoded images with labels, because no images are read for this.
+    Compares the digests of cached images, so it reads no image. Returns nothing if
+    cleaning searches for copies or the user accepts them.
     """
     if config.clean.enabled or config.clean.allow_leakage:
         return []
     digests: list[np.ndarray] = []
     for split in parts.values():
-        if (
-            split.store.digest is None
-            or not {"image", "label"} <= split.store.specs.keys()
-        ):
+        has_images = {"image", "label"} <= split.store.specs.keys()
+        if split.store.digest is None or not has_images:
             return []
         digests.append(split.store.digest[split.rows])
     _, first, group = np.unique(
         np.concatenate(digests), return_index=True, return_inverse=True
     )
-    copy = np.flatnonzero(first[group] != np.arange(len(group)))
-    if not len(copy):
+    copies = np.flatnonzero(first[group] != np.arange(len(group)))
+    if not len(copies):
         return []
-    columns = [split.column for split in parts.values()]
-    ids, labels = (
-        np.concatenate([c(name) for c in columns]) for name in ("id", "label")
-    )
-    part = np.repeat(np.arange(len(parts)), [len(split) for split in parts.values()])
-    original = first[group[copy]]
-    differ = labels[copy] != labels[original]
-    at = np.argmax(differ)
-    one, other = (source.location(int(ids[row])) for row in (original[at], copy[at]))
-    classes = f", {differ.sum():,} of them in two classes" * bool(differ.any())
-    notes = [
-        f"filed twice: {counted(len(copy), 'image')}{classes}, such as {one} and"
-        f" {other}"
-    ]
-    counts = np.bincount(part[copy[part[original] < part[copy]]], minlength=len(parts))
+    originals = first[group[copies]]
+    ids = np.concatenate([split.column("id") for split in parts.values()])
+    labels = np.concatenate([split.column("label") for split in parts.values()])
+    differs = labels[copies] != labels[originals]
+    # An example with two classes, if there is one.
+    example = np.argmax(differs)
+    original = source.location(int(ids[originals[example]]))
+    copy = source.location(int(ids[copies[example]]))
+    note = f"filed twice: {counted(len(copies), 'image')}"
+    if differs.any():
+        note += f", {differs.sum():,} of them in two classes"
+    notes = [f"{note}, such as {original} and {copy}"]
+    sizes = [len(split) for split in parts.values()]
+    part = np.repeat(np.arange(len(parts)), sizes)
+    leaking = copies[part[originals] < part[copies]]
+    counts = np.bincount(part[leaking], minlength=len(parts))
     if counts.any():
-        some = [
+        counts_by_split = [
             f"{count:,} in {name}"
             for name, count in zip(parts, counts, strict=True)
             if count
         ]
-        notes.append(f"exact copies of images in another split: {', '.join(some)}")
-    remedy = "--clean.enabled" + " --clean.drop-leakage" * (len(source.info.splits) > 1)
+        listing = ", ".join(counts_by_split)
+        notes.append(f"exact copies of images in another split: {listing}")
+    remedy = "--clean.enabled"
+    if len(source.info.splits) > 1:
+        remedy += " --clean.drop-leakage"
     return [Decision("note", note, f"{remedy} excludes them") for note in notes]
 
 
-def opened(config: Config) -> Source:
-    """The source, limited by `--data.limit`."""
+def open_source(config: Config) -> Source:
+    """Opens the source and limits it to `--data.limit` examples."""
     progress_bar.stage("opening", config.source.title)
     source = registry.call("sources", config.source.name, config.source.options)
-    return splits.limited(source, config.data)
+    return splits.limit_examples(source, config.data)
 
 
-def task_of(config: Config, info: Info | Metadata) -> Task:
-    """The task for a source, or for the metadata of a run."""
+def create_task(config: Config, info: Info | Metadata) -> Task:
+    """Creates the task for a source, or from the metadata of a run."""
     size = config.data.image_size
     options: dict[str, Any] = {"image_size": size} if size else {}
     if registry.builds_whole_model(config.model.name):
         options["raw"] = "raw" in registry.find("tasks", config.task.name).options
-    return registry.call(
-        "tasks", config.task.name, {**options, **config.task.options}, info
-    )
+    options |= config.task.options
+    return registry.call("tasks", config.task.name, options, info)
 
 
-def load(config: Config) -> Data:
-    """Opens the source, cleans, decodes and splits the examples, and learns the
-    metadata.
+def load(config: Config) -> LoadedData:
+    """Opens the source; cleans, decodes and splits the examples; learns the metadata.
 
-    Raises UsageError if a resumed run finds different examples or metadata than when it
-    began.
+    Raises UsageError if the examples or the metadata of a resumed run have changed.
     """
-    source = opened(config)
+    source = open_source(config)
     try:
-        task = task_of(config, source.info)
+        task = create_task(config, source.info)
     except UsageError as error:
         raise UsageError(f"{config.source.title}: {error}") from None
-    clean = apply.clean(source, config)
+    cleaning = apply.clean(source, config)
     start = time.monotonic()
-    parts, decisions = batching.load(source, task, config, clean.dropped, clean.groups)
+    parts, decisions = batching.load(
+        source, task, config, cleaning.excluded, cleaning.groups
+    )
     seconds = time.monotonic() - start
-    decisions = [*clean.decisions, *decisions]
+    decisions = [*cleaning.decisions, *decisions]
     run = RunDirectory(config.run_directory) if config.run_directory else None
     if run:
         splits.require_same_examples(run.splits, parts, source.location)
-    learned = {**task.metadata, **task.learn(parts["train"].column)}
-    metadata = run_directory.frozen(config.run_directory, learned)
-    notes = _missing_classes(metadata, parts["train"])
-    decisions += [] if config.dry_run else notes
+    learned = task.learn(parts["train"].column)
+    metadata = run_directory.frozen(config.run_directory, {**task.metadata, **learned})
+    missing_classes = _missing_classes(metadata, parts["train"])
+    if not config.dry_run:
+        decisions += missing_classes
     decisions += _similar_classes(metadata)
-    decisions += _copies(source, parts, config)
-    decisions += _require_unchanged(run, source, parts, config) if run else []
-    return Data(
-        source, metadata, task_of(config, metadata), parts, clean, decisions, seconds
+    decisions += _exact_copies(source, parts, config)
+    if run:
+        decisions += _require_unchanged(run, source, parts, config)
+    return LoadedData(
+        source=source,
+        metadata=metadata,
+        task=create_task(config, metadata),
+        splits=parts,
+        cleaning=cleaning,
+        decisions=decisions,
+        seconds=seconds,
     )

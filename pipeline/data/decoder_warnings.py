@@ -1,6 +1,4 @@
-"""What libjpeg and libpng write to stderr about images, with the names of
-the images.
-"""
+"""Collects warnings that libjpeg and libpng write to stderr, and names the images."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,11 +13,11 @@ from pipeline.runtime import native_logs
 from pipeline.utils.console import counted
 from pipeline.utils.tf_data import READ_ERRORS
 
-_MOST = 3  # names in a note
-_SECONDS = 2.0  # at most, to find them
+_MAX_NAMES = 3  # in a note
+_MAX_SECONDS = 2.0  # to find the names
 
 
-class Warnings:
+class DecoderWarnings:
     """The warnings of one pass over the examples of a split."""
 
     def __init__(self, lines: native_logs.Lines) -> None:
@@ -27,9 +25,10 @@ class Warnings:
         self._first = 0
         self._is_silent = True
 
-    def passed(self, count: int) -> None:
-        """Tells that batches with `count` examples were decoded, so that fewer are
-        searched.
+    def mark_decoded(self, count: int) -> None:
+        """Reports that `count` examples were decoded.
+
+        If there was no warning so far, `notes` does not decode them again.
         """
         if self._is_silent and self._lines.size:
             self._is_silent = False
@@ -38,36 +37,43 @@ class Warnings:
 
     @property
     def lines(self) -> list[str]:
-        """The warnings, after the block."""
+        """The warnings, once the block of `collect` has ended."""
         return self._lines.dropped
 
     def notes(self, store: OnTheFly, locate: Callable[[int], str]) -> list[Decision]:
-        """A line that names the first images with warnings, if there were any.
+        """A note that names the first images with warnings, if there were any.
 
         `store` decodes the examples again, in the same order.
         """
         if not self.lines:
             return []
-        names, end = [], time.monotonic() + _SECONDS
+        names: list[str] = []
+        end = time.monotonic() + _MAX_SECONDS
         for row in range(self._first, len(store.short["id"])):
-            with native_logs.held(WARNINGS) as one:
-                try:
-                    store.decode(tf.constant(row, tf.int64))
-                except READ_ERRORS:  # said elsewhere
-                    continue
-            names += [locate(int(store.short["id"][row]))] if one.dropped else []
-            if len(names) == _MOST or time.monotonic() > end:
+            if _has_warnings(store, row):
+                names.append(locate(int(store.short["id"][row])))
+            if len(names) == _MAX_NAMES or time.monotonic() > end:
                 break
-        where = f", such as of {', '.join(names)}" if names else ""
+        examples = f", such as of {', '.join(names)}" if names else ""
         count = counted(len(self.lines), "warning")
-        text = f"{count} of the image decoders{where}: {self.lines[0].strip()}"
+        text = f"{count} of the image decoders{examples}: {self.lines[0].strip()}"
         return [Decision("note", text, "the images are used as they were decoded")]
 
 
+def _has_warnings(store: OnTheFly, row: int) -> bool:
+    with native_logs.held(WARNINGS) as lines:
+        try:
+            store.decode(tf.constant(row, tf.int64))
+        except READ_ERRORS:  # reported elsewhere
+            return False
+    return bool(lines.dropped)
+
+
 @contextmanager
-def held() -> Iterator[Warnings]:
-    """Collects the warnings of the block, which libjpeg writes without
-    names of files.
+def collect() -> Iterator[DecoderWarnings]:
+    """Collects the warnings of a block instead of printing them.
+
+    Decoders write them without the names of the files.
     """
     with native_logs.held(WARNINGS) as lines:
-        yield Warnings(lines)
+        yield DecoderWarnings(lines)

@@ -1,4 +1,4 @@
-"""The order of the examples in each epoch of training: a fresh permutation."""
+"""The order of the examples in each epoch of training: a new permutation."""
 
 import threading
 import zlib
@@ -6,15 +6,16 @@ import zlib
 import numpy as np
 
 BLOCK = 1 << 24
-"""Examples of a block. With more than `LARGEST` examples, the blocks are shuffled, and
-then the examples within each block, so that memory stays below 1 GB.
+"""Number of examples in a block. With more than `LARGEST` examples, the blocks are
+shuffled, and then the examples within each block, so that memory stays below 1 GB.
 """
 LARGEST = 1 << 26
-_CHECKED = 1 << 22  # positions whose order `checksum` covers
+"""The largest number of examples that are shuffled at once."""
+_CHECKSUM_LENGTH = 1 << 22  # positions covered by `checksum`
 
 
 class EpochOrder:
-    """Permutations of `count` examples that depend on the seed and the epoch alone.
+    """Permutations of `count` examples, which depend on the seed and the epoch alone.
 
     A permutation sorts the numbers that the counter-based generator Philox draws for
     its key (seed, epoch). NumPy promises that the stream of a bit generator stays the
@@ -30,11 +31,11 @@ class EpochOrder:
 
     @property
     def is_blockwise(self) -> bool:
-        """Whether blocks are shuffled instead of all examples at once."""
+        """Whether the examples are shuffled in blocks instead of all at once."""
         return self._block < self._count
 
     def positions(self, epoch: int, first: int, last: int) -> np.ndarray:
-        """The examples at the positions `first` ... `last` - 1 of an epoch, int64."""
+        """The examples at the positions `first` to `last` - 1 of an epoch, int64."""
         if not self.is_blockwise:
             return self._permutation(epoch, 0, self._count)[first:last]
         parts = []
@@ -50,15 +51,15 @@ class EpochOrder:
         return np.concatenate(parts)
 
     def checksum(self, epoch: int) -> int:
-        """CRC-32 of the beginning of the order of an epoch, of up to 4 million
-        positions.
-        """
-        positions = self.positions(epoch, 0, min(self._count, _CHECKED))
+        """CRC-32 of the first positions of an epoch, at most 4 million."""
+        positions = self.positions(epoch, 0, min(self._count, _CHECKSUM_LENGTH))
         return zlib.crc32(positions.astype("<i8").tobytes())
 
     def _permutation(self, epoch: int, stream: int, size: int) -> np.ndarray:
-        """The permutation number `stream` of an epoch, int64 (size,); the last one is
-        kept.
+        """The permutation drawn from a stream of the generator, int64 (size,).
+
+        Stream 0 orders the blocks, or all examples; stream 1 + b orders the block b.
+        The last two permutations are cached.
         """
         with self._lock:
             if (epoch, stream) not in self._permutations:
@@ -66,7 +67,6 @@ class EpochOrder:
                 generator = np.random.Philox(key=key, counter=[0, 0, 0, stream])
                 draws = generator.random_raw(size).astype(np.uint32)
                 order = np.argsort(draws, kind="stable")
-                # With blocks, the order of the blocks is as small as it is needed.
                 while len(self._permutations) > 1:
                     del self._permutations[next(iter(self._permutations))]
                 self._permutations[epoch, stream] = order

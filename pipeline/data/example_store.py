@@ -1,6 +1,4 @@
-"""Where the decoded examples of a split are kept: in memory, on the
-device, or nowhere.
-"""
+"""Stores of decoded examples: in memory, on the device, or decoded on the fly."""
 
 import abc
 from collections.abc import Mapping
@@ -16,11 +14,9 @@ from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short
 
 DIGEST = "_digest"
-"""Column of the hashes of the fields that are not short, next to the fields of the
-examples.
-"""
+"""Column with a hash of all fields of an example that are not short."""
 ROW = "row"
-"""Field of a batch of which the device gathers all other fields."""
+"""Field of a batch with row numbers, for which the device gathers all other fields."""
 
 _REMEDY = "remove it, or exclude such examples from training with --clean.enabled"
 
@@ -29,8 +25,8 @@ class Store(abc.ABC):
     """Decoded examples, accessed by row.
 
     `specs` has the shape and dtype of each field. `short` has the columns (rows, ...)
-    of the fields that are numbers or short vectors, such as `id` and `label`. If
-    examples are kept, `digest` is a hash of the other fields of each, such as its
+    of the fields that are numbers or short vectors, such as `id` and `label`. If the
+    examples are cached, `digest` has a hash of the long fields of each, such as its
     pixels, int64 (rows,).
     """
 
@@ -48,16 +44,16 @@ class Store(abc.ABC):
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The examples in these rows, as NumPy arrays.
 
-        Raises UsageError that names the first one that cannot be read or decoded.
+        Raises UsageError naming the first example that cannot be read or decoded.
         """
 
     @abc.abstractmethod
     def gather(self, rows: tf.Tensor) -> Example:
-        """The fields that a batch of these rows, int64 (n,), has inside `tf.data`."""
+        """The batch of these rows, int64 (n,), inside `tf.data`."""
 
     @property
     def device_cache(self) -> "DeviceCache | None":
-        """Gathers the fields inside the step if `gather` yields only row numbers."""
+        """Gathers the fields inside the step, if `gather` yields only row numbers."""
         return None
 
 
@@ -71,11 +67,13 @@ class MemoryStore(Store):
             name: tf.convert_to_tensor(column) for name, column in columns.items()
         }
         specs = {
-            name: tf.TensorSpec(c.shape[1:], c.dtype)
-            for name, c in self.columns.items()
+            name: tf.TensorSpec(column.shape[1:], column.dtype)
+            for name, column in self.columns.items()
         }
         short = {
-            n: self.columns[n].numpy() for n, spec in specs.items() if is_short(spec)
+            name: self.columns[name].numpy()
+            for name, spec in specs.items()
+            if is_short(spec)
         }
         super().__init__(specs, short, digest)
 
@@ -87,9 +85,7 @@ class MemoryStore(Store):
 
 
 class DeviceStore(MemoryStore):
-    """Columns of which each compute device has a copy; the step gathers the rows of its
-    batch.
-    """
+    """Columns copied to each compute device, where the step gathers the rows."""
 
     def __init__(
         self, columns: Mapping[str, Any], digest: np.ndarray | None = None
@@ -112,7 +108,7 @@ class DeviceStore(MemoryStore):
 
 
 class DeviceCache:
-    """Columns of which each compute device gets a copy when a step first uses them."""
+    """Copies columns to a compute device when a step first uses them there."""
 
     def __init__(self, columns: Mapping[str, tf.Tensor]) -> None:
         self._columns = columns
@@ -120,20 +116,23 @@ class DeviceCache:
 
     def gather(self, batch: Example) -> Example:
         """Replaces the row numbers of a batch by the fields of these rows."""
-        columns = self._on_this_device()
-        fields = {name: tf.gather(c, batch[ROW]) for name, c in columns.items()}
+        fields = {
+            name: tf.gather(column, batch[ROW])
+            for name, column in self._local_columns().items()
+        }
         return {**fields, "epoch": batch["epoch"], "weight": batch["weight"]}
 
-    def _on_this_device(self) -> dict[str, tf.Tensor]:
-        device = _device()
+    def _local_columns(self) -> dict[str, tf.Tensor]:
+        device = _current_device()
         if device not in self.by_device:
             with tf.init_scope(), tf.device(device):
-                copies = {name: tf.identity(c) for name, c in self._columns.items()}
-            self.by_device[device] = copies
+                self.by_device[device] = {
+                    name: tf.identity(column) for name, column in self._columns.items()
+                }
         return self.by_device[device]
 
 
-def _device() -> str:
+def _current_device() -> str:
     """The device of this replica; outside a replica, the first GPU or else the CPU."""
     if not tf.distribute.has_strategy():
         gpus = tf.config.list_logical_devices("GPU")
@@ -143,12 +142,12 @@ def _device() -> str:
     # Not `context.devices`, which fails on all but the first of several workers.
     replica = tf.get_static_value(context.replica_id_in_sync_group) if context else 0
     # Full names include the job and the task.
-    found = tf.DeviceSpec.from_string(devices[replica % len(devices)])
-    return f"/device:{found.device_type}:{found.device_index}"
+    device = tf.DeviceSpec.from_string(devices[replica % len(devices)])
+    return f"/device:{device.device_type}:{device.device_index}"
 
 
 class OnTheFly(Store):
-    """Keeps nothing: each example is read by its row and decoded when it is needed."""
+    """Reads and decodes an example whenever it is needed, without a cache."""
 
     def __init__(
         self,
@@ -160,14 +159,16 @@ class OnTheFly(Store):
         remedy: str = _REMEDY,
     ) -> None:
         super().__init__(specs, short)
-        self._source, self._task, self._read = source, task, source.reader(split)
+        self._source = source
+        self._task = task
+        self._read = source.reader(split)
         self._remedy = remedy
 
     def gather(self, rows: tf.Tensor) -> Example:
         return tf.map_fn(self.decode, rows, fn_output_signature=self.specs)
 
     def decode(self, row: tf.Tensor) -> Example:
-        """The example in a row, an int64 of shape ()."""
+        """Reads and decodes the example in a row, an int64 of shape ()."""
         return self._task.decode(self._read(row))
 
     def _take(self, row: int) -> Example:
@@ -175,21 +176,21 @@ class OnTheFly(Store):
             return self.decode(tf.constant(row, tf.int64))
         except READ_ERRORS as error:
             id = int(self.short["id"][row])
-            raise undecodable(self._source, id, error, self._remedy) from None
+            raise decoding_error(self._source, id, error, self._remedy) from None
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         with native_logs.held(WARNINGS):  # `decoder_warnings` names the examples
-            parts = [self._take(row) for row in rows]
+            examples = [self._take(row) for row in rows]
         return {
-            name: np.stack([part[name].numpy() for part in parts])
+            name: np.stack([example[name].numpy() for example in examples])
             for name in self.specs
         }
 
 
-def undecodable(
+def decoding_error(
     source: Source, id: int, error: tf.errors.OpError, remedy: str = _REMEDY
 ) -> UsageError:
-    """A one-line error that names the example, with a remedy that the command has."""
+    """A one-line error that names the example and a remedy."""
     return UsageError(
         f"{source.location(id)} cannot be decoded: {reason(error)}; {remedy}"
     )
@@ -200,11 +201,10 @@ def decoded_specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
 
     Raises UsageError if a shape is not fixed.
     """
-    fields = source.info.fields.items()
-    example = {
-        n: tf.zeros([1 if d is None else d for d in f.shape], f.dtype)
-        for n, f in fields
-    }
+    example = {}
+    for name, field in source.info.fields.items():
+        shape = [1 if length is None else length for length in field.shape]
+        example[name] = tf.zeros(shape, field.dtype)
     specs = tf.data.Dataset.from_tensors(example).map(task.decode).element_spec
     for name, spec in specs.items():
         if not spec.shape.is_fully_defined():

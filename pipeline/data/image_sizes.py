@@ -1,4 +1,4 @@
-"""Sizes of images: in their headers, and as small as keeps their detail."""
+"""Sizes and bits of images, from their headers and their content."""
 
 import io
 import itertools
@@ -18,31 +18,32 @@ from pipeline.utils.tf_data import with_options
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)
 """Sides of square images in pixels."""
-_LOST = 0.013  # fraction of an image's variance
-_SECONDS = 2.0  # at most, for all images
-_DEEP = 100  # PNGs with 16 bits
+_MAX_LOSS = 0.013  # fraction of an image's variance
+_MAX_SECONDS = 2.0  # for all images
+_MAX_16_BIT_PNGS = 100  # that are decoded
+_ORIENTATION = 274  # EXIF
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
 
 def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int | None]:
-    """The common (height, width, channels) of all images, upright; None where images
-    differ.
+    """The (height, width, channels) that all upright images share.
 
-    Channels are 1 if all images are grayscale, else 3. Images that are damaged, or have
-    no pixels or too many, are skipped: decoding or cleaning reports them. The beginning
-    of each file is enough.
+    Height and width are None if they differ. Channels are 1 if all images are
+    grayscale, else 3. Images that are damaged, or have no pixels or too many, are
+    skipped: decoding or cleaning reports them. The beginning of each file is enough.
     """
-    sizes, gray = set(), True
+    sizes = set()
+    all_gray = True
     for image in images:
         height, width, is_gray = _shape(image)
         if not 0 < height * width <= MOST_PIXELS:
             continue
         sizes.add((height, width))
-        gray &= is_gray
+        all_gray &= is_gray
         if len(sizes) > 1:
             return None, None, None
     for height, width in sizes:
-        return height, width, 1 if gray else 3
+        return height, width, 1 if all_gray else 3
     return None, None, None
 
 
@@ -51,39 +52,37 @@ def _shape(image: bytes) -> tuple[int, int, bool]:
     try:
         with (
             warnings.catch_warnings(action="ignore"),  # about large images
-            Image.open(io.BytesIO(image), formats=_FORMATS) as opened,
+            Image.open(io.BytesIO(image), formats=_FORMATS) as picture,
         ):
-            turned = (
-                opened.format in ("JPEG", "MPO") and opened.getexif().get(274, 1) >= 5
-            )
-            height, width = opened.size if turned else opened.size[::-1]
-            return (
-                height,
-                width,
-                opened.mode in ("1", "L", "LA") or opened.mode.startswith("I"),
-            )
+            width, height = picture.size
+            is_jpeg = picture.format in ("JPEG", "MPO")
+            if is_jpeg and picture.getexif().get(_ORIENTATION, 1) >= 5:
+                height, width = width, height
+            is_gray = picture.mode in ("1", "L", "LA") or picture.mode.startswith("I")
+            return height, width, is_gray
     except Exception:  # Pillow raises many types of exceptions for damaged files
         return 0, 0, False
 
 
 def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:
-    """How many bits the values of 16-bit PNGs use, and lines for the user about them.
+    """How many bits the values of 16-bit PNGs use, and notes for the user about them.
 
     A camera or an instrument with 12 bits writes values up to 4,095, whose higher 8 of
-    16 bits are nearly black. 16 and no line if there are no such PNGs; the first
-    `_DEEP` of them are measured.
+    16 bits are nearly black. Returns 16 and no note if there are no such PNGs. Only the
+    first `_MAX_16_BIT_PNGS` are decoded.
     """
-    deep = list(itertools.islice(filter(image_formats.is_deep, images), _DEEP))
-    if not deep:
+    pngs = filter(image_formats.is_deep, images)
+    values = [_highest_value(png) for png in itertools.islice(pngs, _MAX_16_BIT_PNGS)]
+    if not values:
         return 16, ()
-    highest = max(map(_highest, deep))
+    highest = max(values)
     bits = highest.bit_length() or 16
     kept = "the higher 8 are kept" if bits > 8 else "all are kept"
-    about = f"values up to {highest:,}, {bits} bits, of which {kept}"
-    return bits, (f"16-bit PNGs: {about}, in training and in the exported model",)
+    note = f"16-bit PNGs: values up to {highest:,}, {bits} bits, of which {kept}"
+    return bits, (f"{note}, in training and in the exported model",)
 
 
-def _highest(image: bytes) -> int:
+def _highest_value(image: bytes) -> int:
     """The highest value of a PNG; 0 if it is damaged or too large."""
     height, width, _ = _shape(image)
     if not 0 < height * width <= MOST_PIXELS:
@@ -94,64 +93,68 @@ def _highest(image: bytes) -> int:
         return 0
 
 
-def spread(count: int, most: int) -> np.ndarray:
-    """Positions of at most `most` examples out of `count`, evenly spread; int64."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).astype(np.int64))
+def spread(count: int, limit: int) -> np.ndarray:
+    """Evenly spread positions of at most `limit` out of `count` examples, int64."""
+    return np.unique(np.linspace(0, count - 1, min(limit, count)).astype(np.int64))
 
 
-def sample(source: Source, most: int) -> Iterator[Any]:
-    """Some images of train, evenly spread, as they are in the source; damaged ones are
-    left out.
+def sample(source: Source, limit: int) -> Iterator[Any]:
+    """Yields evenly spread images of train, as they are in the source.
+
+    Damaged images are left out.
     """
     source.info.field("image")
     read = source.reader("train")
     positions = tf.data.Dataset.from_tensor_slices(
-        spread(source.info.splits["train"], most)
+        spread(source.info.splits["train"], limit)
     )
     images = positions.map(lambda position: read(position)["image"]).ignore_errors()
     yield from with_options(images).as_numpy_iterator()
 
 
-def needed(images: Iterable[bytes | np.ndarray]) -> int | None:
-    """The smallest of `SIZES` to which half of the images can be reduced with hardly
-    any loss.
+def detail_size(images: Iterable[bytes | np.ndarray]) -> int | None:
+    """The smallest of `SIZES` to which half of the images can be reduced without loss.
 
     Each image is reduced and enlarged again, and compared with the original: images
     that were enlarged from 32 pixels need 32, whatever their size. Images are encoded
-    files, or uint8 pixels (height, width, 1 or 3); damaged ones are skipped, and after
-    two seconds all others. Returns None if no image can be read.
+    files, or uint8 pixels (height, width, 1 or 3). Damaged images are skipped, and
+    after two seconds all remaining ones. Returns None if no image can be read.
     """
-    found, start = [], time.monotonic()
+    sizes = []
+    start = time.monotonic()
     for image in images:
         try:
             with warnings.catch_warnings(action="ignore"):  # about large images
-                found.append(_needed(image))
+                sizes.append(_detail_size(image))
         except Exception:  # Pillow raises many types for damaged files
             continue
-        if time.monotonic() - start > _SECONDS:
+        if time.monotonic() - start > _MAX_SECONDS:
             break
-    return sorted(found)[len(found) // 2] if found else None
+    return sorted(sizes)[len(sizes) // 2] if sizes else None
 
 
-def _needed(image: bytes | np.ndarray) -> int:
-    most = (2 * SIZES[-1], 2 * SIZES[-1])
-    if isinstance(image, bytes):
-        opened: Image.Image = Image.open(io.BytesIO(image))
-        opened.draft("L", most)  # decodes a large JPEG at a fraction of its size
-    else:
-        opened = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
-    if opened.mode.startswith("I"):  # `convert` would clip 16 bits to 255
-        deep = np.asarray(opened, np.float32)
-        opened = Image.fromarray((deep * (255 / max(deep.max(), 1))).astype(np.uint8))
-    gray = opened.convert("L")
-    gray.thumbnail(most)
-    before = np.asarray(gray, np.float32)
+def _detail_size(image: bytes | np.ndarray) -> int:
+    gray = _grayscale(image, (2 * SIZES[-1], 2 * SIZES[-1]))
+    original = np.asarray(gray, np.float32)
     for size in SIZES[:-1]:
         small = gray.resize((size, size), Image.Resampling.BILINEAR)
-        after = np.asarray(
-            small.resize(gray.size, Image.Resampling.BICUBIC), np.float32
-        )
-        lost = np.square(after - before).mean()
-        if size >= max(gray.size) or lost <= _LOST * before.var():
+        enlarged = small.resize(gray.size, Image.Resampling.BICUBIC)
+        loss = np.square(np.asarray(enlarged, np.float32) - original).mean()
+        if size >= max(gray.size) or loss <= _MAX_LOSS * original.var():
             return size
     return SIZES[-1]
+
+
+def _grayscale(image: bytes | np.ndarray, max_size: tuple[int, int]) -> Image.Image:
+    if isinstance(image, bytes):
+        picture: Image.Image = Image.open(io.BytesIO(image))
+        picture.draft("L", max_size)  # decodes a large JPEG at a fraction of its size
+    else:
+        picture = Image.fromarray(image.squeeze(-1) if image.shape[-1] == 1 else image)
+    if picture.mode.startswith("I"):  # `convert` would clip 16 bits to 255
+        values = np.asarray(picture, np.float32)
+        values = values * (255 / max(values.max(), 1))
+        picture = Image.fromarray(values.astype(np.uint8))
+    gray = picture.convert("L")
+    gray.thumbnail(max_size)
+    return gray

@@ -1,6 +1,4 @@
-"""Data that users hand over: arrays, datasets of TensorFlow and Keras,
-tables of files.
-"""
+"""Sources of data in memory: arrays, datasets of TensorFlow and Keras, and tables."""
 
 import dataclasses
 import functools
@@ -19,9 +17,9 @@ from pipeline.contracts import Source
 from pipeline.data.array_source import ArraySource, ImageFiles, examples
 from pipeline.data.labels import (
     class_names_of,
+    encode_labels,
     is_missing,
     labels_of,
-    numbered,
     renumber,
 )
 from pipeline.data.split_names import SPLITS
@@ -33,19 +31,19 @@ EXPECTED = (
     " keras.utils.PyDataset of such tuples, or a pandas table or a Hugging Face dataset"
     " with the columns image and label"
 )
-_FILES = ("image", "path", "file", "filename", "file_name")
-_LABELS = ("label", "class", "target")
-_FEW = 8  # elements of a dataset
+_FILE_COLUMNS = ("image", "path", "file", "filename", "file_name")
+_LABEL_COLUMNS = ("label", "class", "target")
+_SAMPLE = 8  # elements of a dataset
 
 
-def adapt(found: Any) -> Callable[..., Source]:
+def adapt(data: Any) -> Callable[..., Source]:
     """A registered source for data, or for a function that returns data or a Source."""
-    if not (inspect.isfunction(found) or inspect.isclass(found)):
-        return functools.partial(from_object, found)
+    if not (inspect.isfunction(data) or inspect.isclass(data)):
+        return functools.partial(from_object, data)
 
     def source(**options: Any) -> Source:
-        made = found(**options)
-        return made if isinstance(made, Source) else from_object(made)
+        result = data(**options)
+        return result if isinstance(result, Source) else from_object(result)
 
     return source
 
@@ -62,25 +60,26 @@ def from_object(
     `data` has images (n, height, width[, channels]) and labels as for `labels_of`; or
     features (n, features) and numbers to predict. Without `validation_data`, a part of
     it is held out. Without `class_names`, in a form of `labels.class_names_of`, the
-    classes have the names that the data have (`own_names`), or are the labels
-    themselves. Raises UsageError if the data have another form, no end, or do not fit
-    into memory.
+    names come from the data (`find_class_names`), or else are the labels themselves.
+    Raises UsageError if the data have another form, no end, or do not fit into memory.
     """
-    given = {"train": data, "validation": validation_data, "test": test_data}
-    parts = {split: getattr(part, "value", part) for split, part in given.items()}
+    arguments = {"train": data, "validation": validation_data, "test": test_data}
+    parts = {split: getattr(part, "value", part) for split, part in arguments.items()}
     parts = {split: part for split, part in parts.items() if part is not None}
-    tables = {split: _table(part, split) for split, part in parts.items()}
+    tables = {split: _read_table(part, split) for split, part in parts.items()}
     if any("sample_weight" in table for table in tables.values()):
-        for table in tables.values():  # in some of the splits only, as Keras allows
+        for table in tables.values():  # Keras allows weights in train alone
             count = len(next(iter(table.values())))
             table.setdefault("sample_weight", np.ones(count, np.float32))
     names = None if class_names is None else class_names_of(class_names, "class_names")
     notes: tuple[str, ...] = ()
     if "label" in tables["train"]:
-        own = {split: own_names(part) for split, part in parts.items()}
-        names = _renumber(tables, own, names)
-        notes = _names_note(parts["train"]) if names is None else ()
-        names = numbered(tables, names, "class_names")
+        names_by_split = {
+            split: find_class_names(part) for split, part in parts.items()
+        }
+        names = _match_class_names(tables, names_by_split, names)
+        notes = _lost_names_note(parts["train"]) if names is None else ()
+        names = encode_labels(tables, names, "class_names")
     train = tables.pop("train")
     if "path" not in train:
         source: Source = ArraySource(
@@ -90,7 +89,8 @@ def from_object(
             source.info, notes=(*source.info.notes, *notes)
         )
         return source
-    paths, columns = {}, {}
+    paths = {}
+    columns = {}
     for split, table in {"train": train, **tables}.items():
         paths[split] = table["path"].tolist()
         ids = (SPLITS.index(split) << 40) + np.arange(len(paths[split]))
@@ -98,9 +98,8 @@ def from_object(
     return ImageFiles(paths, columns, names)
 
 
-def own_names(data: Any) -> tuple[str, ...] | None:
-    """The names of the classes that data have themselves, in the order of their
-    numbers.
+def find_class_names(data: Any) -> tuple[str, ...] | None:
+    """The class names that data contain, in the order of the classes.
 
     These are `class_names` of a dataset of Keras, `class_indices` of an iterator of
     Keras, the names of a ClassLabel of Hugging Face, or the columns of a one-hot pandas
@@ -108,8 +107,8 @@ def own_names(data: Any) -> tuple[str, ...] | None:
     """
     data = getattr(data, "value", data)
     if isinstance(data, tf.data.Dataset):
-        data, changes = _with_names(data)
-        if changes:
+        data, may_change_labels = _find_named_dataset(data)
+        if may_change_labels:
             return None
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         columns = getattr(data[1], "columns", ())
@@ -120,100 +119,98 @@ def own_names(data: Any) -> tuple[str, ...] | None:
     if names is None:
         names = getattr(data, "class_indices", None)
     if names is None and hasattr(data, "features") and hasattr(data, "column_names"):
-        label = _column((*_LABELS, "labels"), data.column_names, "data")
+        label = _find_column((*_LABEL_COLUMNS, "labels"), data.column_names, "data")
         names = getattr(data.features[label], "names", None)
-    return (
-        None
-        if names is None or not len(names)
-        else class_names_of(names, "class_names")
-    )
+    if names is None or not len(names):
+        return None
+    return class_names_of(names, "class_names")
 
 
-def _with_names(data: tf.data.Dataset) -> tuple[tf.data.Dataset, bool]:
-    """The dataset with class names from which another one is made, or the other one
-    itself.
+def _find_named_dataset(data: tf.data.Dataset) -> tuple[tf.data.Dataset, bool]:
+    """Finds the dataset with class names from which `data` is derived.
 
-    And whether a function, such as that of `map`, may have changed the labels in
-    between.
+    Returns `data` itself if there is none. Also returns whether a function in between,
+    such as the one of `map`, may have changed the labels.
     """
-    inner, changes = data, False
-    while not hasattr(inner, "class_names"):
-        inputs = inner._inputs()
+    dataset = data
+    may_change_labels = False
+    while not hasattr(dataset, "class_names"):
+        inputs = dataset._inputs()
         if len(inputs) != 1:
             return data, False
-        changes |= bool(inner._functions())
-        (inner,) = inputs
-    return inner, changes
+        may_change_labels |= bool(dataset._functions())
+        (dataset,) = inputs
+    return dataset, may_change_labels
 
 
-def _names_note(data: Any) -> tuple[str, ...]:
-    """A line about names of classes that were lost."""
-    if not isinstance(data, tf.data.Dataset) or not _with_names(data)[1]:
+def _lost_names_note(data: Any) -> tuple[str, ...]:
+    """A note that class names are not used, because labels may have changed."""
+    if not isinstance(data, tf.data.Dataset):
         return ()
-    names = list(_with_names(data)[0].class_names)
-    return (
-        (
-            "the classes are named by their numbers, because a function such as that"
-            f" of map() may have changed the labels of {names!r:.100}; class_names=..."
-            " names them"
-        ),
+    dataset, may_change_labels = _find_named_dataset(data)
+    if not may_change_labels:
+        return ()
+    names = list(dataset.class_names)
+    note = (
+        "the classes are named by their numbers, because map() or a similar call may"
+        f" have changed the labels of {names!r:.100}; class_names=... names them"
     )
+    return (note,)
 
 
-def _renumber(
+def _match_class_names(
     tables: Mapping[str, dict[str, np.ndarray]],
-    own: Mapping[str, tuple[str, ...] | None],
+    names_by_split: Mapping[str, tuple[str, ...] | None],
     names: tuple[str, ...] | None,
 ) -> tuple[str, ...] | None:
-    """The names of the classes; labels that are numbers are changed to count them.
+    """Renumbers labels that are numbers, so that all splits number the same names.
 
-    The numbers of each split count the names of that split, which may be in another
-    order.
+    The splits may have the names in different orders. Returns the class names.
     """
-    in_train = own["train"]
-    counted = in_train or names
-    if names and in_train and set(in_train) <= set(names):
-        counted = names
-    elif names and in_train and len(names) != len(in_train):
+    train_names = names_by_split["train"]
+    new_names = train_names or names
+    if names and train_names and set(train_names) <= set(names):
+        new_names = names
+    elif names and train_names and len(names) != len(train_names):
         raise UsageError(
-            f"class_names has {len(names)} names; the data have {len(in_train)}"
+            f"class_names has {len(names)} names; the data have {len(train_names)}"
         )
     for split, table in tables.items():
-        names_of_split = own[split]
-        if counted and names_of_split and table["label"].dtype.kind != "U":
-            table["label"] = renumber(table["label"], names_of_split, counted, split)
-    return names or in_train
+        old_names = names_by_split[split]
+        if new_names and old_names and table["label"].dtype.kind != "U":
+            table["label"] = renumber(table["label"], old_names, new_names, split)
+    return names or train_names
 
 
-def _table(data: Any, split: str) -> dict[str, np.ndarray]:
-    """Field -> array of all examples."""
+def _read_table(data: Any, split: str) -> dict[str, np.ndarray]:
+    """Reads all examples of a split into an array for each field."""
     if isinstance(data, tf.data.Dataset):
-        return examples(split, *_joined(_of_dataset(data), split))
+        return examples(split, *_concatenate(_dataset_batches(data), split))
     if isinstance(data, keras.utils.PyDataset):
         if data.num_batches is None:
             raise UsageError(f"the PyDataset of {split} has no length; define __len__")
         batches = (data[number] for number in range(data.num_batches))
-        return examples(split, *_joined(batches, split))
+        return examples(split, *_concatenate(batches, split))
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return examples(split, *data)
     if isinstance(data, Mapping) and "image" in data and "label" in data:
         return examples(split, data["image"], data["label"], data.get("sample_weight"))
     if hasattr(data, "columns") and hasattr(data, "iloc"):
-        return _of_pandas(data, split)
-    if hasattr(data, "features") and hasattr(data, "__len__"):  # has all examples
-        return _of_hugging_face(data, split)
+        return _read_pandas(data, split)
+    if hasattr(data, "features") and hasattr(data, "__len__"):  # not streamed
+        return _read_hugging_face(data, split)
     raise UsageError(f"data of type {type(data).__name__} cannot be used; {EXPECTED}")
 
 
-def _of_dataset(data: tf.data.Dataset) -> Iterator[Any]:
-    """The batches of a dataset; single examples are batched."""
+def _dataset_batches(data: tf.data.Dataset) -> Iterator[Any]:
+    """Yields the batches of a dataset; batches single examples."""
     if data.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise UsageError(
             "the tf.data.Dataset never ends; remove repeat(), or add take(N)"
         )
     spec = data.element_spec
     if isinstance(spec, Mapping):
-        names = _fields(spec)  # not within map(), which would change the error
+        names = _field_names(spec)  # not within map(), which would change the error
         data = data.map(lambda row: tuple(row[name] for name in names))
         spec = data.element_spec
     if isinstance(spec, tf.TensorSpec):
@@ -233,9 +230,7 @@ def _of_dataset(data: tf.data.Dataset) -> Iterator[Any]:
 
 
 def _is_batched(data: tf.data.Dataset) -> bool:
-    """Whether the elements (x, y) or (x, y, sample_weight) are batches, not single
-    examples.
-    """
+    """Whether the elements of a dataset are batches, not single examples."""
     x, y, *weight = (part.shape for part in data.element_spec)
     if weight:
         return weight[0].rank > 0
@@ -247,32 +242,38 @@ def _is_batched(data: tf.data.Dataset) -> bool:
     # (classes,).
     if x[0] is not None and y[0] is not None and x[0] != y[0]:
         return False
-    is_equal = is_one_hot = True
-    for image, label in data.take(_FEW).as_numpy_iterator():
-        is_equal &= len(image) == len(label)
-        is_one_hot &= label.dtype.kind in "biuf" and len(label) > 1
-        is_one_hot = (
-            is_one_hot and sorted({*label.tolist()}) == [0, 1] and label.sum() == 1
-        )
+    has_equal_lengths = True
+    is_one_hot = True
+    for image, label in data.take(_SAMPLE).as_numpy_iterator():
+        has_equal_lengths &= len(image) == len(label)
+        is_one_hot = is_one_hot and _is_one_hot(label)
     # `batch` leaves the length of both open.
-    return is_equal and (not is_one_hot or (x[0] is None and y[0] is None))
+    has_open_lengths = x[0] is None and y[0] is None
+    return has_equal_lengths and (has_open_lengths or not is_one_hot)
 
 
-def _fields(row: Mapping[str, Any]) -> list[str]:
+def _is_one_hot(label: np.ndarray) -> bool:
+    if label.dtype.kind not in "biuf" or len(label) < 2:
+        return False
+    return sorted({*label.tolist()}) == [0, 1] and bool(label.sum() == 1)
+
+
+def _field_names(row: Mapping[str, Any]) -> list[str]:
     """The keys of image, label and perhaps sample_weight."""
-    wanted = (("image", "x"), (*_LABELS, "y"), ("sample_weight",))
-    found = [name for names in wanted for name in names if name in row]
-    if len(found) < 2:
+    keys = ("image", "x", *_LABEL_COLUMNS, "y", "sample_weight")
+    names = [key for key in keys if key in row]
+    if len(names) < 2:
         raise UsageError(
             f"the tf.data.Dataset has the fields {', '.join(row)}; {EXPECTED}"
         )
-    return found
+    return names
 
 
-def _joined(batches: Iterable[Any], split: str) -> list[Any]:
-    """(x, y) or (x, y, sample_weight) of all batches, in memory."""
+def _concatenate(batches: Iterable[Any], split: str) -> list[Any]:
+    """Concatenates batches (x, y) or (x, y, sample_weight) in memory."""
     parts: list[tuple] = []
-    size, free = 0, psutil.virtual_memory().available
+    size = 0
+    free = psutil.virtual_memory().available
     for batch in batches:
         if not isinstance(batch, tuple) or len(batch) not in (2, 3):
             raise UsageError(f"{split}: a batch is {type(batch).__name__}; {EXPECTED}")
@@ -291,46 +292,50 @@ def _joined(batches: Iterable[Any], split: str) -> list[Any]:
         raise UsageError(f"{split}: the batches differ: {reason(error)}") from None
 
 
-def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
-    name = _column(_FILES, data.columns, split)
-    label = _column(_LABELS, data.columns, split)
-    paths, rows = data[name].tolist(), data.index.tolist()
-    for column, values in ((name, paths), (label, data[label].tolist())):
+def _read_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
+    file_column = _find_column(_FILE_COLUMNS, data.columns, split)
+    label_column = _find_column(_LABEL_COLUMNS, data.columns, split)
+    rows = data.index.tolist()
+    for column in (file_column, label_column):
         missing = [
-            row for row, value in zip(rows, values, strict=True) if is_missing(value)
+            row
+            for row, value in zip(rows, data[column].tolist(), strict=True)
+            if is_missing(value)
         ]
         if missing:
             raise UsageError(
                 f"{split}: {counted(len(missing), 'row')} without {column}, such as row"
                 f" {missing[0]}; remove them with dropna(subset=[{column!r}])"
             )
+    paths = data[file_column].tolist()
     files = [data_path.with_slashes(str(path)) for path in paths]
-    wrong = [at for at, file in enumerate(files) if not os.path.exists(file)]
-    if wrong:
+    missing = [at for at, file in enumerate(files) if not os.path.exists(file)]
+    if missing:
         raise UsageError(
-            f"{split}: {len(wrong):,} of {len(files):,} files do not exist, such as"
-            f" that of row {rows[wrong[0]]}: {paths[wrong[0]]}; paths are relative to"
-            " the current directory"
+            f"{split}: {len(missing):,} of {len(files):,} files do not exist, such as"
+            f" {paths[missing[0]]} in row {rows[missing[0]]}; paths are relative to the"
+            " current directory"
         )
-    labels = labels_of(data[label].to_numpy(), split)
+    labels = labels_of(data[label_column].to_numpy(), split)
     return {"label": labels, "path": np.array(files, object)}
 
 
-def _of_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
-    image = _column(("image", "img"), data.column_names, split)
-    label = _column((*_LABELS, "labels"), data.column_names, split)
-    pictures = [
-        np.asarray(p.convert("RGB") if getattr(p, "mode", "") == "P" else p)
-        for p in data[image]
-    ]
-    return examples(split, pictures, data[label])
+def _read_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
+    image_column = _find_column(("image", "img"), data.column_names, split)
+    label_column = _find_column((*_LABEL_COLUMNS, "labels"), data.column_names, split)
+    images = []
+    for picture in data[image_column]:
+        if getattr(picture, "mode", "") == "P":
+            picture = picture.convert("RGB")
+        images.append(np.asarray(picture))
+    return examples(split, images, data[label_column])
 
 
-def _column(wanted: Sequence[str], columns: Iterable[str], split: str) -> str:
-    found = [name for name in columns if str(name).lower() in wanted]
-    if len(found) != 1:
+def _find_column(names: Sequence[str], columns: Iterable[str], split: str) -> str:
+    matches = [column for column in columns if str(column).lower() in names]
+    if len(matches) != 1:
         raise UsageError(
-            f"{split}: one column must be named {' or '.join(wanted)}; it has "
+            f"{split}: one column must be named {' or '.join(names)}; it has "
             f"{', '.join(map(str, columns))}"
         )
-    return found[0]
+    return matches[0]

@@ -1,4 +1,4 @@
-"""Labels and names of classes, the same for every source."""
+"""Reads labels and class names in any form, the same for every source."""
 
 import decimal
 import re
@@ -13,7 +13,7 @@ from pipeline.utils.errors import UsageError, suggest
 # How NumPy and pandas write a missing value.
 _MISSING = ("", "nan", "NaN", "<NA>", "NaT")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
-_WHOLE = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)
+_WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)
 _EXPECTED = "whole numbers or strings of shape (n,), or one-hot of shape (n, classes)"
 
 
@@ -23,19 +23,17 @@ def is_missing(value: Any) -> bool:
 
 
 def labels_of(labels: Any, where: str) -> np.ndarray:
-    """Labels of any form as int64 or strings, (n,).
+    """Converts labels of any form to int64 or strings, (n,).
 
     Args:
         labels: An array, tensor or sequence of shape (n,) or (n, 1): whole numbers of
             any dtype, floats included; booleans, which become 0 and 1; strings, bytes
-            in UTF-8, or objects of one of these kinds. Or one-hot (n, classes), of any
-            numeric dtype or bool. Strings such as `1.0`, if all are whole numbers,
-            become `1`.
-        where: What the data are called in messages.
+            in UTF-8, or objects of these kinds. Or one-hot (n, classes), of any numeric
+            dtype or bool. Strings such as `1.0`, if all are whole numbers, become `1`.
+        where: Name of the data in messages.
 
     Raises:
-        UsageError: They have another form, which the message names with the first
-            example.
+        UsageError: The labels have another form; the message names the first example.
     """
     values = np.asarray(labels)
     while values.ndim > 1 and values.shape[-1] == 1:
@@ -44,72 +42,71 @@ def labels_of(labels: Any, where: str) -> np.ndarray:
         values = values.astype(np.float32)
     if values.dtype.kind in "OST":
         shape = values.shape
-        values = _of_objects(values.ravel(), where).reshape(shape)
+        values = _convert_objects(values.ravel(), where).reshape(shape)
     if values.ndim == 2 and values.dtype.kind in "biuf":
-        values = _of_one_hot(values, where)
+        values = _convert_one_hot(values, where)
     if values.ndim != 1 or values.dtype.kind not in "biufU":
         raise UsageError(
             f"{where}: labels must be {_EXPECTED}; got {values.dtype} of shape"
             f" {values.shape}"
         )
     if values.dtype.kind == "U":
-        return _of_strings(values, where)
+        return _clean_strings(values, where)
     if values.dtype.kind == "f":
         _require_whole(values, where)
     return values.astype(np.int64)
 
 
-def _of_objects(values: np.ndarray, where: str) -> np.ndarray:
-    """Objects as an array of strings or of numbers."""
-    plain = [text_of(value) for value in values.tolist()]
-    _require_present(plain, where)
-    is_text = [isinstance(value, str) for value in plain]
+def _convert_objects(values: np.ndarray, where: str) -> np.ndarray:
+    """Converts objects to an array of strings or of numbers."""
+    labels = [text_of(value) for value in values.tolist()]
+    _require_present(labels, where)
+    is_text = [isinstance(label, str) for label in labels]
     if all(is_text):
-        return np.array(plain, str)
+        return np.array(labels, str)
     if any(is_text):
-        text, number = is_text.index(True), is_text.index(False)
+        text = is_text.index(True)
+        number = is_text.index(False)
         raise UsageError(
             f"{where}: labels must be all strings or all numbers; example {text} has "
-            f"{plain[text]!r}, example {number} has {plain[number]!r}"
+            f"{labels[text]!r}, example {number} has {labels[number]!r}"
         )
-    for at, value in enumerate(plain):
-        if not isinstance(value, Real | decimal.Decimal):
+    for row, label in enumerate(labels):
+        if not isinstance(label, Real | decimal.Decimal):
             raise UsageError(
-                f"{where}: labels must be {_EXPECTED}; example {at} has"
-                f" {type(value).__name__}"
+                f"{where}: labels must be {_EXPECTED}; example {row} has"
+                f" {type(label).__name__}"
             )
-    return np.array([float(value) for value in plain])
+    return np.array([float(label) for label in labels])
 
 
 def text_of(value: Any) -> Any:
-    """Bytes as a string; bytes that are not UTF-8 become surrogates. Other values as
-    they are.
-    """
-    return (
-        value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
-    )
+    """Decodes bytes as UTF-8 with surrogates for errors; returns other values as is."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
+    return value
 
 
-def _of_strings(values: np.ndarray, where: str) -> np.ndarray:
-    distinct_values, places = np.unique(values, return_inverse=True)
-    texts = distinct_values.tolist()
+def _clean_strings(values: np.ndarray, where: str) -> np.ndarray:
+    unique_values, indices = np.unique(values, return_inverse=True)
+    texts = unique_values.tolist()
     if any(map(is_missing, texts)):
         _require_present(values.tolist(), where)
-    if all(map(_WHOLE.fullmatch, texts)) and any("." in text for text in texts):
-        # A column of whole numbers with a gap is written as 1.0, 2.0 by pandas.
+    if all(map(_WHOLE_NUMBER.fullmatch, texts)) and any("." in text for text in texts):
+        # pandas writes a column of whole numbers with a gap as 1.0, 2.0.
         texts = [text.partition(".")[0] for text in texts]
-    return np.array(texts)[places]
+    return np.array(texts)[indices]
 
 
 def _require_present(values: Sequence[Any], where: str) -> None:
-    for at, value in enumerate(values):
+    for row, value in enumerate(values):
         if is_missing(value):
             raise UsageError(
-                f"{where}: example {at} has no label ({value!r}); remove it"
+                f"{where}: example {row} has no label ({value!r}); remove it"
             )
 
 
-def _of_one_hot(values: np.ndarray, where: str) -> np.ndarray:
+def _convert_one_hot(values: np.ndarray, where: str) -> np.ndarray:
     is_binary = ((values == 0) | (values == 1)).all(axis=1)
     ones = (values == 1).sum(axis=1)
     wrong = np.flatnonzero(~is_binary | (ones != 1))
@@ -118,67 +115,63 @@ def _of_one_hot(values: np.ndarray, where: str) -> np.ndarray:
     row = values[wrong[0]]
     remedy = f"give {_EXPECTED}"
     if is_binary[wrong[0]]:
-        what = f"{ones[wrong[0]]} classes instead of one"
+        problem = f"{ones[wrong[0]]} classes instead of one"
     elif np.isclose(row.sum(), 1, atol=1e-3) and (row >= 0).all():
-        what = "soft labels, not zeros and a one"
+        problem = "soft labels, not zeros and a one"
         remedy += "; y.argmax(axis=1) is the most probable class"
     else:
-        what = "other numbers than zeros and a one"
+        problem = "other numbers than zeros and a one"
     raise UsageError(
         f"{where}: labels of shape {values.shape} must be one-hot, but example"
-        f" {wrong[0]} has {what}; {remedy}"
+        f" {wrong[0]} has {problem}; {remedy}"
     )
 
 
 def _require_whole(values: np.ndarray, where: str) -> None:
-    for at in np.flatnonzero(~np.isfinite(values)):
+    for row in np.flatnonzero(~np.isfinite(values)):
         raise UsageError(
-            f"{where}: example {at} has no label ({values[at]}); remove it"
+            f"{where}: example {row} has no label ({values[row]}); remove it"
         )
-    for at in np.flatnonzero(values != np.round(values)):
+    for row in np.flatnonzero(values != np.round(values)):
         raise UsageError(
-            f"{where}: labels must be {_EXPECTED}; example {at} has {values[at]:g}."
+            f"{where}: labels must be {_EXPECTED}; example {row} has {values[row]:g}."
             " Numbers to predict need task='regression', and vectors of shape (n,"
             " features) instead of images"
         )
 
 
-def numbered(
+def encode_labels(
     tables: Mapping[str, dict[str, np.ndarray]],
     names: tuple[str, ...] | None,
     option: str,
 ) -> tuple[str, ...]:
-    """Replaces labels that are strings by their numbers; returns the names of the
-    classes.
+    """Replaces labels that are strings by class numbers; returns the class names.
 
-    If `names` is None, they are the labels themselves, strings in the order of
-    `in_order`. `option` is where names of classes can be given.
+    If `names` is None, the names are the labels themselves, strings in the order of
+    `in_order`. `option` is named in messages as the way to give class names.
     """
     train = tables["train"]["label"]
-    if names is None and train.dtype.kind == "U":
+    is_text = train.dtype.kind == "U"
+    if names is None and is_text:
         names = distinct(in_order({*train.tolist()}), "the labels")
     names = names or from_labels(train, "the labels", option)
     numbers = {name: number for number, name in enumerate(names)}
     for split, table in tables.items():
-        if train.dtype.kind == "U":
-            table["label"] = table["label"].astype(
-                str
-            )  # 1 is the class "1", not the second one
-        if table["label"].dtype.kind != "U":
+        labels = table["label"]
+        if is_text:
+            labels = labels.astype(str)  # 1 is the class "1", not the second class
+        if labels.dtype.kind != "U":
             continue  # the task checks them, after cleaning
-        if unknown := sorted({*table["label"].tolist()} - {*names}):
+        if unknown := sorted({*labels.tolist()} - {*names}):
             raise UsageError(
                 f"{split}: the label {unknown[0]!r} is not one of the classes"
             )
-        table["label"] = np.array(
-            [numbers[name] for name in table["label"].tolist()], np.int64
-        )
+        table["label"] = np.array([numbers[name] for name in labels.tolist()], np.int64)
     return names
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names in alphabetical order; if all of them are numbers, in the order of their
-    values.
+    """Sorts names alphabetically, or by their values if all of them are numbers.
 
     Names keep their spelling: `01` and `1` are two classes, the shorter one first.
     """
@@ -189,27 +182,21 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def class_names_of(value: Any, where: str) -> tuple[str, ...]:
-    """Names of the classes 0, 1, ... as users and Keras give them.
+    """Converts class names of any form to strings, in the order of the classes.
 
     Args:
         value: Strings, bytes, whole numbers or booleans in the order of the classes: a
             sequence, array or tensor. Or a dictionary name -> number (Keras's
             `class_indices`) or number -> name.
-        where: What the names are called in messages.
+        where: Name of the argument in messages.
 
     Raises:
-        UsageError: They have another form, are not distinct, or do not number the
+        UsageError: The names have another form, are not distinct, or do not number the
             classes 0, 1, ...
     """
     if isinstance(value, Mapping):
-        value = _by_number(value, where)
-    try:
-        values = (
-            [] if isinstance(value, str | bytes) else np.asarray(value, object).tolist()
-        )
-        names = [_name(item) for item in values]
-    except (TypeError, ValueError):  # not a sequence, or nested
-        names = []
+        value = _sort_by_number(value, where)
+    names = _names_of_sequence(value)
     if not names:
         raise UsageError(
             f"{where} must have a name for each class, such as ['cat', 'dog']; got"
@@ -218,10 +205,18 @@ def class_names_of(value: Any, where: str) -> tuple[str, ...]:
     return distinct(names, where)
 
 
-def _name(value: Any) -> str:
-    """The name of a class as a string; TypeError unless it is text or a
-    whole number.
-    """
+def _names_of_sequence(values: Any) -> list[str]:
+    """The class names as strings; empty if `values` is not a flat sequence."""
+    if isinstance(values, str | bytes):
+        return []
+    try:
+        return [_class_name(value) for value in np.asarray(values, object).tolist()]
+    except (TypeError, ValueError):  # not a sequence, or nested
+        return []
+
+
+def _class_name(value: Any) -> str:
+    """A class name as a string; TypeError unless it is text or a whole number."""
     value = text_of(value)
     if isinstance(value, str | bool):
         return str(value)
@@ -230,18 +225,18 @@ def _name(value: Any) -> str:
     return str(int(float(value)))
 
 
-def _by_number(names: Mapping[Any, Any], where: str) -> list[Any]:
-    """The names in a dictionary, in the order of their numbers."""
+def _sort_by_number(names: Mapping[Any, Any], where: str) -> list[Any]:
+    """The names of a dictionary, name -> number or number -> name, in order."""
     pairs = [(number, name) for name, number in names.items()]
     if not all(_is_whole(number) for number, _ in pairs):
-        pairs = [(number, name) for name, number in pairs]
-    in_place = {int(number): name for number, name in pairs if _is_whole(number)}
-    if sorted(in_place) != list(range(len(names))):
+        pairs = list(names.items())
+    by_number = {int(number): name for number, name in pairs if _is_whole(number)}
+    if sorted(by_number) != list(range(len(names))):
         raise UsageError(
             f"{where}: a dictionary must number the classes 0, 1, ...; got"
             f" {dict(names)!r:.100}"
         )
-    return [in_place[number] for number in range(len(in_place))]
+    return [by_number[number] for number in range(len(by_number))]
 
 
 def _is_whole(value: Any) -> bool:
@@ -251,9 +246,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
-    """The names of the classes; UsageError unless they are distinct, non-empty Unicode
-    strings.
-    """
+    """The names as a tuple; UsageError unless they are distinct, non-empty Unicode."""
     try:
         "".join(names).encode()
     except UnicodeEncodeError:
@@ -264,10 +257,9 @@ def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
-    """The classes 0, 1, ..., named by their numbers; UsageError if a number in between
-    is missing.
+    """Names the classes 0, 1, ... by their numbers; UsageError if one is missing.
 
-    Negative labels are rejected by the task later, unless cleaning excludes them.
+    The task rejects negative labels later, unless cleaning excludes them.
     """
     present = np.unique(labels[labels >= 0])
     if not len(present) or len(present) != present[-1] + 1:
@@ -284,21 +276,21 @@ def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
 
 
 def renumber(
-    labels: np.ndarray, own: tuple[str, ...], names: tuple[str, ...], where: str
+    labels: np.ndarray, old_names: Sequence[str], names: Sequence[str], where: str
 ) -> np.ndarray:
-    """Labels that count the names `own`, as labels that count `names`, int64 (n,).
+    """Converts labels that number `old_names` to labels that number `names`, int64.
 
     Raises UsageError if a label or a name is unknown.
     """
-    for at in np.flatnonzero((labels < 0) | (labels >= len(own))):
+    for row in np.flatnonzero((labels < 0) | (labels >= len(old_names))):
         raise UsageError(
-            f"{where}: example {at} has the label {labels[at]}, which is none of its "
-            f"{len(own)} classes; remove such examples with filter()"
+            f"{where}: example {row} has the label {labels[row]}, which is none of its "
+            f"{len(old_names)} classes; remove such examples with filter()"
         )
-    for name in own:
+    for name in old_names:
         if name not in names:
             raise UsageError(
                 f"{where} has a class {name!r}, unknown in train;"
                 f" {suggest(name, names)}"
             )
-    return np.array([names.index(name) for name in own])[labels]
+    return np.array([names.index(name) for name in old_names])[labels]

@@ -1,5 +1,4 @@
-"""One seed per example and random numbers drawn from it, independent of device and
-batch.
+"""A seed for each example, and random numbers drawn from it on any device.
 
 The generator is SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number
 generators", OOPSLA 2014, figure 14. It needs only 64-bit integer arithmetic, which
@@ -17,21 +16,18 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def _int64(value: int) -> tf.Tensor:
-    """The int64 with the bits of an unsigned number; products wrap around in the same
-    way.
-    """
+    """The int64 with the bits of an unsigned number; products wrap around alike."""
     return tf.constant(np.uint64(value).astype(np.int64))
 
 
 def _shift(x: tf.Tensor, bits: int) -> tf.Tensor:
-    """Logical right shift; the shift of an int64 is arithmetic."""
-    return tf.bitwise.right_shift(x, tf.cast(bits, tf.int64)) & _int64(
-        (1 << (64 - bits)) - 1
-    )
+    """Logical right shift, while TensorFlow's shift of an int64 is arithmetic."""
+    mask = _int64((1 << (64 - bits)) - 1)
+    return tf.bitwise.right_shift(x, tf.cast(bits, tf.int64)) & mask
 
 
 def fold(seeds: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
-    """New seeds that depend on both arguments; int64, of the broadcast shape."""
+    """New seeds that depend on both arguments, int64 of the broadcast shape."""
     z = (seeds ^ (tf.cast(data, tf.int64) * _int64(_GAMMA))) + _int64(_GAMMA)
     for bits, multiplier in zip((30, 27), _MULTIPLIERS, strict=True):
         z = (z ^ _shift(z, bits)) * _int64(multiplier)
@@ -39,20 +35,19 @@ def fold(seeds: tf.Tensor, data: tf.Tensor | int) -> tf.Tensor:
 
 
 def stable_hash(content: bytes) -> int:
-    """63 bits of a SHA-256, as an id or group that never changes."""
+    """63 bits of a SHA-256 hash, as an id or group that never changes."""
     return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") >> 1
 
 
 def example_seeds(seed: int, epoch: tf.Tensor, ids: tf.Tensor) -> tf.Tensor:
-    """The seed of each example in an epoch; `epoch` and `ids` are int64 of shape
-    (batch,).
-    """
+    """The seeds of examples in an epoch; `epoch` and `ids` are int64 (batch,)."""
     return fold(fold(fold(tf.zeros_like(ids), seed), epoch), ids)
 
 
 def uniform(seeds: tf.Tensor, draw: int = 0) -> tf.Tensor:
-    """Float32 numbers in [0, 1) with 24 random bits, one per seed; `draw` numbers the
-    draws.
+    """Float32 numbers in [0, 1) with 24 random bits, one per seed.
+
+    A seed gives independent numbers for each value of `draw`.
     """
     bits = _shift(fold(seeds, draw), 40)
     return tf.cast(bits, tf.float32) * (1.0 / (1 << 24))
@@ -61,16 +56,16 @@ def uniform(seeds: tf.Tensor, draw: int = 0) -> tf.Tensor:
 def integers(
     seeds: tf.Tensor, below: tf.Tensor | int, draw: tf.Tensor | int = 0
 ) -> tf.Tensor:
-    """int64 numbers from 0 to `below` - 1, one per seed; the bias is less than `below`
-    / 2**32.
+    """int64 numbers from 0 to `below` - 1, one per seed.
 
-    `below` may be a tensor with one number per seed.
+    `below` may be a tensor with a number for each seed. The bias is less than `below` /
+    2**32.
     """
     return tf.math.floormod(_shift(fold(seeds, draw), 32), tf.cast(below, tf.int64))
 
 
 def choice(seeds: tf.Tensor, table: np.ndarray, draw: int = 0) -> tf.Tensor:
-    """Float32 values of a 1-D table, one per seed, uniformly chosen.
+    """Float32 values drawn uniformly from a 1-D table, one per seed.
 
     With a table of quantiles, this draws from any distribution, with the same bits on
     every device: NumPy computes roots, sines and exponentials when the table is made.
@@ -81,6 +76,7 @@ def choice(seeds: tf.Tensor, table: np.ndarray, draw: int = 0) -> tf.Tensor:
 
 def between(seeds: tf.Tensor, low: float, high: float, draw: int = 0) -> tf.Tensor:
     """Float32 multiples of 2**-10 from `low` to `high`, inclusive, one per seed."""
-    first, last = round(low * 1024), round(high * 1024)
+    first = round(low * 1024)
+    last = round(high * 1024)
     steps = first + integers(seeds, last - first + 1, draw)
     return tf.cast(steps, tf.float32) * (1.0 / 1024)

@@ -1,4 +1,4 @@
-"""Names of the splits, and alternative names used in data sets."""
+"""Names of the splits, and the aliases that data sets use."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -14,31 +14,29 @@ ALIASES = {
 """Maps each split to its names on disk, the preferred name first."""
 
 
-def judged(splits: Collection[str]) -> str:
-    """The split that a model is judged by: test, or else validation, or else train."""
+def evaluation_split(splits: Collection[str]) -> str:
+    """The split to evaluate a model on: test, or else validation, or else train."""
     return next((name for name in reversed(SPLITS) if name in splits), "")
 
 
 def matches(names: Collection[str]) -> dict[str, list[str]]:
-    """Maps splits to those of `names` that denote them; without splits that have no
-    such name.
-    """
-    found = {
+    """Maps each split to its aliases among `names`; splits without one are left out."""
+    aliases = {
         split: [name for name in ALIASES[split] if name in names] for split in SPLITS
     }
-    return {split: several for split, several in found.items() if several}
+    return {split: names for split, names in aliases.items() if names}
 
 
 def directories(root: Path, names: Collection[str]) -> dict[str, Path]:
     """Maps splits to their directories, among the subdirectories `names` of `root`.
 
-    Raises UsageError if two of them denote the same split.
+    Raises UsageError if two directories denote the same split.
     """
-    found = matches(names)
-    for several in found.values():
-        if len(several) > 1:
+    aliases = matches(names)
+    for duplicates in aliases.values():
+        if len(duplicates) > 1:
             raise UsageError(
-                f"{root} contains {' and '.join(several)}, which are the same split;"
+                f"{root} contains {' and '.join(duplicates)}, which are the same split;"
                 " merge them"
             )
-    return {split: root / name for split, (name,) in found.items()}
+    return {split: root / name for split, (name,) in aliases.items()}

@@ -14,7 +14,7 @@ from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.contracts import Source
 from pipeline.data.augmentation import Augmenter
-from pipeline.data.dataset import Data
+from pipeline.data.dataset import LoadedData
 from pipeline.data.image_sizes import sample, spread
 from pipeline.data.splits import Split
 from pipeline.utils import console, html_pages
@@ -30,7 +30,7 @@ _AUGMENTED = (
 )
 
 
-def statistics(data: Data) -> Lines:
+def statistics(data: LoadedData) -> Lines:
     """Names and texts: notes, counts, and for each field but `id` its shape, dtype and
     range.
     """
@@ -117,7 +117,7 @@ def files(source: Source) -> Lines:
     yield "files", text
 
 
-def pictures(data: Data, config: Config) -> list[Section]:
+def pictures(data: LoadedData, config: Config) -> list[Section]:
     """Images of each class, evenly spread over its examples, and augmented ones."""
     train, location, names = (
         data.splits["train"],
@@ -171,7 +171,7 @@ def augmentations(
     return sections
 
 
-def _class_names(data: Data) -> list[str] | None:
+def _class_names(data: LoadedData) -> list[str] | None:
     labelled = "label" in data.splits["train"].store.short
     return data.metadata.get("class_names") if labelled else None
 

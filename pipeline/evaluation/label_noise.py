@@ -105,14 +105,15 @@ def out_of_fold(
     the task does not return probabilities.
     """
     # Leakage does not stop the folds, because both copies are in the same fold.
-    entries = manifest.decided(entries, "keep")
+    entries = manifest.replace_stop(entries, "keep")
     if config.clean.manifest is not None:
-        entries += manifest.decided(manifest.read(config.clean.manifest), "keep")
+        entries += manifest.replace_stop(manifest.read(config.clean.manifest), "keep")
     uncached = config.changed(
         data={"cache": "none"}
     )  # each example is decoded only once
-    task, dropped = dataset.task_of(config, source.info), manifest.dropped(entries)
-    splits = list(batching.load(source, task, uncached, dropped)[0].values())
+    task = dataset.create_task(config, source.info)
+    excluded = manifest.excluded_ids(entries)
+    splits = list(batching.load(source, task, uncached, excluded)[0].values())
     ids = np.concatenate([split.column("id") for split in splits])
     labels = np.concatenate([split.column("label") for split in splits])
     units = _units(ids, splits, entries)

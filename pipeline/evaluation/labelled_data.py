@@ -86,7 +86,7 @@ def _source(data: Any, names: Sequence[str]) -> Source:
     name = objects.name_of(data, "sources")
     takes_names = "class_names" in registry.find("sources", name).options
     options = {}
-    if names and takes_names and in_memory.own_names(data) is None:
+    if names and takes_names and in_memory.find_class_names(data) is None:
         options["class_names"] = names
     return registry.call("sources", name, options)
 
@@ -180,12 +180,12 @@ def evaluate_split(
         forward: How the network is called.
     """
     splits, locate = examples
-    name = split or split_names.judged(splits) or "data"
+    name = split or split_names.evaluation_split(splits) or "data"
     if name not in splits:
         raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
     store = splits[name].store
     batches = batching.evaluation(splits[name], options)
-    with decoder_warnings.held() as warned:
+    with decoder_warnings.collect() as warned:
         answers = evaluate.answers(model, task, batches, forward)
     if isinstance(store, OnTheFly):
         for note in warned.notes(store, locate):

@@ -104,7 +104,7 @@ def run(
             yield Result(case, error=reason(error))
 
 
-def _compare(recipe: config.Config, loaded: dataset.Data, case: Case) -> Result:
+def _compare(recipe: config.Config, loaded: dataset.LoadedData, case: Case) -> Result:
     """Trains with each engine, with each call length, and with stock Keras."""
     settings = recipe.changed(
         train={

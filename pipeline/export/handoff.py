@@ -69,7 +69,7 @@ class Handoff:
         self.checkpoint.save_unsaved(fallback.checkpoints)
         self.choose_weights()
         self.model.give_back()
-        judged = split_names.judged(self.evaluated)
+        judged = split_names.evaluation_split(self.evaluated)
         step = self.checkpoint.step
         result = None if trained else run_result.finished(self.config, self.run, step)
         written: Path | None = self.run.result
@@ -121,7 +121,9 @@ class Handoff:
             if objects.used_in(
                 dataclasses.asdict(self.config)
             ):  # a later process has no data
-                examples = self.data.splits[split_names.judged(self.evaluated)]
+                examples = self.data.splits[
+                    split_names.evaluation_split(self.evaluated)
+                ]
                 npz.write(self.run.examples, savedmodel.golden_examples(examples))
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{path} cannot be written: {reason(error)}")
@@ -155,7 +157,7 @@ class Handoff:
                 self.model, task, evaluated["validation"]
             )
         calibrated = evaluate.calibrated_by(task, calibration)
-        judged, metrics = split_names.judged(evaluated), {}
+        judged, metrics = split_names.evaluation_split(evaluated), {}
         for name, batches in evaluated.items():
             # One trace of the network for all splits, regardless of the calibration.
             answers = evaluate.answers(self.model, task, batches)
@@ -173,7 +175,7 @@ class Handoff:
             "of": self.checkpoint.batches.last_step,
             "complete": self.checkpoint.complete,
             "examples": {name: len(split) for name, split in self.data.splits.items()},
-            "left_out": len(self.data.cleaning.dropped),
+            "left_out": len(self.data.cleaning.excluded),
         }
         run_result.report_test(self.config, result, judged)
         return result
@@ -188,7 +190,7 @@ class Handoff:
             "exporting", "the model, and verifying it in another process"
         )
         task = evaluate.calibrated_by(self.data.task, result["calibration"])
-        examples = self.data.splits[split_names.judged(self.evaluated)]
+        examples = self.data.splits[split_names.evaluation_split(self.evaluated)]
         result = _exported(self.config, self.model, task, examples, result)
         return {**result, "seconds": round(time.monotonic() - self.start, 2)}
 
@@ -232,7 +234,7 @@ def export_stored(config: Config, run: RunDirectory) -> dict[str, Any]:
         f"{config.recipe} in {run}: {run.model.name} and {len(examples)} stored"
         " examples",
     )
-    run_result.report_test(config, result, split_names.judged(result))
+    run_result.report_test(config, result, split_names.evaluation_split(result))
     precision = (
         run_directory.decided(run.path, "precision") or "the precision of training"
     )

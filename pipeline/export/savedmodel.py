@@ -142,7 +142,7 @@ def write(
         for signature, inputs in requests.items()
     }
     proof.write_golden(directory / proof.GOLDEN, answers)
-    judged = split_names.judged(metrics)
+    judged = split_names.evaluation_split(metrics)
     if judged and exported.dtype_policy.name != model.dtype_policy.name:
         # The exported network is evaluated, because 16 bits may cost more than a digit.
         batches = batching.evaluation(examples, config.train)

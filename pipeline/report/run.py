@@ -63,7 +63,7 @@ class Run:
         self.history = Columns(history)
         self.result = dict(result)
         self.result_file = result_file
-        self.judged = split_names.judged(result)
+        self.judged = split_names.evaluation_split(result)
         """The split that the run is judged by: test, or else validation, or else train.
         """
         self.test: dict[str, Any] = self.result.get(self.judged, {})

@@ -145,9 +145,9 @@ def build(
         task: The problem to solve.
         settings: The sections model, data (augmentations), train and runtime are used.
         machine: Strategy, precision of the layers, XLA.
-        train: Without augmentation, even if `augmentation.on_host` will augment them,
-            so that layers that adapt to data see the same examples either way. Their
-            number of steps is the length of the schedule.
+        train: Without augmentation, even if `augmentation.augment_on_host` will augment
+            them, so that layers that adapt to data see the same examples either way.
+            Their number of steps is the length of the schedule.
         augment_in_step: False if the training batches are already augmented.
         accumulate: Micro-batches per step, more than `settings.train.accumulate` if
             these ran out of memory; None: as many.

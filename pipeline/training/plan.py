@@ -146,7 +146,7 @@ def _choose_sizes(
     if choices.is_open("train.epochs"):
         epochs = _epochs(count, tuned)
     time_left = _USUAL if limit is None else max(limit - _REST, limit / 2)
-    detail = image_sizes.needed(image_sizes.sample(source, _SAMPLE)) or 64
+    detail = image_sizes.detail_size(image_sizes.sample(source, _SAMPLE)) or 64
     least = _LEAST if "weights" in config.model.options else 0
     sizes = [
         size for size in image_sizes.SIZES if least <= size <= max(least, 2 * detail)

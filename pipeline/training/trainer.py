@@ -13,7 +13,7 @@ from pipeline.config import registry
 from pipeline.config.config import RUNS, Config
 from pipeline.contracts import Batches, Decision
 from pipeline.data import augmentation, batching, split_names
-from pipeline.data.dataset import Data
+from pipeline.data.dataset import LoadedData
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
@@ -49,7 +49,7 @@ class Trainer:
     left: Batches  # the training batches that are left
 
     def __init__(
-        self, config: Config, machine: Runtime, data: Data, stops: StopSignals
+        self, config: Config, machine: Runtime, data: LoadedData, stops: StopSignals
     ) -> None:
         # Before anything is written: importing a user's module may raise an error.
         registry.load("engines", config.train.engine)
@@ -66,7 +66,7 @@ class Trainer:
         """Training batches for the engine, and where they are augmented."""
         # Not `train` if there is another split: that would take as long as a third of
         # an epoch.
-        judged = split_names.judged(data.splits)
+        judged = split_names.evaluation_split(data.splits)
         self.evaluated = {
             name: batching.evaluation(split, config.train, machine.replicas)
             for name, split in data.splits.items()

@@ -11,7 +11,7 @@ from small import TASK, machine, random_split, settings_of
 from pipeline.contracts import ReplicaPart
 from pipeline.data import batching
 from pipeline.data.augment import flip
-from pipeline.data.augmentation import Augmenter, apply_on_host, on_host
+from pipeline.data.augmentation import Augmenter, apply_on_host, augment_on_host
 from pipeline.data.example_store import DeviceStore, MemoryStore
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
@@ -35,7 +35,7 @@ def batches(**train):
 def test_host_and_step_give_the_same_bits(xla):
     augmenter, plain = Augmenter(SOME, 4), batches()
     inside = tf.function(augmenter, jit_compile=xla, autograph=False)
-    host = on_host(plain, augmenter)
+    host = augment_on_host(plain, augmenter)
     assert host.dataset(0).element_spec["image"].shape == (8, 8, 8, 1)
     changed = 0
     for batch, on_the_host in zip(plain.dataset(0), host.dataset(0), strict=True):
@@ -50,7 +50,7 @@ def test_host_and_step_give_the_same_bits(xla):
 @pytest.mark.parametrize("count", [2, 4])
 def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
     augmenter = Augmenter({"crop": {"padding": 2}, "mixup": {}}, 4)
-    host = on_host(batches(), augmenter)
+    host = augment_on_host(batches(), augmenter)
     whole = list(host.dataset(0))
     parts = list(host.dataset(3, ReplicaPart(0, count, count)))
     for name in ("image", "partner_label", "share"):
@@ -66,7 +66,7 @@ def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
 def test_an_operation_that_does_not_fit_is_one_line():
     message = r"\Acrop: padding 8 is too large for images of 8x8\Z"
     with pytest.raises(UsageError, match=message):
-        on_host(batches(), Augmenter({"crop": {"padding": 8}}, 4)).dataset(0)
+        augment_on_host(batches(), Augmenter({"crop": {"padding": 8}}, 4)).dataset(0)
     settings = settings_of(data={"augment": {"crop": {"padding": 8}}})
     for in_step in (True, False):
         with pytest.raises(UsageError, match=message):

@@ -31,7 +31,7 @@ def test_excluded_examples_are_in_no_split_and_may_have_wrong_labels():
         UsageError, match="label of example 3 must be from 0 to 2; got 99"
     ):
         load(source)
-    splits, _ = load(source, dropped={3: "blank"})
+    splits, _ = load(source, excluded={3: "blank"})
     everything = np.concatenate([ids(split) for split in splits.values()])
     assert sorted(everything) == [i for i in range(90) if i != 3]
 
@@ -67,11 +67,11 @@ def test_an_epoch_is_a_permutation_whose_remainder_is_dropped(split):
     )
     _, rest = epochs_of(split(103), 10, 3, first_step=17)
     assert len(rest) == 13, "resumed"
-    for one, other in zip(rows[17:], rest, strict=True):
-        for key in one:
-            np.testing.assert_array_equal(one[key], other[key])
-    _, others = epochs_of(split(103), 10, 3, seed=1)
-    assert any((a["id"] != b["id"]).any() for a, b in zip(rows, others, strict=True))
+    for batch, repeated in zip(rows[17:], rest, strict=True):
+        for key in batch:
+            np.testing.assert_array_equal(batch[key], repeated[key])
+    _, reseeded = epochs_of(split(103), 10, 3, seed=1)
+    assert any((a["id"] != b["id"]).any() for a, b in zip(rows, reseeded, strict=True))
 
 
 def test_consecutive_epochs_are_independent(split):
@@ -80,10 +80,10 @@ def test_consecutive_epochs_are_independent(split):
     _, rows = epochs_of(split(count, shape=(1, 1, 1)), size, epochs)
     order = np.concatenate([row["id"] for row in rows]).reshape(epochs, count) - 1000
     places = np.argsort(order, axis=1)
-    for one, other in ((0, 1), (1, 2), (0, 3)):
-        assert abs(np.corrcoef(places[one], places[other])[0, 1]) < 0.03
+    for first, second in ((0, 1), (1, 2), (0, 3)):
+        assert abs(np.corrcoef(places[first], places[second])[0, 1]) < 0.03
         both = np.bincount(
-            places[one] // size * 128 + places[other] // size, minlength=128**2
+            places[first] // size * 128 + places[second] // size, minlength=128**2
         )
         assert (both * (both - 1)).sum() == pytest.approx((size - 1) ** 2, rel=0.03)
 
@@ -103,10 +103,10 @@ def test_examples_are_decoded_before_the_first_batch_is_asked_for():
     decoded = threading.Event()
 
     def label(position):
-        found = tf.numpy_function(
+        label = tf.numpy_function(
             lambda p: decoded.set() or p % 3, [position], tf.int64
         )
-        return tf.ensure_shape(found, ())
+        return tf.ensure_shape(label, ())
 
     splits, _ = load(Counting(40, label=label), cache="none")
     batches = batching.training(splits["train"], config.Train(batch_size=10), 0)
@@ -131,9 +131,9 @@ def test_fields_of_a_source_do_not_replace_those_of_batches():
         "weight": np.zeros((5, 4)),
         "place": np.full((5, 2), 7),
     }
-    some = Split(example_store.MemoryStore(columns), np.arange(5))
+    tiny = Split(example_store.MemoryStore(columns), np.arange(5))
     (batch,) = arrays_of(
-        batching.evaluation(some, config.Train(batch_size=2), replicas=2)
+        batching.evaluation(tiny, config.Train(batch_size=2), replicas=2)
     )
     assert (
         batch["weight"].tolist() == [1] * 5 + [0] and batch["epoch"].tolist() == [0] * 6
@@ -154,16 +154,16 @@ def test_classes_without_a_training_example_are_noted_and_two_are_needed(tmp_pat
     def notes(labels, **options):
         names = ["a", "b", "c", "d", "e"]
         settings = arrays_config(tmp_path / "sorted.npz", labels, class_names=names)
-        found = dataset.load(settings.changed(**options)).decisions
-        return [str(decision) for decision in found if decision.name == "note"]
+        decisions = dataset.load(settings.changed(**options)).decisions
+        return [str(decision) for decision in decisions if decision.name == "note"]
 
     labels = np.sort(np.arange(60) % 3)
     note = "train has no example of 'd', 'e' (these cannot be learned)"
     assert notes(labels) == [note] == notes(labels, data={"limit": 20})
-    one = (
+    message = (
         "train has examples of only one class, 'b', but a classifier needs at least two"
     )
-    with pytest.raises(UsageError, match=one):
+    with pytest.raises(UsageError, match=message):
         notes(np.ones(60, int))
     with pytest.raises(
         UsageError, match="one.npz: classification needs at least 2 classes; got 0"

@@ -57,11 +57,11 @@ class Pictures(Source):
         return f"cats/{id}.png"
 
 
-def load(source, dropped=(), **options):
-    return loaded(source, TASK, dropped, **{"validation": 0.25, "test": 0, **options})
+def load(source, excluded=(), **options):
+    return loaded(source, TASK, excluded, **{"validation": 0.25, "test": 0, **options})
 
 
-def trained(source, kind, engine="gradient_tape"):
+def train_with_cache(source, kind, engine="gradient_tape"):
     splits, decisions = load(source, cache=kind)
     settings = settings_of(train={"epochs": 2, "batch_size": 4})
     keras.utils.set_random_seed(0)
@@ -75,27 +75,27 @@ def trained(source, kind, engine="gradient_tape"):
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path, monkeypatch):
+def cache_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 @pytest.fixture(scope="module")
 def reference():
-    return trained(Pictures(), "memory")
+    return train_with_cache(Pictures(), "memory")
 
 
 @pytest.mark.parametrize("kind", ["device", "disk", "none"])
 def test_no_bit_depends_on_the_cache(kind, reference):
     weights, history = reference
-    others, found = trained(Pictures(), kind)
-    assert history == found
-    for one, other in zip(weights, others, strict=True):
-        np.testing.assert_array_equal(one, other)
+    other_weights, other_history = train_with_cache(Pictures(), kind)
+    assert history == other_history
+    for value, other_value in zip(weights, other_weights, strict=True):
+        np.testing.assert_array_equal(value, other_value)
 
 
 def test_the_disk_cache_follows_the_data(tmp_path):
-    def note(source=None, dropped=(), **options):
-        return str(load(source or Pictures(), dropped, cache="disk", **options)[1][0])
+    def note(source=None, excluded=(), **options):
+        return str(load(source or Pictures(), excluded, cache="disk", **options)[1][0])
 
     assert note() == "disk (requested; train built, because it did not exist)"
     assert note() == "disk (requested; train found and verified)"
@@ -140,7 +140,7 @@ def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
 
 def test_a_damaged_example_is_named_unless_it_is_excluded():
     for kind in ("memory", "none"):
-        splits, _ = load(Pictures(damaged=17), dropped=[117], cache=kind)
+        splits, _ = load(Pictures(damaged=17), excluded=[117], cache=kind)
         assert sum(len(split.column("image")) for split in splits.values()) == COUNT - 1
     with pytest.raises(
         UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"
@@ -151,7 +151,7 @@ def test_a_damaged_example_is_named_unless_it_is_excluded():
 @pytest.mark.parametrize("engine", registry.names("engines"))
 def test_a_damaged_example_is_named_in_training_without_a_cache(engine):
     with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
-        trained(Pictures(damaged=17), "none", engine)
+        train_with_cache(Pictures(damaged=17), "none", engine)
 
 
 def test_the_decision_follows_the_free_memory(monkeypatch):
@@ -163,25 +163,25 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: Machine)
     size = COUNT * (SIDE * SIDE + 8 + 8)
 
-    def decided(source=None, **options):
-        return cache.decided(source or Pictures(), TASK, config.Data(**options))
+    def choose(source=None, **options):
+        return cache.choose(source or Pictures(), TASK, config.Data(**options))
 
-    assert decided().value == "memory"
+    assert choose().value == "memory"
     monkeypatch.setattr(cache.devices, "memory", lambda: 3 * size)
-    assert decided().value == "device"
+    assert choose().value == "device"
     monkeypatch.setattr(cache.devices, "memory", lambda: 2 * size)
-    assert decided().value == "memory"
+    assert choose().value == "memory"
     Machine.available = Machine.total = 2 * size - 1
-    assert decided().value == "disk"
-    assert decided(Pictures(made_of=None)).value == "none"
+    assert choose().value == "disk"
+    assert choose(Pictures(made_of=None)).value == "none"
     Machine.free = 2 * size - 1
-    assert decided().value == "none"
+    assert choose().value == "none"
     with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
-        decided(cache="memory")
+        choose(cache="memory")
     with pytest.raises(
         UsageError, match="--data.cache disk: this source cannot detect"
     ):
-        decided(Pictures(made_of=None), cache="disk")
+        choose(Pictures(made_of=None), cache="disk")
 
 
 class Noted(type(TASK)):
@@ -198,7 +198,7 @@ def test_strings_are_not_cached_on_disk(rank):
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"note": tf.fill([2] * rank, tf.strings.as_string(id))}
     with pytest.raises(UsageError, match="disk: the decoded field 'note' has strings"):
-        cache.decided(Pictures(), task, config.Data(cache="disk"))
+        cache.choose(Pictures(), task, config.Data(cache="disk"))
     splits, _ = loaded(Pictures(), task, (), validation=0.25, test=0, cache="memory")
     first = splits["train"].take(np.arange(1))
     assert first["note"].ravel()[0] == str(first["id"][0]).encode()
@@ -209,7 +209,7 @@ def test_a_field_without_a_fixed_shape_is_named(kind):
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"past": tf.range(id)}
     with pytest.raises(UsageError, match="the decoded field 'past' has the shape"):
-        cache.decided(Pictures(), task, config.Data(cache=kind))
+        cache.choose(Pictures(), task, config.Data(cache=kind))
 
 
 OWN = """

@@ -21,7 +21,7 @@ def columns():
     return {"id": np.arange(COUNT) + 7, "image": pixels}
 
 
-def place(directory):
+def directory_and_state(directory):
     return directory / "birds-train", {"the data": "a"}
 
 
@@ -35,7 +35,7 @@ def obtain(where, fail=None):
         if fail:
             raise fail
 
-    return cache.obtained(*where, SPECS, batches())
+    return cache.load_or_build(*where, SPECS, batches())
 
 
 def caches(directory):
@@ -45,7 +45,7 @@ def caches(directory):
 
 
 def test_rows_are_read_back_in_any_order(tmp_path):
-    store, note = obtain(place(tmp_path))
+    store, note = obtain(directory_and_state(tmp_path))
     assert note == "built, because it did not exist" and len(store.short["id"]) == COUNT
     for rows in (
         [3],
@@ -74,7 +74,7 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_cache_is_rebuilt(tmp_path, damage):
-    where = place(tmp_path)
+    where = directory_and_state(tmp_path)
     obtain(where)
     DAMAGES[damage](where[0])
     store, note = obtain(where)
@@ -86,7 +86,7 @@ def test_a_damaged_cache_is_rebuilt(tmp_path, damage):
 
 
 def test_a_builder_that_died_leaves_nothing_behind(tmp_path):
-    where = place(tmp_path)
+    where = directory_and_state(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         obtain(where, fail=KeyboardInterrupt())
     assert not caches(tmp_path)
@@ -95,7 +95,7 @@ def test_a_builder_that_died_leaves_nothing_behind(tmp_path):
 
 
 def test_two_runs_at_once_build_it_once(tmp_path):
-    where, both = place(tmp_path), threading.Barrier(2)
+    where, both = directory_and_state(tmp_path), threading.Barrier(2)
 
     def run():
         both.wait()
@@ -114,8 +114,11 @@ def test_a_full_or_read_only_disk_is_one_line(tmp_path):
     with pytest.raises(
         UsageError, match="cannot write .*: No space left on device; choose anoth"
     ):
-        obtain(place(tmp_path), fail=OSError(errno.ENOSPC, "No space left on device"))
+        obtain(
+            directory_and_state(tmp_path),
+            fail=OSError(errno.ENOSPC, "No space left on device"),
+        )
     assert not caches(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="--data.cache disk: cannot write"):
-        obtain(place(tmp_path / "file"))
+        obtain(directory_and_state(tmp_path / "file"))

@@ -32,7 +32,7 @@ def gray(contents):
     return image_decoding.pixels(contents, 1)
 
 
-def encoded(image, kind, **options):
+def encode(image, kind, **options):
     file = io.BytesIO()
     image.save(file, kind, **options)
     return file.getvalue()
@@ -44,31 +44,31 @@ def pillow(contents, mode="RGB"):
 
 
 FILES = {
-    "jpeg": encoded(RGB, "JPEG", quality=80),
-    "progressive jpeg": encoded(RGB, "JPEG", progressive=True, subsampling=0),
-    "gray jpeg": encoded(RGB.convert("L"), "JPEG"),
-    "cmyk jpeg": encoded(RGB.convert("CMYK"), "JPEG"),
-    "png": encoded(RGB, "PNG"),
-    "gray png": encoded(RGB.convert("L"), "PNG"),
-    "black and white png": encoded(RGB.convert("1"), "PNG"),
-    "palette png": encoded(RGB.quantize(16), "PNG"),
-    "alpha png": encoded(RGBA, "PNG"),
-    "gray alpha png": encoded(RGBA.convert("LA"), "PNG"),
-    "gif": encoded(RGB.quantize(64), "GIF"),
-    "animated gif": encoded(
+    "jpeg": encode(RGB, "JPEG", quality=80),
+    "progressive jpeg": encode(RGB, "JPEG", progressive=True, subsampling=0),
+    "gray jpeg": encode(RGB.convert("L"), "JPEG"),
+    "cmyk jpeg": encode(RGB.convert("CMYK"), "JPEG"),
+    "png": encode(RGB, "PNG"),
+    "gray png": encode(RGB.convert("L"), "PNG"),
+    "black and white png": encode(RGB.convert("1"), "PNG"),
+    "palette png": encode(RGB.quantize(16), "PNG"),
+    "alpha png": encode(RGBA, "PNG"),
+    "gray alpha png": encode(RGBA.convert("LA"), "PNG"),
+    "gif": encode(RGB.quantize(64), "GIF"),
+    "animated gif": encode(
         RGB.quantize(64),
         "GIF",
         save_all=True,
         append_images=[RGB.rotate(180)],
         comment=b"x" * 600,
     ),
-    "bmp": encoded(RGB, "BMP"),
-    "gray bmp": encoded(RGB.convert("L"), "BMP"),
-    "palette bmp": encoded(RGB.quantize(200), "BMP"),
-    "alpha bmp": encoded(RGBA, "BMP"),
-    "webp": encoded(RGB, "WEBP"),
-    "lossless webp": encoded(RGB, "WEBP", lossless=True),
-    "alpha webp": encoded(RGBA, "WEBP", lossless=True, exact=True),
+    "bmp": encode(RGB, "BMP"),
+    "gray bmp": encode(RGB.convert("L"), "BMP"),
+    "palette bmp": encode(RGB.quantize(200), "BMP"),
+    "alpha bmp": encode(RGBA, "BMP"),
+    "webp": encode(RGB, "WEBP"),
+    "lossless webp": encode(RGB, "WEBP", lossless=True),
+    "alpha webp": encode(RGBA, "WEBP", lossless=True, exact=True),
 }
 
 
@@ -80,7 +80,7 @@ def test_pixels_are_those_of_pillow(kind):
 
 def test_16_bits_keep_the_higher_8():
     deep = GENERATOR.integers(0, 65536, (7, 9)).astype(np.uint16)
-    image = gray(encoded(Image.fromarray(deep), "PNG"))
+    image = gray(encode(Image.fromarray(deep), "PNG"))
     np.testing.assert_array_equal(image[..., 0], deep >> 8)
 
 
@@ -88,13 +88,13 @@ def test_16_bits_keep_the_higher_8():
 def test_16_bits_of_which_fewer_are_used_keep_the_higher_8_of_these(bits):
     deep = GENERATOR.integers(0, 2**bits, (7, 9)).astype(np.uint16)
     deep[0, 0] = 2**bits - 1
-    file = encoded(Image.fromarray(deep), "PNG")
+    file = encode(Image.fromarray(deep), "PNG")
     assert image_sizes.used_bits([b"", FILES["png"], file])[0] == bits
     image = image_decoding.pixels(file, 1, bits)[..., 0].numpy()
     expected = deep >> (bits - 8) if bits > 8 else deep << (8 - bits)
     np.testing.assert_array_equal(image, expected)
     assert image.max() >= 128
-    brighter = encoded(Image.fromarray(np.full((2, 2), 2**bits, np.uint16)), "PNG")
+    brighter = encode(Image.fromarray(np.full((2, 2), 2**bits, np.uint16)), "PNG")
     assert np.all(image_decoding.pixels(brighter, 3, bits) == 255)
     shallow = image_decoding.pixels(FILES["png"], 3, bits)
     np.testing.assert_array_equal(shallow, pillow(FILES["png"]))
@@ -103,13 +103,13 @@ def test_16_bits_of_which_fewer_are_used_keep_the_higher_8_of_these(bits):
 def test_the_bits_are_those_of_the_deep_images():
     assert image_sizes.used_bits([b"", FILES["png"], FILES["jpeg"]]) == (16, ())
     levels = np.arange(0, 900, 100, dtype=np.uint16).reshape(3, 3)
-    deep = encoded(Image.fromarray(levels), "PNG")
+    deep = encode(Image.fromarray(levels), "PNG")
     bits, (note,) = image_sizes.used_bits([FILES["png"], deep, deep[:60]])
     assert (
         bits == 10
         and "values up to 800, 10 bits, of which the higher 8 are kept" in note
     )
-    black = encoded(Image.fromarray(levels * 0), "PNG")
+    black = encode(Image.fromarray(levels * 0), "PNG")
     assert image_sizes.used_bits([black])[0] == 16
 
 
@@ -120,7 +120,7 @@ def test_a_jpeg_is_rotated_upright(orientation, order):
     exif.endian = order
     exif[0x010F] = "a maker's name that is too long for the entry"
     exif[0x0112] = orientation
-    contents = encoded(RGB, "JPEG", exif=exif)
+    contents = encode(RGB, "JPEG", exif=exif)
     assert (
         contents[contents.index(b"Exif\0\0") + 6 :][:2]
         == {"<": b"II", ">": b"MM"}[order]
@@ -133,9 +133,9 @@ def test_a_jpeg_is_rotated_upright(orientation, order):
 def test_orientation_is_found_after_other_segments():
     exif = Image.Exif()
     exif[0x0112] = 6
-    contents = encoded(RGB, "JPEG", exif=exif)
-    other = b"\xff\xe2" + struct.pack(">H", 5002) + b"\xff" * 5000
-    moved = contents[:2] + other + b"\xff" + contents[2:]
+    contents = encode(RGB, "JPEG", exif=exif)
+    segment = b"\xff\xe2" + struct.pack(">H", 5002) + b"\xff" * 5000
+    moved = contents[:2] + segment + b"\xff" + contents[2:]
     np.testing.assert_array_equal(colors(moved), pillow(contents))
 
 
@@ -208,7 +208,7 @@ def test_the_cost_of_a_small_file_is_bounded(kind, contents, message):
 
 def test_common_files_are_within_the_bounds():
     noise = Image.fromarray(GENERATOR.integers(0, 256, (900, 1100, 3), np.uint8))
-    contents = encoded(noise, "JPEG", progressive=True, quality=99)
+    contents = encode(noise, "JPEG", progressive=True, quality=99)
     np.testing.assert_array_equal(colors(contents), pillow(contents))
 
 
@@ -233,4 +233,4 @@ def test_an_animated_webp_is_rejected_and_does_not_crash(image):
     with pytest.raises(
         tf.errors.InvalidArgumentError, match="animated WebP cannot be read"
     ):
-        colors(encoded(image, "WEBP", **frames))
+        colors(encode(image, "WEBP", **frames))

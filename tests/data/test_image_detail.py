@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.data.image_sizes import needed
+from pipeline.data.image_sizes import detail_size
 
 
 def picture(detail, size, seed):
@@ -27,15 +27,18 @@ def picture(detail, size, seed):
 @pytest.mark.parametrize(("detail", "size"), [(32, 128), (48, 200), (64, 256)])
 def test_the_detail_is_that_of_the_camera_not_that_of_the_file(detail, size):
     images = [picture(detail, size, seed) for seed in range(5)]
-    assert needed([b"damaged", *images]) == detail
+    assert detail_size([b"damaged", *images]) == detail
 
 
 def test_pixels_and_small_images_are_measured_and_nothing_is_nothing():
     generator = np.random.default_rng(0)
     for channels in (1, 3):
-        assert needed(generator.integers(0, 256, (4, 28, 28, channels), np.uint8)) == 32
-    assert needed([np.zeros((200, 200, 3), np.uint8)]) == 32  # blank
-    assert needed([b"", b"damaged"]) is None
+        assert (
+            detail_size(generator.integers(0, 256, (4, 28, 28, channels), np.uint8))
+            == 32
+        )
+    assert detail_size([np.zeros((200, 200, 3), np.uint8)]) == 32  # blank
+    assert detail_size([b"", b"damaged"]) is None
 
 
 def test_16_bits_are_not_clipped():
@@ -45,4 +48,4 @@ def test_16_bits_are_not_clipped():
             Image.open(io.BytesIO(picture(128, 128, 1))).convert("L"), np.uint16
         )
         Image.fromarray(deep * 2 ** (bits - 8)).save(file, "PNG")
-        assert needed([file.getvalue()]) > 48
+        assert detail_size([file.getvalue()]) > 48

@@ -215,9 +215,9 @@ def test_a_table_is_read_with_backslashes_and_mixed_columns(table, pets, monkeyp
         (
             "path",
             "x/1.png",
-            "1 of 15 files do not exist, such as that of row 4: x/1.png",
+            "1 of 15 files do not exist, such as x/1.png in row 4",
         ),
-        ("path", "C:\\x\\1.png", r"such as that of row 4: C:\\x\\1.png"),
+        ("path", "C:\\x\\1.png", r"such as C:\\x\\1.png in row 4"),
     ],
 )
 def test_a_missing_value_of_a_table_is_named_with_its_row(
@@ -253,9 +253,9 @@ class HuggingFace:
     def __init__(self, pictures, labels, names):
         self.columns_by_name = {"image": pictures, "fine": labels, "label": labels}
         self.column_names = [*self.columns_by_name]
-        own = types.SimpleNamespace(names=names)
-        other = types.SimpleNamespace(names=["x", "y", "z", "u"])
-        self.features = {"image": None, "fine": other, "label": own}
+        label = types.SimpleNamespace(names=names)
+        fine_label = types.SimpleNamespace(names=["x", "y", "z", "u"])
+        self.features = {"image": None, "fine": fine_label, "label": label}
 
     def __len__(self):
         return len(self.columns_by_name["label"])

@@ -44,15 +44,15 @@ SAME_STRINGS = {
 
 @pytest.mark.parametrize("kind", SAME_NUMBERS)
 def test_numbers_of_every_form_are_the_same_labels(kind):
-    found = labels.labels_of(SAME_NUMBERS[kind], "train")
-    assert found.dtype == np.int64
-    np.testing.assert_array_equal(found, NUMBERS)
+    converted = labels.labels_of(SAME_NUMBERS[kind], "train")
+    assert converted.dtype == np.int64
+    np.testing.assert_array_equal(converted, NUMBERS)
 
 
 @pytest.mark.parametrize("kind", SAME_STRINGS)
 def test_strings_of_every_form_are_the_same_labels(kind):
-    found = labels.labels_of(SAME_STRINGS[kind], "train")
-    assert found.dtype.kind == "U" and found.tolist() == NAMES.tolist()
+    converted = labels.labels_of(SAME_STRINGS[kind], "train")
+    assert converted.dtype.kind == "U" and converted.tolist() == NAMES.tolist()
 
 
 def test_booleans_are_0_and_1():
@@ -159,5 +159,5 @@ def test_a_split_of_numbers_beside_one_of_strings_is_matched_by_name():
         "train": {"label": np.array(["1", "2", "10"])},
         "test": {"label": np.array([10, 1])},
     }
-    assert labels.numbered(tables, None, "class_names") == ("1", "2", "10")
+    assert labels.encode_labels(tables, None, "class_names") == ("1", "2", "10")
     assert tables["test"]["label"].tolist() == [2, 0]

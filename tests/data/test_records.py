@@ -37,8 +37,8 @@ def test_records_are_read_by_number_and_in_sequence(files):
     )
     assert [r.numpy() for r in read] == [TEXTS[i] for i in order]
     for numbers in (range(36), [*range(20, 30), *range(5, 14)], [7, 3, 3], []):
-        found = list(records.sequence(np.array(numbers, np.int64)).as_numpy_iterator())
-        assert found == [TEXTS[number] for number in numbers]
+        texts = list(records.sequence(np.array(numbers, np.int64)).as_numpy_iterator())
+        assert texts == [TEXTS[number] for number in numbers]
     assert records.location(12) == f"{files[1]}: record 1"
 
 

@@ -37,18 +37,18 @@ def test_the_seed_depends_on_run_epoch_and_id_and_on_nothing_else():
 
 
 def test_numbers_are_evenly_spread():
-    own = seeds.example_seeds(
+    example_seeds = seeds.example_seeds(
         0, tf.zeros([100_000], tf.int64), tf.range(100_000, dtype=tf.int64)
     )
-    numbers = seeds.uniform(own).numpy()
+    numbers = seeds.uniform(example_seeds).numpy()
     assert numbers.dtype == np.float32 and numbers.min() >= 0 and numbers.max() < 1
     counts = np.histogram(numbers, 50, (0, 1))[0]
     assert (
         (counts - 2000) ** 2 / 2000
     ).sum() < 90  # chi-square, 49 degrees, p = 0.0003
-    other = seeds.uniform(own, draw=1).numpy()
-    assert abs(np.corrcoef(numbers, other)[0, 1]) < 0.02
+    second = seeds.uniform(example_seeds, draw=1).numpy()
+    assert abs(np.corrcoef(numbers, second)[0, 1]) < 0.02
     assert abs(np.corrcoef(numbers[1:], numbers[:-1])[0, 1]) < 0.02
-    dice = seeds.integers(own, 9).numpy()
+    dice = seeds.integers(example_seeds, 9).numpy()
     assert set(dice) == set(range(9))
     assert np.bincount(dice).min() > 10_500

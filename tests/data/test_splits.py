@@ -35,21 +35,20 @@ def test_held_out_splits_are_disjoint_complete_and_per_class():
 
 def test_an_example_never_changes_its_split():
     small, large = sets(Counting(500)), sets(Counting(900))
-    fewer = sets(Counting(900), dropped=range(0, 900, 7))
+    fewer = sets(Counting(900), excluded=range(0, 900, 7))
     for name in large:
         assert small[name] == {i for i in large[name] if i < 500}
         assert fewer[name] == {i for i in large[name] if i % 7}
 
 
 def test_the_split_depends_on_its_seed_and_not_on_other_shares():
-    first, second = sets(Counting(900)), sets(Counting(900), split_seed=1)
-    assert first["test"] != second["test"]
-    other, without = (
-        sets(Counting(900), validation=0.3),
-        sets(Counting(900), validation=0),
-    )
-    assert first["test"] == other["test"] == without["test"]
-    assert first["validation"] < other["validation"] and "validation" not in without
+    default = sets(Counting(900))
+    assert default["test"] != sets(Counting(900), split_seed=1)["test"]
+    larger = sets(Counting(900), validation=0.3)
+    without = sets(Counting(900), validation=0)
+    assert default["test"] == larger["test"] == without["test"]
+    assert default["validation"] < larger["validation"]
+    assert "validation" not in without
 
 
 def test_splits_of_the_source_are_kept():
@@ -94,8 +93,8 @@ def test_near_duplicates_of_held_out_examples_are_excluded_and_nothing_moves():
     for name, rank in {"train": 0, "validation": 1, "test": 2}.items():
         held_out = {
             groups.get(i)
-            for other in list(before)[rank + 1 :]
-            for i in ids(before[other])
+            for later in list(before)[rank + 1 :]
+            for i in ids(before[later])
         }
         left = [
             i
@@ -114,7 +113,7 @@ def test_splits_must_not_share_a_group_or_an_id():
         return splits.Split(example_store.MemoryStore(columns), np.arange(len(ids)))
 
     train = split(1, 2, 3, groups=[7, 8, 8])
-    message = "1 groups are in both train and test, such as that of 2; move each group"
+    message = "1 groups are in both train and test, such as the group of 2; move each"
     with pytest.raises(UsageError, match=message):
         splits.require_disjoint(
             {"train": train, "test": split(4, 5, groups=[9, 8])}, str

@@ -101,7 +101,7 @@ def refusals(source):
         try:
             task.decode(example)
         except tf.errors.OpError as error:
-            yield str(example_store.undecodable(source, int(example["id"]), error))
+            yield str(example_store.decoding_error(source, int(example["id"]), error))
 
 
 def test_odd_images_are_read(root):
@@ -212,7 +212,7 @@ def test_a_manifest_of_other_data_is_refused(root, tmp_path):
     manifest.write(path, entries)
     found = apply.clean(source, settings)
     assert (
-        found.dropped == {first: "tiny"}
+        found.excluded == {first: "tiny"}
         and found.decisions[0].value == "1 tiny excluded"
     )
 
@@ -231,6 +231,6 @@ def test_a_label_out_of_range_is_named_and_can_be_excluded(tmp_path):
         loaded(source, task)
     settings = command_line.recipe("digits").changed(clean={"enabled": True})
     found = apply.clean(source, settings)
-    assert found.dropped == dict.fromkeys((11, 12), "label out of range")
-    splits, _ = loaded(source, task, found.dropped)
+    assert found.excluded == dict.fromkeys((11, 12), "label out of range")
+    splits, _ = loaded(source, task, found.excluded)
     assert sum(map(len, splits.values())) == 28

@@ -48,7 +48,7 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     )
     written = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
     applied = config(folder, manifest=Path("cleaned/digits-1/manifest.jsonl"))
-    assert set(apply.clean(source_of(folder), applied).dropped) == {
+    assert set(apply.clean(source_of(folder), applied).excluded) == {
         e["id"] for e in written
     }
     assert len(written) == 3
@@ -85,7 +85,7 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
     edited = [{**entry, "reason": "mine"} for entry in entries]
     manifest.write(Path("run/manifest.jsonl"), edited)
     again = apply.clean(None, first.config)
-    assert set(again.dropped.values()) == {"mine"} and again.found is None
+    assert set(again.excluded.values()) == {"mine"} and again.findings is None
 
 
 def notes(settings):
@@ -144,12 +144,12 @@ def test_leakage_stops_a_run_until_the_user_decides(tmp_path, workplace, capsys)
     assert entry["action"] == "stop" and entry["of_split"] == "test"
     with pytest.raises(UsageError, match="leakage"):
         apply.clean(source, config(root, manifest=written))
-    dropped = apply.clean(
+    excluded = apply.clean(
         source, config(root, manifest=written, drop_leakage=True)
-    ).dropped
-    assert dropped == {entry["id"]: "leakage"}
+    ).excluded
+    assert excluded == {entry["id"]: "leakage"}
     assert (
-        apply.clean(source, config(root, manifest=written, allow_leakage=True)).dropped
+        apply.clean(source, config(root, manifest=written, allow_leakage=True)).excluded
         == {}
     )
 

@@ -246,9 +246,8 @@ def test_data_keep_their_type(workplace, kind):
     data, dtype = DATA[kind]
     body = [keras.layers.Rescaling(255.0 if dtype == "float32" else 1.0)]
     if dtype == "uint8":
-        loaded = dataset.load(
-            python_call.request(None, {"data": data, "model": network()})
-        )
+        request = python_call.request(None, {"data": data, "model": network()})
+        loaded = dataset.load(request.config)
         splits, task, model = loaded.splits, loaded.task, network(None)
     else:
         run = go(model=network(body=body), data=data, epochs=1)

@@ -39,10 +39,10 @@ class Counting(Source):
         return example
 
 
-def load(source, dropped=(), **options):
+def load(source, excluded=(), **options):
     metadata = registry.load("tasks", "image_classification")(source.info).metadata
     task = registry.load("tasks", "image_classification")(metadata)
-    return loaded(source, task, dropped, **options)
+    return loaded(source, task, excluded, **options)
 
 
 def ids(split):

@@ -96,10 +96,10 @@ def read(source, split="train"):
     return list(source.examples(split).as_numpy_iterator())
 
 
-def loaded(source, task=TASK, dropped=(), groups=None, **data):
+def loaded(source, task=TASK, excluded=(), groups=None, **data):
     """Splits and decisions of a source of the test's own."""
     settings = command_line.recipe("digits").changed(data=data)
-    source = splits.limited(source, settings.data)
+    source = splits.limit_examples(source, settings.data)
     return batching.load(
-        source, task, settings, dict.fromkeys(dropped, "why"), groups or {}
+        source, task, settings, dict.fromkeys(excluded, "why"), groups or {}
     )

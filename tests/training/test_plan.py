@@ -29,7 +29,7 @@ def planned(workplace, monkeypatch, capsys):
     def make(count, words="", detail=32, speed=1.0, seconds=None):
         images = np.zeros((count, 2, 2, 3), np.uint8)
         np.savez("images.npz", images=images, labels=np.arange(count) % 2)
-        monkeypatch.setattr(image_sizes, "needed", lambda images: detail)
+        monkeypatch.setattr(image_sizes, "detail_size", lambda images: detail)
         monkeypatch.setattr(plan, "_seconds_per_pixel", lambda *_: 7e-7 / speed)
         request = command_line.request(["images.npz", *words.split()])
         config = resolve(request, machine(), seconds)

@@ -19,7 +19,7 @@ from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.contracts import Batches
 from pipeline.data import dataset
-from pipeline.data.split_names import judged
+from pipeline.data.split_names import evaluation_split
 from pipeline.export import savedmodel
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.signals import StopSignals
@@ -44,7 +44,7 @@ def choose_data(config: Config, synthetic: bool, folder: Path) -> tuple[Config, 
     why = "--synthetic"
     if not synthetic:
         try:
-            dataset.opened(config)
+            dataset.open_source(config)
             return config, config.source.title
         except UsageError as error:
             why = str(error)
@@ -61,7 +61,9 @@ def choose_data(config: Config, synthetic: bool, folder: Path) -> tuple[Config, 
 class Training:
     """A recipe, built as for a long run; the precision `auto` is decided by a trial."""
 
-    def __init__(self, config: Config, machine: Runtime, data: dataset.Data) -> None:
+    def __init__(
+        self, config: Config, machine: Runtime, data: dataset.LoadedData
+    ) -> None:
         train = dataclasses.replace(config.train, epochs=_EPOCHS, steps=None)
         self.config, self.data = dataclasses.replace(config, train=train), data
         self.machine = machine
@@ -144,7 +146,7 @@ class Training:
 
     def _evaluation(self) -> Callable[[], int]:
         """An evaluation, as by an engine."""
-        model, name = self._judge.model, judged(self.data.splits)
+        model, name = self._judge.model, evaluation_split(self.data.splits)
         evaluated = self._judge.evaluated[name]
         model.step.set_inputs(self._batches, evaluated)
         model.steps_per_execution = self.model.steps_per_execution
@@ -245,7 +247,7 @@ def serving_lines(
     Uses the loader and the session of TensorFlow Serving.
     """
     data, task, model = training.data, training.data.task, training.model
-    split = data.splits[judged(data.splits)]
+    split = data.splits[evaluation_split(data.splits)]
     savedmodel.write(
         folder, model, task, training.config, split, metrics={}, trained={}
     )

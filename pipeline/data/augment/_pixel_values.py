@@ -1,5 +1,4 @@
-"""Pixels of a batch: their field, range and dtype; brightness, contrast, saturation,
-sharpness.
+"""Operations on the pixel values of a batch that give the same bits on every device.
 
 Levels of integer images range from 0 to the maximum of their dtype and are clipped to
 this range. Float images have no known range and are never clipped; 0 is treated as
@@ -20,9 +19,10 @@ from pipeline.contracts import Example
 from pipeline.utils.errors import UsageError
 
 
-def of(batch: Example, operation: str) -> tf.Tensor:
-    """The images, (batch, height, width, channels); UsageError if the examples have
-    none.
+def images_of(batch: Example, operation: str) -> tf.Tensor:
+    """The images of a batch, (batch, height, width, channels).
+
+    Raises UsageError naming the operation if there are no images.
     """
     if "image" not in batch:
         raise UsageError(
@@ -38,49 +38,46 @@ def white(dtype: tf.DType) -> float:
 
 
 def restore(values: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Converts float32 levels to the image's dtype; for integers, rounds and clips to
-    its range.
-    """
+    """Converts float32 levels to the image's dtype; rounds and clips to integers."""
     if not dtype.is_integer:
         return tf.cast(values, dtype)
     return tf.cast(tf.round(tf.clip_by_value(values, 0.0, white(dtype))), dtype)
 
 
-def either(chosen: tf.Tensor, images: tf.Tensor, others: tf.Tensor) -> tf.Tensor:
-    """The image where `chosen`, bool (batch,), else the other image.
+def select(condition: tf.Tensor, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    """The images of `x` where the condition, bool (batch,), is true, else of `y`.
 
     Copies whole images: on a CPU, `tf.where` for each pixel takes ten times as long.
     """
-    count = tf.shape(others)[0]
-    rows = tf.range(count) + count * tf.cast(chosen, tf.int32)
-    return tf.gather(tf.concat([others, images], axis=0), rows)
+    count = tf.shape(y)[0]
+    rows = tf.range(count) + count * tf.cast(condition, tf.int32)
+    return tf.gather(tf.concat([y, x], axis=0), rows)
 
 
 def in_rectangle(
-    rows: tf.Tensor, columns: tf.Tensor, images: tf.Tensor, others: tf.Tensor
+    rows: tf.Tensor, columns: tf.Tensor, inside: tf.Tensor, outside: tf.Tensor
 ) -> tf.Tensor:
-    """Pixels of `images` inside the rectangle of rows and columns, and of `others`
-    elsewhere.
+    """Combines images: `inside` in the rectangle of rows and columns, else `outside`.
 
     `rows` is bool (batch, height), `columns` bool (batch, width).
     """
-    if not others.dtype.is_integer:
-        return tf.where(
-            rows[:, :, None, None] & columns[:, None, :, None], images, others
-        )
+    dtype = outside.dtype
+    if not dtype.is_integer:
+        mask = rows[:, :, None, None] & columns[:, None, :, None]
+        return tf.where(mask, inside, outside)
     # Uses bit operations on whole rows: on a CPU, `tf.where` for each pixel takes
     # several times as long.
-    ones = -1 if others.dtype.min < 0 else others.dtype.max
-    columns = tf.cast(tf.repeat(columns, others.shape[-1], axis=1), others.dtype) * ones
-    mask = tf.cast(rows, others.dtype)[:, :, None] * columns[:, None, :]
-    mask = tf.reshape(mask, tf.shape(others))
-    return others ^ ((images ^ others) & mask)
+    ones = -1 if dtype.min < 0 else dtype.max
+    columns = tf.cast(tf.repeat(columns, outside.shape[-1], axis=1), dtype) * ones
+    mask = tf.cast(rows, dtype)[:, :, None] * columns[:, None, :]
+    mask = tf.reshape(mask, tf.shape(outside))
+    return outside ^ ((inside ^ outside) & mask)
 
 
-def mixed(
+def blend(
     degenerate: tf.Tensor | float, values: tf.Tensor, factor: tf.Tensor
 ) -> tf.Tensor:
-    """The blended images; `factor` is float32 (batch,)."""
+    """Blends images with degenerate images; `factor` is float32 (batch,)."""
     return degenerate + factor[:, None, None, None] * (values - degenerate)
 
 
@@ -103,18 +100,19 @@ def mean_gray(values: tf.Tensor, whole: bool) -> tf.Tensor:
 
 
 def smooth(values: tf.Tensor, whole: bool) -> tf.Tensor:
-    """Pillow's SMOOTH filter: a 3x3 mean with weight 5 for the center; the border is
-    unchanged.
+    """Pillow's SMOOTH filter: a 3x3 mean with weight 5 for the center.
+
+    Pixels at the border are unchanged.
     """
     height, width = values.shape[1:3]
     if min(height, width) < 3:
         return values
-    around = sum(
+    total = sum(
         values[:, i : height - 2 + i, j : width - 2 + j]
         for i in range(3)
         for j in range(3)
     )
-    inner = (around + 4.0 * values[:, 1:-1, 1:-1]) / 13.0
+    inner = (total + 4.0 * values[:, 1:-1, 1:-1]) / 13.0
     inner = tf.floor(inner + 0.5) if whole else inner
     rows = tf.concat([values[:, 1:-1, :1], inner, values[:, 1:-1, -1:]], axis=2)
     return tf.concat([values[:, :1], rows, values[:, -1:]], axis=1)

@@ -36,27 +36,29 @@ def affine(
         fill: Values outside the image: `zero`, the nearest pixel (`edge`), or the image
             mirrored at its border pixels (`reflect`).
     """
-    images = _pixel_values.of(batch, "affine")
+    images = _pixel_values.images_of(batch, "affine")
     height, width = images.shape[1:3]
     angle = np.radians(_steps(-rotation, rotation))
-    turn = draw.integers(seeds, len(angle), draw=0)
-    sine, cosine = (tf.gather(tf.constant(f(angle)), turn) for f in (np.sin, np.cos))
-    size = _drawn(seeds, _steps(*scale), 1)
-    slant = _drawn(seeds, np.tan(np.radians(_steps(-shear, shear))), 2)
-    down = _drawn(seeds, _steps(-translation, translation) * height, 3)
-    right = _drawn(seeds, _steps(-translation, translation) * width, 4)
+    # The same draw for both.
+    sine = _choose(seeds, np.sin(angle), 0)
+    cosine = _choose(seeds, np.cos(angle), 0)
+    size = _choose(seeds, _steps(*scale), 1)
+    slant = _choose(seeds, np.tan(np.radians(_steps(-shear, shear))), 2)
+    down = _choose(seeds, _steps(-translation, translation) * height, 3)
+    right = _choose(seeds, _steps(-translation, translation) * width, 4)
     # (row, column) -> (row, column + slant * row), times the size, rotated
     # counter-clockwise.
     rows = tf.stack([size * (cosine - sine * slant), -size * sine, down], axis=-1)
     columns = tf.stack([size * (sine + cosine * slant), size * cosine, right], axis=-1)
     matrix = tf.stack([rows, columns], axis=1)
-    turned = _geometry.transform(images, _geometry.inverse(matrix), interpolation, fill)
-    return {**batch, "image": turned}
+    images = _geometry.transform(images, _geometry.inverse(matrix), interpolation, fill)
+    return {**batch, "image": images}
 
 
 def _steps(low: float, high: float) -> np.ndarray:
     return np.linspace(low, high, 1025)
 
 
-def _drawn(seeds: tf.Tensor, table: np.ndarray, number: int) -> tf.Tensor:
-    return tf.gather(tf.constant(table), draw.integers(seeds, len(table), draw=number))
+def _choose(seeds: tf.Tensor, table: np.ndarray, number: int) -> tf.Tensor:
+    index = draw.integers(seeds, len(table), draw=number)
+    return tf.gather(tf.constant(table), index)

@@ -17,8 +17,7 @@ def color_jitter(
     contrast: Annotated[float, (0, 4)] = 0.4,
     saturation: Annotated[float, (0, 4)] = 0.4,
 ) -> Example:
-    """Blends each image with black, with its mean gray and with its grayscale image, in
-    this order.
+    """Blends each image with black, then its mean gray, then its grayscale image.
 
     Howard, arXiv 1312.5402, section 2.2, with the factors of torchvision's ColorJitter:
     uniform from max(0, 1 - strength) to 1 + strength, in steps of 2**-10. After each
@@ -30,16 +29,26 @@ def color_jitter(
         contrast: Strength of the change in contrast.
         saturation: Strength of the change in saturation.
     """
-    images = _pixel_values.of(batch, "color_jitter")
-    dtype, whole = images.dtype, images.dtype.is_integer
-    strengths = (brightness, contrast, saturation if images.shape[-1] == 3 else 0)
-    for number, strength in enumerate(strengths):
+    images = _pixel_values.images_of(batch, "color_jitter")
+    dtype = images.dtype
+    if images.shape[-1] != 3:
+        saturation = 0.0
+    operations = (
+        (brightness, _black),
+        (contrast, _pixel_values.mean_gray),
+        (saturation, _pixel_values.gray),
+    )
+    for number, (strength, degenerate) in enumerate(operations):
         if not strength:
             continue
         factor = draw.between(seeds, max(0.0, 1 - strength), 1 + strength, draw=number)
         values = tf.cast(images, tf.float32)
-        poor = (lambda *_: 0.0, _pixel_values.mean_gray, _pixel_values.gray)[number](
-            values, whole
+        blended = _pixel_values.blend(
+            degenerate(values, dtype.is_integer), values, factor
         )
-        images = _pixel_values.restore(_pixel_values.mixed(poor, values, factor), dtype)
+        images = _pixel_values.restore(blended, dtype)
     return {**batch, "image": images}
+
+
+def _black(values: tf.Tensor, whole: bool) -> float:
+    return 0.0

@@ -1,4 +1,4 @@
-"""Random crops: of the padded image, and of a window that is resized."""
+"""Random crops, of the padded image or of a window that is resized."""
 
 from typing import Annotated, Literal
 
@@ -29,7 +29,7 @@ def crop(
         fill: Values of the padding: `zero`, or the image mirrored at its border
             (`reflect`).
     """
-    images = _pixel_values.of(batch, "crop")
+    images = _pixel_values.images_of(batch, "crop")
     if padding >= min(images.shape[1:3]):
         height, width = images.shape[1:3]
         raise UsageError(
@@ -38,15 +38,14 @@ def crop(
     for axis in (1, 2):
         size = images.shape[axis]
         shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding
-        index = (
-            tf.range(size, dtype=tf.int64)[None, :] + shift[:, None]
-        )  # (batch, size)
-        inside = (index >= 0) & (index < size)
+        # (batch, size)
+        index = tf.range(size, dtype=tf.int64)[None, :] + shift[:, None]
+        is_inside = (index >= 0) & (index < size)
         index = tf.abs(index)
         index = (size - 1) - tf.abs((size - 1) - index)
         if fill == "zero":
-            # One more line of zeros for all positions outside; a mask would be slower.
-            index = tf.where(inside, index, size)
+            # A line of zeros for all positions outside; a mask would be slower.
+            index = tf.where(is_inside, index, size)
             images = tf.pad(images, [(0, int(i == axis)) for i in range(4)])
         images = tf.gather(images, index, axis=axis, batch_dims=1)
     return {**batch, "image": images}
@@ -60,13 +59,12 @@ def random_resized_crop(
     ratio: Annotated[tuple[float, float], "ascending", (1e-3, 1e3)] = (0.75, 1.3333),
     probability: Annotated[float, (0, 1)] = 1.0,
 ) -> Example:
-    """Crops a window of random area, shape and position, and resizes it to the image's
-    size.
+    """Crops a window of random area, shape and position, and enlarges it to full size.
 
     Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. A side that
-    would be longer than the image's is cut to it, while other implementations draw
-    again. Bilinear; as the window is never larger than the image, antialiasing would
-    change nothing.
+    would be longer than the image is cut, while other implementations draw again.
+    Bilinear; as the window is never larger than the image, antialiasing would change
+    nothing.
 
     Args:
         scale: Smallest and largest fraction of the area, drawn uniformly.
@@ -74,7 +72,7 @@ def random_resized_crop(
             log-uniformly.
         probability: Probability that an image is changed.
     """
-    images = _pixel_values.of(batch, "random_resized_crop")
+    images = _pixel_values.images_of(batch, "random_resized_crop")
     height, width = images.shape[1:3]
     # From tables: powers and exponentials are rounded differently on different devices.
     root = draw.choice(
@@ -83,12 +81,14 @@ def random_resized_crop(
     low, high = np.log(ratio)
     slope = draw.choice(seeds, np.exp(np.linspace(low, high, 1024) / 2), draw=2)
     chosen = draw.uniform(seeds) < probability
-    starts, lengths = [], []
-    for number, (size, length) in enumerate(
-        ((height, root / slope), (width, root * slope))
-    ):
+
+    def window(size: int, length: tf.Tensor, number: int) -> tuple[tf.Tensor, ...]:
+        """The start and the length of the window along an axis."""
         length = tf.clip_by_value(tf.cast(tf.round(length), tf.int64), 1, size)
         length = tf.where(chosen, length, tf.cast(size, tf.int64))
-        starts.append(draw.integers(seeds, size - length + 1, draw=3 + number))
-        lengths.append(length)
-    return {**batch, "image": _geometry.windows(images, *starts, *lengths)}
+        return draw.integers(seeds, size - length + 1, draw=number), length
+
+    top, heights = window(height, root / slope, number=3)
+    left, widths = window(width, root * slope, number=4)
+    images = _geometry.windows(images, top, left, heights, widths)
+    return {**batch, "image": images}

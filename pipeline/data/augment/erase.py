@@ -23,7 +23,7 @@ def erase(
 
     Zhong et al., "Random erasing data augmentation", AAAI 2020: the fraction of the
     area is uniform, the ratio of height to width log-uniform. A side that would be
-    longer than the image's is cut to it, while the authors draw again. With a single
+    longer than the image is cut, while the authors draw again. With a single
     area, `ratio=1,1` and probability 1, it is the cutout of DeVries and Taylor, arXiv
     1708.04552, kept inside the image.
 
@@ -34,7 +34,7 @@ def erase(
         fill: `zero`, the `mean` of each channel of the image, or uniform `noise` for
             each value (from 0 to 1 in images of floats).
     """
-    images = _pixel_values.of(batch, "erase")
+    images = _pixel_values.images_of(batch, "erase")
     height, width = images.shape[1:3]
     # From tables: powers and exponentials are rounded differently on different devices.
     root = draw.choice(
@@ -42,21 +42,21 @@ def erase(
     )
     low, high = np.log(ratio)
     slope = draw.choice(seeds, np.exp(np.linspace(low, high, 1024) / 2), draw=2)
-    covered = []
-    for axis, (size, length) in enumerate(
-        ((height, root * slope), (width, root / slope))
-    ):
+
+    def is_covered(size: int, length: tf.Tensor, number: int) -> tf.Tensor:
+        """Whether the rectangle covers each position of an axis, (batch, size)."""
         length = tf.clip_by_value(tf.cast(tf.round(length), tf.int64), 1, size)
-        start = draw.integers(seeds, size - length + 1, draw=3 + axis)
-        place = tf.range(size, dtype=tf.int64)[None, :]
-        covered.append((place >= start[:, None]) & (place < (start + length)[:, None]))
-    rows, columns = covered
+        start = draw.integers(seeds, size - length + 1, draw=number)
+        positions = tf.range(size, dtype=tf.int64)[None, :]
+        end = start + length
+        return (positions >= start[:, None]) & (positions < end[:, None])
+
+    rows = is_covered(height, root * slope, number=3)
+    columns = is_covered(width, root / slope, number=4)
     rows &= (draw.uniform(seeds) < probability)[:, None]
     filling = _filling(images, seeds, fill)
-    return {
-        **batch,
-        "image": _pixel_values.in_rectangle(rows, columns, filling, images),
-    }
+    images = _pixel_values.in_rectangle(rows, columns, filling, images)
+    return {**batch, "image": images}
 
 
 def _filling(images: tf.Tensor, seeds: tf.Tensor, fill: str) -> tf.Tensor:
@@ -67,10 +67,8 @@ def _filling(images: tf.Tensor, seeds: tf.Tensor, fill: str) -> tf.Tensor:
         mean = tf.reduce_mean(tf.cast(images, tf.float64), axis=(1, 2), keepdims=True)
         return _pixel_values.restore(tf.cast(mean, tf.float32), images.dtype)
     count = int(np.prod(images.shape[1:]))
-    own = draw.fold(seeds, 5)[:, None] + tf.range(count, dtype=tf.int64)
-    noise = tf.reshape(draw.uniform(own), (-1, *images.shape[1:]))
+    pixel_seeds = draw.fold(seeds, 5)[:, None] + tf.range(count, dtype=tf.int64)
+    noise = tf.reshape(draw.uniform(pixel_seeds), (-1, *images.shape[1:]))
     if images.dtype.is_integer:
-        return tf.cast(
-            tf.floor(noise * (_pixel_values.white(images.dtype) + 1)), images.dtype
-        )
+        noise = tf.floor(noise * (_pixel_values.white(images.dtype) + 1))
     return tf.cast(noise, images.dtype)

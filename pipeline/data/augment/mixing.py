@@ -23,8 +23,7 @@ def mixup(
     alpha: Annotated[float, (0.01, 100)] = 0.2,
     probability: Annotated[float, (0, 1)] = 1.0,
 ) -> Example:
-    """Replaces each image by a weighted mean with another one; labels get the same
-    weights.
+    """Replaces each image by its weighted mean with another image; labels likewise.
 
     Zhang et al., "mixup: beyond empirical risk minimization", ICLR 2018, with a
     separate weight for each example.
@@ -35,18 +34,16 @@ def mixup(
         alpha: The weight is drawn from Beta(alpha, alpha).
         probability: Probability that an image is changed.
     """
-    batch = _labelled(batch, "mixup")
+    batch = _add_partner_labels(batch, "mixup")
     images = batch["image"]
     chosen = draw.uniform(seeds, draw=1) < probability
-    share = tf.where(chosen, draw.choice(seeds, _shares(alpha)), 1.0)
-    own, other = (tf.cast(i, tf.float32) for i in (images, _swapped(images)))
+    share = tf.where(chosen, draw.choice(seeds, _beta_quantiles(alpha)), 1.0)
     weight = share[:, None, None, None]
-    mixed = own * weight + other * (1 - weight)
-    return {
-        **batch,
-        "image": _pixel_values.restore(mixed, images.dtype),
-        "share": share,
-    }
+    values = tf.cast(images, tf.float32)
+    partner_values = tf.cast(_swap_pairs(images), tf.float32)
+    mixed = values * weight + partner_values * (1 - weight)
+    mixed = _pixel_values.restore(mixed, images.dtype)
+    return {**batch, "image": mixed, "share": share}
 
 
 def cutmix(
@@ -62,15 +59,15 @@ def cutmix(
     a uniform center, and is clipped at the border; then its area is computed again.
 
     Args:
-        batch: With `image` and `label`; `partner_label` and `share` are added (float32,
-            (batch,)): the area fraction of the original image, rounded to 2**-16.
+        batch: Contains `image` and `label`. Adds `partner_label`, and `share` (float32,
+            (batch,)), the area fraction of the original image, rounded to 2**-16.
         alpha: The area fraction, before clipping, is drawn from Beta(alpha, alpha).
         probability: Probability that an image is changed.
     """
-    batch = _labelled(batch, "cutmix")
+    batch = _add_partner_labels(batch, "cutmix")
     images = batch["image"]
     # Roots are read from a table, because devices round them differently.
-    side = draw.choice(seeds, np.sqrt(1 - _shares(alpha)))
+    side = draw.choice(seeds, np.sqrt(1 - _beta_quantiles(alpha)))
     side = tf.where(draw.uniform(seeds, draw=3) < probability, side, 0.0)
     inside: list[tf.Tensor] = []
     area = tf.constant(1, tf.int64)
@@ -80,20 +77,20 @@ def cutmix(
         last = tf.minimum(first + length, size)
         first = tf.maximum(first, 0)
         area *= last - first
-        place = tf.range(size, dtype=tf.int64)[None, :]
-        inside.append((place >= first[:, None]) & (place < last[:, None]))
+        positions = tf.range(size, dtype=tf.int64)[None, :]
+        inside.append((positions >= first[:, None]) & (positions < last[:, None]))
     # In multiples of 2**-16, because compilers divide by a constant in different ways.
-    whole = images.shape[1] * images.shape[2]
-    covered = tf.math.floordiv(area * (2 << 16) + whole, 2 * whole)
+    image_area = images.shape[1] * images.shape[2]
+    covered = tf.math.floordiv(area * (2 << 16) + image_area, 2 * image_area)
     share = 1 - tf.cast(covered, tf.float32) * (1 / (1 << 16))
     rows, columns = inside
-    mixed = _pixel_values.in_rectangle(rows, columns, _swapped(images), images)
+    mixed = _pixel_values.in_rectangle(rows, columns, _swap_pairs(images), images)
     return {**batch, "image": mixed, "share": share}
 
 
-def _labelled(batch: Example, operation: str) -> Example:
-    """Adds `partner_label`, the label of each example's partner, to the batch."""
-    images = _pixel_values.of(batch, operation)
+def _add_partner_labels(batch: Example, operation: str) -> Example:
+    """Adds `partner_label`, the label of each example's partner."""
+    images = _pixel_values.images_of(batch, operation)
     if "label" not in batch:
         raise UsageError(
             f"--data.augment: {operation} mixes labels, but the examples have none"
@@ -109,18 +106,17 @@ def _labelled(batch: Example, operation: str) -> Example:
             f" has {images.shape[0]} examples; --train.batch-size divided by the number"
             " of replicas and by --train.accumulate must be even"
         )
-    return {**batch, "partner_label": _swapped(batch["label"])}
+    return {**batch, "partner_label": _swap_pairs(batch["label"])}
 
 
-def _swapped(values: tf.Tensor) -> tf.Tensor:
-    """Swaps adjacent examples: position i gets the value of i xor 1."""
+def _swap_pairs(values: tf.Tensor) -> tf.Tensor:
+    """Swaps adjacent examples: position i gets the value at i xor 1."""
     pairs = tf.reshape(values, (-1, 2, *values.shape[1:]))
     return tf.reshape(tf.reverse(pairs, [1]), values.shape)
 
 
-def _shares(alpha: float) -> np.ndarray:
-    """Quantiles of Beta(alpha, alpha), multiples of 2**-16, at the centers of 2**14
-    intervals.
+def _beta_quantiles(alpha: float) -> np.ndarray:
+    """2**14 quantiles of Beta(alpha, alpha), rounded to multiples of 2**-16.
 
     A randomly chosen quantile is Beta-distributed, up to 2**-14 in probability.
     """

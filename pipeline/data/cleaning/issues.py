@@ -35,16 +35,13 @@ ACTIONS = {
     "label noise": "keep",
 }
 # A constant image that was encoded as JPEG varies by 1 or 2 levels of 256.
-_BLANK = 3
-# Pixels of the shorter side, or half of the median if this is less, for data with small
-# images.
-_TINY = 8
-_FEW = 20  # with fewer images, most may be copies
-_RANK = (
-    "train",
-    "validation",
-    "test",
-)  # of two copies, the one in the later split is kept
+_MIN_SPREAD = 3
+# Pixels of the shorter side. In data with small images, half of the median, if it is
+# less.
+_MIN_SIDE = 8
+_MIN_IMAGES = 20  # among fewer images, most may be copies
+# Of two copies, the one in the later split is kept.
+_SPLIT_ORDER = ("train", "validation", "test")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,30 +54,28 @@ class _Issue:
 
 
 def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
-    """Entries of a manifest, in the order of the scan.
+    """Finds all issues: entries of a manifest, in the order of the scan.
 
-    An entry for leakage refers to the copy in train (in validation, if the other is in
-    test). `near` also searches for near duplicates.
+    An entry for leakage refers to the copy in train, or in validation if the other one
+    is in test. `near` also searches for near duplicates.
     """
-    found = list(_unfit(scan, len(source.info.class_names or ())))
-    fit = np.ones(len(scan), bool)
-    fit[[issue.row for issue in found if ACTIONS[issue.reason] == "drop"]] = False
-    copies, across = _exact(scan, np.flatnonzero(fit))
-    fit[[issue.row for issue in copies]] = False
-    found += copies + _leaking(
-        scan, across[:, 0], across[:, 1], np.zeros(len(across)), "leakage"
-    )
+    issues = list(_single_issues(scan, len(source.info.class_names or ())))
+    is_sound = np.ones(len(scan), bool)
+    is_sound[[issue.row for issue in issues if ACTIONS[issue.reason] == "drop"]] = False
+    copies, pairs = _exact_copies(scan, np.flatnonzero(is_sound))
+    is_sound[[issue.row for issue in copies]] = False
+    issues += copies
+    distances = np.zeros(len(pairs))
+    issues += _leakage(scan, pairs[:, 0], pairs[:, 1], distances, "leakage")
     if near:
-        found += _near(scan, np.flatnonzero(fit))
-    order = list(ACTIONS)
-    found.sort(key=lambda issue: (issue.row, order.index(issue.reason)))
-    return [_entry(source, scan, issue) for issue in found]
+        issues += _near_duplicates(scan, np.flatnonzero(is_sound))
+    reasons = list(ACTIONS)
+    issues.sort(key=lambda issue: (issue.row, reasons.index(issue.reason)))
+    return [_entry(source, scan, issue) for issue in issues]
 
 
 def label_noise(source: Source, scan: Scan, details: Mapping[int, str]) -> list[Entry]:
-    """Entries for labels that are probably wrong; `details` maps ids to details, in
-    this order.
-    """
+    """Entries for labels that are probably wrong; `details` maps ids to details."""
     return [
         _entry(source, scan, _Issue(scan.row_of[id], "label noise", detail=detail))
         for id, detail in details.items()
@@ -88,134 +83,148 @@ def label_noise(source: Source, scan: Scan, details: Mapping[int, str]) -> list[
 
 
 def notes(scan: Scan, entries: list[Entry]) -> list[str]:
-    """Remarks on the data as a whole."""
-    alike = sum(entry["reason"] == "all alike" for entry in entries)
-    text = (
-        f"{alike:,} of {len(scan):,} images are as close to others as copies would be:"
+    """Notes about the data as a whole."""
+    count = sum(entry["reason"] == "all alike" for entry in entries)
+    if not count:
+        return []
+    return [
+        f"{count:,} of {len(scan):,} images are as close to others as copies would be:"
         " the images are all alike, so only exact copies are reported as duplicates or"
         " leakage; use --source.group to keep related images in one split;"
         " --clean.no-near skips this search"
-    )
-    return [text] if alike else []
+    ]
 
 
-def _unfit(scan: Scan, classes: int) -> Iterator[_Issue]:
+def _single_issues(scan: Scan, classes: int) -> Iterator[_Issue]:
     """Issues of single examples."""
-    for row, why in scan.errors.items():
-        yield _Issue(row, "undecodable", detail=why)
-    read = np.ones(len(scan), bool)
-    read[list(scan.errors)] = False
+    for row, error in scan.errors.items():
+        yield _Issue(row, "undecodable", detail=error)
+    is_decoded = np.ones(len(scan), bool)
+    is_decoded[list(scan.errors)] = False
     if classes:
         for row in np.flatnonzero((scan.label < 0) | (scan.label >= classes)).tolist():
             detail = f"label {scan.label[row]}; the classes are 0 to {classes - 1}"
             yield _Issue(row, "label out of range", detail=detail)
-    shorter = scan.size[:, :2].min(axis=1)
-    usual = np.median(shorter[read]) if read.any() else 0
-    blank, tiny = scan.spread < _BLANK, shorter < min(_TINY, usual / 2)
-    for reason, wrong in (("blank", blank), ("tiny", tiny)):
-        for row in np.flatnonzero(read & wrong).tolist():
+    shorter_side = scan.size[:, :2].min(axis=1)
+    median = np.median(shorter_side[is_decoded]) if is_decoded.any() else 0
+    is_blank = scan.spread < _MIN_SPREAD
+    is_tiny = shorter_side < min(_MIN_SIDE, median / 2)
+    for reason, has_issue in (("blank", is_blank), ("tiny", is_tiny)):
+        for row in np.flatnonzero(is_decoded & has_issue).tolist():
             height, width, _ = scan.size[row]
             yield _Issue(row, reason, detail=f"{width}x{height} pixels")
 
 
-def _exact(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], np.ndarray]:
-    """Copies within splits, and pairs of remaining examples across splits, rows (pairs,
-    2).
+def _exact_copies(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], np.ndarray]:
+    """Issues of copies within a split, and pairs of copies across splits.
+
+    The pairs are rows of the scan, (pairs, 2), without copies that are an issue.
     """
     _, group = np.unique(scan.digest[rows], axis=0, return_inverse=True)
-    order = np.argsort(group.reshape(-1), kind="stable")
-    _, starts, counts = np.unique(
-        group.reshape(-1)[order], return_index=True, return_counts=True
-    )
-    found: list[_Issue] = []
-    across: list[tuple[int, int]] = []
+    group = group.reshape(-1)
+    order = np.argsort(group, kind="stable")
+    _, starts, counts = np.unique(group[order], return_index=True, return_counts=True)
+    copies: list[_Issue] = []
+    pairs: list[tuple[int, int]] = []
     for start, count in zip(starts[counts > 1], counts[counts > 1], strict=True):
         members = rows[order[start : start + count]]
-        left = []
+        originals = []
         for split in np.unique(scan.split[members]):
             same = members[scan.split[members] == split].tolist()
             labels = scan.label[same]
             if (labels == labels[0]).all():
-                left.append(same[0])
-                found += [_Issue(row, "duplicate", same[0]) for row in same[1:]]
+                originals.append(same[0])
+                copies += [_Issue(row, "duplicate", same[0]) for row in same[1:]]
                 continue
             for row, label in zip(same, labels, strict=True):
-                found.append(
-                    _Issue(row, "two labels", same[int(np.argmax(labels != label))])
-                )
-        across += itertools.combinations(left, 2)
-    return found, np.array(across, np.int64).reshape(-1, 2)
+                contradicting = same[int(np.argmax(labels != label))]
+                copies.append(_Issue(row, "two labels", contradicting))
+        pairs += itertools.combinations(originals, 2)
+    return copies, np.array(pairs, np.int64).reshape(-1, 2)
 
 
-def _near(scan: Scan, rows: np.ndarray) -> list[_Issue]:
+def _near_duplicates(scan: Scan, rows: np.ndarray) -> list[_Issue]:
     """Near duplicates among the rows, unless all images are alike."""
-    pairs = near_duplicates.near(scan.thumbnail[rows])
-    first, second, distance = rows[pairs.first], rows[pairs.second], pairs.distance
-    new = (scan.digest[first] != scan.digest[second]).any(axis=1)  # not an exact copy
-    apart = scan.split[first] != scan.split[second]
+    pairs = near_duplicates.find(scan.thumbnail[rows])
+    first = rows[pairs.first]
+    second = rows[pairs.second]
+    is_inexact = (scan.digest[first] != scan.digest[second]).any(axis=1)
     # If most images are crowded, a small distance does not indicate a copy. Being in a
     # pair is not enough: if each image has a copy, all images are in pairs.
-    if len(rows) >= _FEW and pairs.crowded.mean() > 0.5:
-        alike = pairs.crowded.copy()
-        alike[pairs.first[new]] = alike[pairs.second[new]] = True
-        return [_Issue(row, "all alike") for row in rows[alike].tolist()]
-    across = new & apart
-    found = _leaking(
-        scan, first[across], second[across], distance[across], "near leakage"
-    )
-    return found + _linked(scan, first[~apart], second[~apart], distance[~apart])
+    if len(rows) >= _MIN_IMAGES and pairs.crowded.mean() > 0.5:
+        is_alike = pairs.crowded.copy()
+        is_alike[pairs.first[is_inexact]] = True
+        is_alike[pairs.second[is_inexact]] = True
+        return [_Issue(row, "all alike") for row in rows[is_alike].tolist()]
+    is_across = scan.split[first] != scan.split[second]
+    leaking = is_across & is_inexact
+    return [
+        *_leakage(
+            scan,
+            first[leaking],
+            second[leaking],
+            pairs.distance[leaking],
+            "near leakage",
+        ),
+        *_spanning_trees(
+            scan, first[~is_across], second[~is_across], pairs.distance[~is_across]
+        ),
+    ]
 
 
-def _leaking(
+def _leakage(
     scan: Scan, first: np.ndarray, second: np.ndarray, distance: np.ndarray, reason: str
 ) -> list[_Issue]:
-    """Each example with a copy in a held-out split, and the nearest one there."""
-    rank = np.array([_RANK.index(name) for name in scan.splits])[scan.split]
-    lower = rank[first] < rank[second]
-    copy, held_out = np.where(lower, (first, second), (second, first))
+    """An issue for each example with a copy in a later split, with its nearest copy."""
+    rank = np.array([_SPLIT_ORDER.index(name) for name in scan.splits])[scan.split]
+    is_ascending = rank[first] < rank[second]
+    copy = np.where(is_ascending, first, second)
+    held_out = np.where(is_ascending, second, first)
     order = np.lexsort((held_out, distance, copy))
-    _, nearest = np.unique(copy[order], return_index=True)
-    found = []
-    for row, other in zip(
-        copy[order][nearest].tolist(), held_out[order][nearest], strict=True
-    ):
-        detail = (
-            "with a different label" if scan.label[row] != scan.label[other] else ""
-        )
-        found.append(_Issue(row, reason, int(other), detail))
-    return found
+    copy = copy[order]
+    held_out = held_out[order]
+    _, nearest = np.unique(copy, return_index=True)
+    leaking = []
+    for row, held_out_row in zip(copy[nearest], held_out[nearest], strict=True):
+        differs = scan.label[row] != scan.label[held_out_row]
+        detail = "with a different label" if differs else ""
+        leaking.append(_Issue(int(row), reason, int(held_out_row), detail))
+    return leaking
 
 
-def _linked(
+def _spanning_trees(
     scan: Scan, first: np.ndarray, second: np.ndarray, distance: np.ndarray
 ) -> list[_Issue]:
-    """The nearest pairs that connect each cluster: its minimum spanning tree."""
+    """Issues for the nearest pairs that connect each cluster of near duplicates."""
     # A zero would mean no link.
     pairs = coo_array((distance + 1.0, (first, second)), (len(scan), len(scan)))
     tree = csgraph.minimum_spanning_tree(pairs.tocsr()).tocoo()
-    found = []
-    for of, row in np.sort([tree.row, tree.col], axis=0).T.tolist():
-        differ = scan.label[row] != scan.label[of]
-        reason = "near duplicate, two labels" if differ else "near duplicate"
-        found.append(_Issue(row, reason, of))
-    return found
+    duplicates = []
+    for original, row in np.sort([tree.row, tree.col], axis=0).T.tolist():
+        differs = scan.label[row] != scan.label[original]
+        reason = "near duplicate, two labels" if differs else "near duplicate"
+        duplicates.append(_Issue(row, reason, original))
+    return duplicates
 
 
 def _entry(source: Source, scan: Scan, issue: _Issue) -> Entry:
+    names = source.info.class_names or ()
+
     def describe(row: int, prefix: str = "") -> dict[str, object]:
-        names, label = source.info.class_names or (), int(scan.label[row])
+        label = int(scan.label[row])
         return {
             f"{prefix}file": source.location(int(scan.id[row])),
             f"{prefix}split": scan.splits[scan.split[row]],
             f"{prefix}label": names[label] if 0 <= label < len(names) else label,
         }
 
-    entry = {
-        "id": int(scan.id[issue.row]),
-        **describe(issue.row),
-        "reason": issue.reason,
-    }
+    entry: dict[str, object] = {"id": int(scan.id[issue.row])}
+    entry |= describe(issue.row)
+    entry["reason"] = issue.reason
     entry["action"] = ACTIONS[issue.reason]
     if issue.of is not None:
-        entry |= {"of": int(scan.id[issue.of]), **describe(issue.of, "of_")}
-    return entry | ({"detail": issue.detail} if issue.detail else {})
+        entry["of"] = int(scan.id[issue.of])
+        entry |= describe(issue.of, "of_")
+    if issue.detail:
+        entry["detail"] = issue.detail
+    return entry

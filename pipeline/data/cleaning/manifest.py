@@ -25,15 +25,16 @@ def write(path: Path, entries: Iterable[Entry]) -> None:
     lines = []
     for entry in entries:
         line = json.dumps(entry, ensure_ascii=False)
-        escaped = not line.isprintable()  # a file name need not be Unicode
-        lines.append((json.dumps(entry) if escaped else line) + "\n")
+        if not line.isprintable():  # a file name need not be Unicode
+            line = json.dumps(entry)
+        lines.append(f"{line}\n")
     files.write_text(path, "".join(lines))
 
 
 def read(path: Path) -> list[Entry]:
-    """All entries, each with `id`, `reason` and `action`.
+    """Reads all entries, each with `id`, `reason` and `action`.
 
-    Raises UsageError that names the file and the first invalid line.
+    Raises UsageError naming the file and the first invalid line.
     """
     try:
         lines = safe_io.read_text(path).split("\n")
@@ -45,49 +46,54 @@ def read(path: Path) -> list[Entry]:
             continue
         try:
             entry = safe_io.parse_json(line)
-            ids = (entry["id"], entry.get("of", 0))
-            valid = all(type(id) is int and -(2**63) <= id < 2**63 for id in ids)
-            if (
-                not valid
-                or entry["action"] not in ACTIONS
-                or type(entry["reason"]) is not str
-            ):
-                raise ValueError
+            is_valid = _is_valid(entry)
         except (ValueError, KeyError, TypeError, AttributeError):
+            is_valid = False
+        if not is_valid:
             raise UsageError(
                 f"--clean.manifest: line {number} of {path} must have the form "
                 '{"id": 17, "reason": "blank", "action": "drop"}'
-            ) from None
+            )
         entries.append(entry)
     return entries
 
 
-def decided(entries: Iterable[Entry], action: str) -> list[Entry]:
+def _is_valid(entry: Any) -> bool:
+    for id in (entry["id"], entry.get("of", 0)):
+        if type(id) is not int or not -(2**63) <= id < 2**63:
+            return False
+    return entry["action"] in ACTIONS and type(entry["reason"]) is str
+
+
+def replace_stop(entries: Iterable[Entry], action: str) -> list[Entry]:
     """The entries, with this action instead of `stop`."""
-    return [{**e, "action": action} if e["action"] == "stop" else e for e in entries]
+    return [
+        {**entry, "action": action} if entry["action"] == "stop" else entry
+        for entry in entries
+    ]
 
 
-def dropped(entries: Iterable[Entry]) -> dict[int, str]:
-    """Maps the id of each excluded example to the reason."""
-    return {e["id"]: str(e["reason"]) for e in entries if e["action"] == "drop"}
+def excluded_ids(entries: Iterable[Entry]) -> dict[int, str]:
+    """Maps the ids of examples to exclude to the reason."""
+    return {
+        entry["id"]: str(entry["reason"])
+        for entry in entries
+        if entry["action"] == "drop"
+    }
 
 
 def stopping(entries: Iterable[Entry]) -> list[Entry]:
-    """The entries that stop a run, except those about examples that are excluded
-    anyway.
-    """
+    """The entries that stop a run, unless one of their examples is excluded anyway."""
     entries = list(entries)
-    gone = dropped(entries).keys()
+    excluded = excluded_ids(entries).keys()
+    stops = [entry for entry in entries if entry["action"] == "stop"]
     return [
-        e
-        for e in entries
-        if e["action"] == "stop" and not gone & {e["id"], e.get("of")}
+        entry for entry in stops if excluded.isdisjoint((entry["id"], entry.get("of")))
     ]
 
 
 def groups(entries: Iterable[Entry]) -> dict[int, int]:
-    """Maps ids of examples connected by `of` to their group, which must stay in one
-    split.
+    """Maps ids of examples connected by `of` to their group, which stays in one split.
 
     A group is identified by its smallest id. Examples without connections are omitted.
     """
@@ -97,4 +103,7 @@ def groups(entries: Iterable[Entry]) -> dict[int, int]:
     sets = DisjointSet(dict.fromkeys(id for pair in pairs for id in pair))
     for pair in pairs:
         sets.merge(*pair)
-    return {id: min(group) for group in sets.subsets() for id in group}
+    group_of = {}
+    for group in sets.subsets():
+        group_of.update(dict.fromkeys(group, min(group)))
+    return group_of

@@ -1,6 +1,4 @@
-"""Decodes every example once, in parallel: size, digest of the pixels, thumbnail, or an
-error.
-"""
+"""Measures all images of a source: their sizes, digests, thumbnails and errors."""
 
 import dataclasses
 import functools
@@ -34,28 +32,25 @@ _NOISE = (
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """Measurements, one row per example, in the order of the splits and of
-    the source.
-    """
+    """Measurements with a row for each example, in the order of splits and source."""
 
     splits: tuple[str, ...]
-    split: np.ndarray  # position in `splits`, int8 (examples,)
-    id: np.ndarray  # int64 (examples,)
-    label: np.ndarray  # int64 (examples,)
+    split: np.ndarray
+    """Position in `splits`, int8 (examples,)."""
+    id: np.ndarray
+    """int64 (examples,)."""
+    label: np.ndarray
+    """int64 (examples,)."""
     size: np.ndarray
-    """Height, width, channels, int32 (examples, 3); zeros if the image cannot be
-    decoded.
-    """
+    """Height, width, channels, int32 (examples, 3); zeros if decoding failed."""
     spread: np.ndarray
-    """Largest minus smallest value, of the channel with the widest range, uint8
-    (examples,).
-    """
-    digest: (
-        np.ndarray
-    )  # hash of the decoded pixels and their shape, int64 (examples, 2)
+    """The widest range of values of a channel, uint8 (examples,)."""
+    digest: np.ndarray
+    """Hash of the decoded pixels and their shape, int64 (examples, 2)."""
     thumbnail: np.ndarray
-    """uint8 (examples, 32, 32, 3); gray is repeated, the aspect is not kept."""
-    errors: Mapping[int, str]  # row -> why it cannot be decoded
+    """uint8 (examples, 32, 32, 3); gray is repeated, the aspect ratio is not kept."""
+    errors: Mapping[int, str]
+    """Maps a row to the reason why it cannot be decoded."""
 
     def __len__(self) -> int:
         return len(self.id)
@@ -73,10 +68,8 @@ def scan(source: Source) -> Scan:
         UsageError: The source has no images and labels.
     """
     fields = source.info.fields
-    if not {"image", "label"} <= set(fields) or fields["image"].dtype not in (
-        tf.uint8,
-        tf.string,
-    ):
+    has_images = {"image", "label"} <= set(fields)
+    if not has_images or fields["image"].dtype not in (tf.uint8, tf.string):
         names = [f"{name} ({spec.dtype.name})" for name, spec in fields.items()]
         raise UsageError(
             "only images of uint8 pixels or encoded bytes with labels can be cleaned; "
@@ -96,13 +89,13 @@ def scan(source: Source) -> Scan:
     errors: dict[int, str] = {}
     start = 0
     for split, count in counts.items():
-        parts = {
-            name: column[start : start + count] for name, column in columns.items()
-        }
+        end = start + count
+        split_columns = {name: column[start:end] for name, column in columns.items()}
         with native_logs.held(_NOISE):
-            failed = _measure(source, split, count, parts) if count else {}
-        errors.update({start + position: why for position, why in failed.items()})
-        start += count
+            split_errors = _measure(source, split, count, split_columns)
+        for position, error in split_errors.items():
+            errors[start + position] = error
+        start = end
     return Scan(
         splits=tuple(counts),
         split=np.repeat(np.arange(len(counts), dtype=np.int8), list(counts.values())),
@@ -112,18 +105,18 @@ def scan(source: Source) -> Scan:
 
 
 def pictures(source: Source, scan: Scan) -> Callable[[int], str | None]:
-    """Id -> image as a data URI; None if the example cannot be decoded."""
+    """A function id -> image as a data URI, or None if it cannot be decoded."""
     readers = {split: source.reader(split) for split in scan.splits}
 
     def picture(id: int) -> str | None:
         row = scan.row_of[id]
         if row in scan.errors:
             return None
-        first = np.argmax(scan.split == scan.split[row])
+        first_row = np.argmax(scan.split == scan.split[row])
         read = readers[scan.splits[scan.split[row]]]
         try:
-            image = read(tf.constant(row - first, tf.int64))["image"]
-            return html_pages.image(_pixels(_format(source), image).numpy())
+            image = read(tf.constant(row - first_row, tf.int64))["image"]
+            return html_pages.image(_pixels(image, *_format(source)).numpy())
         except READ_ERRORS:
             return None
 
@@ -131,47 +124,45 @@ def pictures(source: Source, scan: Scan) -> Callable[[int], str | None]:
 
 
 @functools.cache
-def _traced(image: tf.TensorSpec, form: tuple[int, int]) -> Callable:
-    """`_describe`, traced once for all splits: with encoded images it
-    takes a second.
-    """
-    traced = tf.function(functools.partial(_describe, form))
-    return traced.get_concrete_function(tf.TensorSpec((), tf.int64), image)
+def _describe_function(image: tf.TensorSpec, channels: int, bits: int) -> Callable:
+    """`_describe`, traced once: with encoded images, this takes a second."""
+    describe = functools.partial(_describe, channels=channels, bits=bits)
+    position = tf.TensorSpec((), tf.int64)
+    return tf.function(describe).get_concrete_function(position, image)
 
 
 def _format(source: Source) -> tuple[int, int]:
-    """The channels that encoded images are decoded to, and the bits that 16-bit PNGs
-    use.
-    """
-    return 1 if source.info.image_shape[2] == 1 else 3, source.info.image_bits
+    """The channels to decode images to, and the bits that 16-bit PNGs use."""
+    channels = 1 if source.info.image_shape[2] == 1 else 3
+    return channels, source.info.image_bits
 
 
-def _pixels(form: tuple[int, int], image: tf.Tensor) -> tf.Tensor:
-    return image_decoding.pixels(image, *form) if image.dtype == tf.string else image
+def _pixels(image: tf.Tensor, channels: int, bits: int) -> tf.Tensor:
+    if image.dtype != tf.string:
+        return image
+    return image_decoding.pixels(image, channels, bits)
 
 
 def _describe(
-    form: tuple[int, int], position: tf.Tensor, image: tf.Tensor
+    position: tf.Tensor, image: tf.Tensor, channels: int, bits: int
 ) -> dict[str, tf.Tensor]:
-    image = _pixels(form, image)
+    image = _pixels(image, channels, bits)
     # Includes type and shape, so that 2x8 and 4x4 differ.
     content = tf.io.serialize_tensor(image)
     digest = [tf.strings.to_hash_bucket_strong(content, _BUCKETS, key) for key in _KEYS]
     # Gray is repeated, transparency dropped.
-    rgb = tf.gather(
-        image, [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0], axis=-1
-    )
+    channel_order = [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0]
+    rgb = tf.gather(image, channel_order, axis=-1)
     thumbnail = tf.cond(
         tf.reduce_all(tf.shape(rgb)[:2] == SIDE),
         lambda: rgb,
         lambda: image_decoding.resize(rgb, SIDE, SIDE),
     )
+    ranges = tf.reduce_max(rgb, (0, 1)) - tf.reduce_min(rgb, (0, 1))
     return {
         "position": position,
         "size": tf.shape(image),
-        "spread": tf.reduce_max(
-            tf.reduce_max(rgb, (0, 1)) - tf.reduce_min(rgb, (0, 1))
-        ),
+        "spread": tf.reduce_max(ranges),
         "digest": tf.stack(digest),
         "thumbnail": tf.ensure_shape(thumbnail, (SIDE, SIDE, 3)),
     }
@@ -180,31 +171,32 @@ def _describe(
 def _measure(
     source: Source, split: str, count: int, columns: dict[str, np.ndarray]
 ) -> dict[int, str]:
-    """Fills the columns of a split; returns position -> error of the undecodable
-    examples.
-    """
+    """Fills the columns of a split; returns the errors of its examples by position."""
+    if not count:
+        return {}
     read = source.reader(split)
-    describe = _traced(source.info.fields["image"], _format(source))
-    seen, done = np.zeros(count, bool), 0
+    describe = _describe_function(source.info.fields["image"], *_format(source))
+    is_decoded = np.zeros(count, bool)
+    done = 0
     examples = tf.data.Dataset.range(count).map(
         lambda position: describe(position, read(position)["image"]), tf.data.AUTOTUNE
     )
     batches = examples.ignore_errors().batch(_BATCH).prefetch(2)
     for batch in with_options(batches).as_numpy_iterator():
-        places = batch.pop("position")
-        seen[places] = True
+        positions = batch.pop("position")
+        is_decoded[positions] = True
         for name, values in batch.items():
-            columns[name][places] = values
-        done += len(places)
+            columns[name][positions] = values
+        done += len(positions)
         progress_bar.count("scanning", done, count)
-    known = source.columns(split)
+    short_columns = source.columns(split)
     for name in ("id", "label"):
-        columns[name][:] = known[name]
+        columns[name][:] = short_columns[name]
     errors = {}
-    for position in np.flatnonzero(~seen):  # again, for the error
-        at = tf.constant(position, tf.int64)
+    for position in np.flatnonzero(~is_decoded):  # again, for the error
+        scalar = tf.constant(position, tf.int64)
         try:
-            describe(at, read(at)["image"])
+            describe(scalar, read(scalar)["image"])
             errors[int(position)] = "decoding failed once"
         except READ_ERRORS as error:
             errors[int(position)] = reason(error)

@@ -1,6 +1,4 @@
-"""An `.npz` file with the keys `images` and `labels`, or a directory of such `.npy`
-files.
-"""
+"""Arrays of images and labels in an `.npz` file or a directory of `.npy` files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +10,7 @@ import psutil
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.array_source import ArraySource, examples
-from pipeline.data.labels import class_names_of, numbered
+from pipeline.data.labels import class_names_of, encode_labels
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import npz
 from pipeline.utils.errors import UsageError, reason
@@ -37,20 +35,21 @@ def arrays(
     """
     try:
         folders = _folders(path) if path.is_dir() else {"train": path}
-        found = {split: _read(folder) for split, folder in folders.items()}
+        arrays = {split: _read(folder) for split, folder in folders.items()}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     splits = {
-        split: _examples(found[split], folder) for split, folder in folders.items()
+        split: _examples(arrays[split], folder) for split, folder in folders.items()
     }
-    given = found["train"].get("class_names")
-    names = class_names or None
-    if given is not None:
-        names = class_names_of(given, f"{path}: class_names")
-    names = numbered(splits, names, f"class_names in {path}")
+    names_by_split = {}
     for split, folder in folders.items():
-        own = found[split].get("class_names")
-        if own is not None and class_names_of(own, f"{folder}: class_names") != names:
+        if "class_names" in arrays[split]:
+            where = f"{folder}: class_names"
+            names_by_split[split] = class_names_of(arrays[split]["class_names"], where)
+    names = names_by_split.get("train", class_names or None)
+    names = encode_labels(splits, names, f"class_names in {path}")
+    for split, folder in folders.items():
+        if names_by_split.get(split, names) != names:
             raise UsageError(
                 f"{folder}/class_names.npy differs from that of train; use the same in"
                 " all splits"
@@ -60,18 +59,15 @@ def arrays(
 
 
 def _folders(root: Path) -> dict[str, Path]:
-    found = split_names.directories(
-        root, [p.name for p in root.iterdir() if p.is_dir()]
-    )
-    return found if "train" in found else {"train": root}
+    names = [path.name for path in root.iterdir() if path.is_dir()]
+    folders = split_names.directories(root, names)
+    return folders if "train" in folders else {"train": root}
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of an archive, or of a directory, where their content stays in the
-    files.
-    """
+    """Reads the arrays of an archive, or maps the files of a directory into memory."""
     if path.is_dir():
-        return {file.stem: _mapped(file) for file in sorted(path.glob("*.npy"))}
+        return {file.stem: _memory_map(file) for file in sorted(path.glob("*.npy"))}
     try:
         return npz.read(path, psutil.virtual_memory().available)
     except ValueError as error:
@@ -83,7 +79,7 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         ) from None
 
 
-def _mapped(path: Path) -> np.memmap:
+def _memory_map(path: Path) -> np.memmap:
     try:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError:
@@ -96,23 +92,21 @@ def _mapped(path: Path) -> np.memmap:
 
 
 def _examples(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """The fields `label`, `image` with an axis for the channels, and `group` if
-    present.
-    """
+    """The fields `image` with an axis for channels, `label`, and `group` if present."""
     for key in ("images", "labels"):
         if key not in columns:
-            has = ", ".join(columns) or "no arrays"
+            names = ", ".join(columns) or "no arrays"
             raise UsageError(
-                f"{path} has no {key}; it has {has}; expected are images and labels"
+                f"{path} has no {key}; it has {names}; expected are images and labels"
             )
-    found = examples(str(path), columns["images"], columns["labels"])
-    if "label" not in found:
+    fields = examples(str(path), columns["images"], columns["labels"])
+    if "label" not in fields:
         raise UsageError(
             f"{path}: images must have shape (n, height, width[, channels])"
         )
     if "groups" in columns:
-        found["group"] = _groups(columns["groups"], len(found["label"]), path)
-    return found
+        fields["group"] = _groups(columns["groups"], len(fields["label"]), path)
+    return fields
 
 
 def _groups(groups: np.ndarray, count: int, path: Path) -> np.ndarray:
@@ -123,6 +117,6 @@ def _groups(groups: np.ndarray, count: int, path: Path) -> np.ndarray:
         )
     if groups.dtype.kind != "U":
         return np.array(groups, np.int64)
-    texts, places = np.unique(groups, return_inverse=True)
+    texts, indices = np.unique(groups, return_inverse=True)
     hashes = [stable_hash(text.encode("utf-8", "surrogatepass")) for text in texts]
-    return np.array(hashes, np.int64)[places]
+    return np.array(hashes, np.int64)[indices]

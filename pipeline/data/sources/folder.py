@@ -24,8 +24,7 @@ _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
 
 
 def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> Source:
-    """Image files in `CLASS/...`, or in `train/CLASS/...` and the same for the other
-    splits.
+    """Image files in `CLASS/...`, or in `train/CLASS/...` and likewise for each split.
 
     Reads JPEG, PNG, GIF, BMP and WebP files, recognized by their suffixes, at any depth
     below the class, sorted by path. Hidden files and folders of systems and tools, such
@@ -52,75 +51,76 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
     columns: dict[str, dict[str, np.ndarray]] = {}
     ignored: list[str] = []
     for split, folder in folders.items():
-        found = list(_examples(folder, classes, split, ignored))
-        files = [file.relative_to(path).as_posix() for file, _ in found]
+        examples = list(_examples(folder, classes, split, ignored))
+        files = [file.relative_to(path).as_posix() for file, _ in examples]
         ids = [stable_hash(os.fsencode(file)) for file in files]
-        labels = [label for _, label in found]
+        labels = [label for _, label in examples]
         columns[split] = {
             "id": np.array(ids, np.int64),
             "label": np.array(labels, np.int64),
         }
         if group is not None:
             columns[split]["group"] = _groups(files, group)
-        paths[split] = [str(file) for file, _ in found]
-    note = (
-        f"{path}: ignored {counted(len(ignored), 'file')}, such as"
-        f" {', '.join(sorted(set(ignored))[:3])}: without the suffix of an image file,"
-        " not readable, or a link to a directory"
-    )
-    notes = (note,) if ignored else ()
+        paths[split] = [str(file) for file, _ in examples]
+    notes: tuple[str, ...] = ()
+    if ignored:
+        sample = ", ".join(sorted(set(ignored))[:3])
+        note = (
+            f"{path}: ignored {counted(len(ignored), 'file')}, such as {sample}:"
+            " without the suffix of an image file, not readable, or a link to a"
+            " directory"
+        )
+        notes = (note,)
     return ImageFiles(paths, columns, classes, root=str(path), notes=notes)
 
 
 def _examples(
     folder: Path, classes: tuple[str, ...], split: str, ignored: list[str]
 ) -> Iterator[tuple[Path, int]]:
-    """The sorted files of a split with their labels; adds to `ignored` what is not
-    read.
+    """Yields the sorted files of a split with their labels.
+
+    Appends the names of files that are not read to `ignored`.
     """
-    names, others = data_path.listed(folder)
-    ignored += others
+    names, files = data_path.listed(folder)
+    ignored += files
     for name in names:
         if name not in classes:
             raise UsageError(
                 f"{folder / name}: train has no class {name!r};"
                 f" {suggest(name, classes)}"
             )
-        found = sorted(_images(folder / name, ignored), key=Path.as_posix)
-        if not found and split == "train":
+        images = sorted(_images(folder / name, ignored), key=Path.as_posix)
+        if not images and split == "train":
             raise UsageError(
                 f"{folder / name} contains no image files; remove it, or add files"
                 f" named *{', *'.join(sorted(image_formats.SUFFIXES))}"
             )
-        yield from ((file, classes.index(name)) for file in found)
+        for image in images:
+            yield image, classes.index(name)
 
 
 def _images(folder: Path, ignored: list[str]) -> Iterator[Path]:
-    """Image files at any depth; links to directories are not followed."""
-    for place, folders, files in image_formats.walk(
-        folder, onerror=data_path.unreadable
-    ):
-        ignored += [
-            name for name in folders if os.path.islink(os.path.join(place, name))
-        ]
+    """Yields image files at any depth; links to directories are not followed."""
+    walk = image_formats.walk(folder, onerror=data_path.unreadable)
+    for directory, folders, files in walk:
+        for name in folders:
+            if os.path.islink(os.path.join(directory, name)):
+                ignored.append(name)
         for name in files:
-            path = Path(place, name)
-            readable = path.is_file() and os.access(
-                path, os.R_OK
-            )  # opening a pipe would block
-            if path.suffix.lower() in image_formats.SUFFIXES and readable:
+            path = Path(directory, name)
+            has_suffix = path.suffix.lower() in image_formats.SUFFIXES
+            # Opening a pipe would block.
+            if has_suffix and path.is_file() and os.access(path, os.R_OK):
                 yield path
             else:
                 ignored.append(name)
 
 
 def _split_folders(root: Path) -> dict[str, Path]:
-    """Maps splits to directories; `train` is the root if no subdirectory
-    has this name.
-    """
+    """Maps splits to directories; the root is `train` if there are no splits."""
     names = set(data_path.listed(root)[0])
-    similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
-    if "train" not in names and not (names and similar):
+    all_similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
+    if "train" not in names and not (names and all_similar):
         return {"train": root}
     if "train" not in names or names - _NAMES:
         raise UsageError(
@@ -138,11 +138,12 @@ def _groups(files: list[str], pattern: str) -> np.ndarray:
             f"--source.group must be a valid regular expression; got {pattern!r}:"
             f" {error}"
         ) from None
-    matches = [compiled.search(file) for file in files]
-    texts = [
-        match[1 if compiled.groups else 0] or "" if match else "" for match in matches
-    ]
-    if "" in texts:
-        file = files[texts.index("")]
-        raise UsageError(f"--source.group {pattern!r} does not match {file}")
-    return np.array([stable_hash(os.fsencode(text)) for text in texts], np.int64)
+    number = 1 if compiled.groups else 0
+    groups = []
+    for file in files:
+        match = compiled.search(file)
+        text = match[number] if match else None
+        if not text:
+            raise UsageError(f"--source.group {pattern!r} does not match {file}")
+        groups.append(stable_hash(os.fsencode(text)))
+    return np.array(groups, np.int64)

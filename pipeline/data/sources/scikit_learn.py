@@ -9,8 +9,7 @@ from pipeline.data.array_source import ArraySource
 
 
 def scikit_learn(*, dataset: Literal["digits", "diabetes"]) -> Source:
-    """A data set of scikit-learn, as the split `train`. The id of an example is its
-    index.
+    """A data set of scikit-learn, as the split `train`; ids are the indices.
 
     Args:
         dataset: `digits`: 1,797 handwritten digits, 8x8 pixels in 17 shades of gray (E.

@@ -32,11 +32,11 @@ from pipeline.utils.errors import UsageError
 _WORDS = {name: split for split, names in split_names.ALIASES.items() for name in names}
 _WORDS |= {"training": "train", "testing": "test"}
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(_WORDS)})(?![a-z])")
-_CLASSES = "labels.txt"
-# An id is a hash of the file's path, with the number of the record in these lowest
-# bits.
-_BITS = 24
-_SAMPLE = 1000  # records that may be 16-bit PNGs
+_CLASSES_FILE = "labels.txt"
+# The lowest bits of an id are the number of the record, the others a hash of the file's
+# path.
+_RECORD_BITS = 24
+_SAMPLE = 1000  # records in which to search for 16-bit PNGs
 
 
 def tfrecord(
@@ -47,69 +47,73 @@ def tfrecord(
     group: str | None = None,
     class_names: tuple[str, ...] = (),
 ) -> Source:
-    """TFRecord files such as `train-00000-of-00010` or `train.tfrecord`, ordered by
-    their paths.
+    """TFRecord files such as `train-00000-of-00010` or `train.tfrecord`, by path.
 
     The split is the word train, validation (valid, val) or test in the name of a file
-    or its directory; if no name contains one, all files are train. The id of an example
-    is a hash of the file's path below the root and the record's number, so adding files
-    does not change other ids.
+    or its directory; if no name contains such a word, all files are train. The id of an
+    example is a hash of the file's path below the root and the record's number, so
+    adding files does not change other ids.
 
     Args:
         path: A directory or a file.
-        image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); None: found
+        image: Feature with the encoded image (JPEG, PNG, GIF, BMP, WebP); by default
+            recognized by its name.
+        label: Feature with the label, a whole number or a string; by default recognized
             by its name.
-        label: Feature with the label, a whole number or a string; None: found by its
-            name.
         group: Feature with an integer or a string; examples with the same value stay in
             one split.
         class_names: Names of the classes 0, 1, ...; by default the lines of
             `labels.txt` in the directory, or else the labels themselves.
     """
-    return TFRecords(
-        path, {"image": image, "label": label, "group": group}, class_names
-    )
+    features = {"image": image, "label": label, "group": group}
+    return TFRecords(path, features, class_names)
 
 
 class TFRecords(RecordSource):
     """The examples of TFRecord files; arguments as for `tfrecord`."""
 
     def __init__(
-        self, path: Path, features: dict[str, str | None], names: tuple[str, ...]
+        self,
+        path: Path,
+        features: dict[str, str | None],
+        class_names: tuple[str, ...],
     ) -> None:
-        self._root, divided = _files(path)
-        files = [file for several in divided.values() for file in several]
+        self._root = path if path.is_dir() else path.parent
+        files_by_split = _find_files(path)
+        files = [*itertools.chain.from_iterable(files_by_split.values())]
         records = open_files(files)
-        paths = (os.fsencode(_relative(file, self._root)) for file in files)
-        self._hashes = np.array(
-            [stable_hash(path) >> _BITS for path in paths], np.int64
-        )
-        ends = records.first[np.cumsum([len(several) for several in divided.values()])]
-        runs = zip(divided, [0, *ends[:-1]], ends, strict=True)
-        numbers = {split: np.arange(start, end) for split, start, end in runs}
-        for split in divided:
+        paths = [os.fsencode(_relative(file, self._root)) for file in files]
+        hashes = [stable_hash(path) >> _RECORD_BITS for path in paths]
+        self._hashes = np.array(hashes, np.int64)
+        numbers = {}
+        start = 0
+        for split, split_files in files_by_split.items():
+            end = start + len(split_files)
+            numbers[split] = np.arange(records.first[start], records.first[end])
             if not len(numbers[split]):
                 raise UsageError(
-                    f"{divided[split][0]}: the files for {split} contain no examples"
+                    f"{split_files[0]}: the files for {split} contain no examples"
                 )
+            start = end
         first = numbers["train"][:1]
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
         layout = detect_layout(record, features, records.location(first[0]))
-        file, inside = records.places(np.arange(len(records)))
-        super().__init__(
-            records, (self._hashes[file] << _BITS) + inside, numbers, layout
-        )
-        self._names: tuple[str, ...] = ()  # until they are known
-        self._names = self._class_names(names)
+        file, position = records.places(np.arange(len(records)))
+        ids = (self._hashes[file] << _RECORD_BITS) + position
+        super().__init__(records, ids, numbers, layout)
+        self._names: tuple[
+            str, ...
+        ] = ()  # reading the labels below needs the attribute
+        self._names = self._class_names(class_names)
         info = self._info(self._names, common_shape(self._values("image")))
         bits, notes = used_bits(itertools.islice(self._values("image"), _SAMPLE))
         self.info = dataclasses.replace(info, image_bits=bits, notes=notes)
 
-    def _class_names(self, given: tuple[str, ...]) -> tuple[str, ...]:
-        if given:
-            return distinct(given, "--source.class-names")
-        file = self._root / _CLASSES
+    def _class_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if names:
+            return distinct(names, "--source.class-names")
+        file = self._root / _CLASSES_FILE
         if file.exists():
             try:
                 lines = safe_io.read_text(file).rstrip().split("\n")
@@ -117,7 +121,7 @@ class TFRecords(RecordSource):
                 raise UsageError(f"{file} cannot be read as UTF-8 text") from None
             return distinct([line.strip() for line in lines], f"the lines of {file}")
         if self._layout["label"][1] != "bytes":
-            option = f"--source.class-names, or {_CLASSES} next to the files"
+            option = f"--source.class-names, or {_CLASSES_FILE} next to the files"
             labels = self.columns("train")["label"]
             return from_labels(labels, str(self._root), option)
         values = set(self._values("label"))
@@ -125,79 +129,77 @@ class TFRecords(RecordSource):
         return distinct(texts, f"{self._root}: the labels")
 
     def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
-        found = super()._parse(layout, records)
-        if "label" in found and found["label"].dtype == tf.string:
-            same = tf.equal(self._names, found["label"][..., None])
-            labels, missing = found["label"], ~tf.reduce_any(same, axis=-1)
-            unknown = tf.boolean_mask(
-                tf.reshape(labels, [-1]), tf.reshape(missing, [-1])
-            )
-            known = tf.debugging.Assert(
-                tf.size(unknown) == 0, ["unknown class", unknown]
-            )
-            with tf.control_dependencies([known]):
-                found["label"] = tf.argmax(tf.cast(same, tf.int8), axis=-1)
-        return found
+        fields = super()._parse(layout, records)
+        if "label" not in fields or fields["label"].dtype != tf.string:
+            return fields
+        labels = fields["label"]
+        is_class = tf.equal(self._names, labels[..., None])
+        is_unknown = ~tf.reduce_any(is_class, axis=-1)
+        unknown = tf.boolean_mask(
+            tf.reshape(labels, [-1]), tf.reshape(is_unknown, [-1])
+        )
+        check = tf.debugging.Assert(tf.size(unknown) == 0, ["unknown class", unknown])
+        with tf.control_dependencies([check]):
+            fields["label"] = tf.argmax(tf.cast(is_class, tf.int8), axis=-1)
+        return fields
 
     def _values(self, field: str) -> Iterator[bytes]:
-        """The unchanged values of a field in train."""
+        """Yields the values of a field in train, as they are in the records."""
         layout = {field: self._layout[field]}
         for batch in self._batches("train", lambda r: parse_records(layout, r)):
             yield from batch[field]
 
     def fingerprint(self) -> str:
         """Hash of the layout, the class names, and every file's path, size and time."""
-        paths = [
-            (path.relative_to(self._root), path.stat()) for path in self._records.files
-        ]
-        files = [
-            (path.as_posix(), stat.st_size, stat.st_ctime_ns) for path, stat in paths
-        ]
-        state = (list(self._numbers), self._layout, self._names, files)
-        return hashlib.sha256(
-            repr(state).encode("utf-8", "surrogateescape")
-        ).hexdigest()
+        files = []
+        for path in self._records.files:
+            stat = path.stat()
+            name = _relative(path, self._root)
+            files.append((name, stat.st_size, stat.st_ctime_ns))
+        state = repr((list(self._numbers), self._layout, self._names, files))
+        return hashlib.sha256(state.encode("utf-8", "surrogateescape")).hexdigest()
 
     def location(self, id: int) -> str:
         """For example, `record 17 of train-00000-of-00010`."""
-        file = np.flatnonzero(self._hashes == id >> _BITS)[0]
-        return (
-            f"record {id % (1 << _BITS)} of"
-            f" {_relative(self._records.files[file], self._root)}"
-        )
+        file = np.flatnonzero(self._hashes == id >> _RECORD_BITS)[0]
+        name = _relative(self._records.files[file], self._root)
+        return f"record {id % (1 << _RECORD_BITS)} of {name}"
 
 
 def _relative(path: Path, root: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _files(path: Path) -> tuple[Path, dict[str, list[Path]]]:
-    """The root, and a map from splits to their files in sorted order."""
-    root = path if path.is_dir() else path.parent
-    found = [path] if root != path else list_files(root, _split_of)
-    return root, _divided(found, root)
+def _find_files(path: Path) -> dict[str, list[Path]]:
+    """Maps splits to their sorted files."""
+    if not path.is_dir():
+        return _divide([path], path.parent)
+    return _divide(list_files(path, _split_of), path)
 
 
 def _split_of(name: str) -> str | None:
-    words = {_WORDS[word] for word in _WORD.findall(name.lower())}
-    if len(words) > 1:
+    splits = {_WORDS[word] for word in _WORD.findall(name.lower())}
+    if len(splits) > 1:
         raise UsageError(
-            f"{name} names several splits: {', '.join(sorted(words))}; rename it"
+            f"{name} names several splits: {', '.join(sorted(splits))}; rename it"
         )
-    return words.pop() if words else None
+    return splits.pop() if splits else None
 
 
-def _divided(files: list[Path], root: Path) -> dict[str, list[Path]]:
-    names = {path: _split_of(_relative(path, root)) for path in files}
-    if set(names.values()) == {None}:
+def _divide(files: list[Path], root: Path) -> dict[str, list[Path]]:
+    splits = {path: _split_of(_relative(path, root)) for path in files}
+    if set(splits.values()) == {None}:
         return {"train": files}
-    divided = {
-        split: [p for p in files if names[p] == split] for split in split_names.SPLITS
-    }
-    if None in names.values() or not divided["train"]:
-        other = next((path for path in files if names[path] is None), root)
+    unnamed = [path for path in files if splits[path] is None]
+    if unnamed or "train" not in splits.values():
         raise UsageError(
-            f"{other}: the name of each file must contain train, validation or test,"
-            " and at least one file must be for train; rename the files"
+            f"{unnamed[0] if unnamed else root}: the name of each file must contain"
+            " train, validation or test, and at least one file must be for train;"
+            " rename the files"
         )
-    return {split: several for split, several in divided.items() if several}
+    files_by_split: dict[str, list[Path]] = {}
+    for split in split_names.SPLITS:
+        split_files = [path for path in files if splits[path] == split]
+        if split_files:
+            files_by_split[split] = split_files
+    return files_by_split

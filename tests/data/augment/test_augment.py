@@ -11,10 +11,10 @@ from pipeline.data import seeds
 
 
 def test_flip_mirrors_half_of_the_images():
-    batch, own = batch_of(1000)
+    batch, example_seeds = batch_of(1000)
     before, after = (
         batch["image"].numpy(),
-        OPERATIONS["flip"](batch, own)["image"].numpy(),
+        OPERATIONS["flip"](batch, example_seeds)["image"].numpy(),
     )
     flipped = (after == before[:, :, ::-1]).all(axis=(1, 2, 3))
     kept = (after == before).all(axis=(1, 2, 3))
@@ -27,20 +27,22 @@ def test_flip_mirrors_half_of_the_images():
 )
 def test_crop_is_a_window_of_the_padded_image(fill, mode):
     padding = 3
-    batch, own = batch_of(400)
-    after = OPERATIONS["crop"](batch, own, padding=padding, fill=fill)["image"].numpy()
+    batch, example_seeds = batch_of(400)
+    after = OPERATIONS["crop"](batch, example_seeds, padding=padding, fill=fill)[
+        "image"
+    ].numpy()
     places = []
     for before, image in zip(batch["image"].numpy(), after, strict=True):
         padded = np.pad(before, ((padding, padding), (padding, padding), (0, 0)), mode)
         height, width, _ = before.shape
-        found = [
+        matches = [
             (i, j)
             for i in range(2 * padding + 1)
             for j in range(2 * padding + 1)
             if (padded[i : i + height, j : j + width] == image).all()
         ]
-        assert len(found) == 1
-        places += found
+        assert len(matches) == 1
+        places += matches
     # Each of the 49 places about 8 times; rows and columns are drawn independently.
     assert len(set(places)) == 49
     rows, columns = np.array(places).T
@@ -48,12 +50,12 @@ def test_crop_is_a_window_of_the_padded_image(fill, mode):
 
 
 def test_alternating_flip_shows_both_sides_in_two_epochs():
-    batch, own = batch_of(1000)
+    batch, example_seeds = batch_of(1000)
     before, flip = batch["image"].numpy(), OPERATIONS["alternating_flip"]
     sides = []
     for epoch in range(4):
         epochs = tf.fill([1000], tf.constant(epoch, tf.int64))
-        after = flip({**batch, "epoch": epochs}, seeds.fold(own, epoch))[
+        after = flip({**batch, "epoch": epochs}, seeds.fold(example_seeds, epoch))[
             "image"
         ].numpy()
         side = (after == before[:, :, ::-1]).all(axis=(1, 2, 3))
@@ -67,7 +69,7 @@ def test_alternating_flip_shows_both_sides_in_two_epochs():
 
 @pytest.mark.parametrize("fill", ["zero", "mean", "noise"])
 def test_erase_covers_one_rectangle_of_the_asked_size(fill):
-    batch, own = batch_of(600, (40, 30, 3))
+    batch, example_seeds = batch_of(600, (40, 30, 3))
     batch["image"] = batch["image"] // 2 * 2 + 1  # odd, so that 0 is never a pixel
     options = {
         "probability": 0.75,
@@ -75,7 +77,7 @@ def test_erase_covers_one_rectangle_of_the_asked_size(fill):
         "ratio": (0.5, 2.0),
         "fill": fill,
     }
-    after = OPERATIONS["erase"](batch, own, **options)["image"].numpy()
+    after = OPERATIONS["erase"](batch, example_seeds, **options)["image"].numpy()
     shares, ratios, noise = [], [], []
     for old, new in zip(batch["image"].numpy(), after, strict=True):
         changed = (old != new).any(axis=-1)
@@ -109,14 +111,18 @@ def test_erase_covers_one_rectangle_of_the_asked_size(fill):
 def test_color_jitter_is_pillows_enhancement():
     from PIL import Image, ImageEnhance
 
-    batch, own = batch_of(200)
+    batch, example_seeds = batch_of(200)
     kinds = (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color)
-    factors = [seeds.between(own, 0.3, 1.7, draw).numpy() for draw in range(3)]
+    factors = [
+        seeds.between(example_seeds, 0.3, 1.7, draw).numpy() for draw in range(3)
+    ]
     options = {"brightness": 0.7, "contrast": 0.7, "saturation": 0.7}
     for number, (name, kind) in enumerate(zip(options, kinds, strict=True)):
-        one = {**dict.fromkeys(options, 0.0), name: 0.7}
+        amounts = {**dict.fromkeys(options, 0.0), name: 0.7}
         after = (
-            OPERATIONS["color_jitter"](batch, own, **one)["image"].numpy().astype(int)
+            OPERATIONS["color_jitter"](batch, example_seeds, **amounts)["image"]
+            .numpy()
+            .astype(int)
         )
         for i, image in enumerate(batch["image"].numpy()):
             exact = np.asarray(

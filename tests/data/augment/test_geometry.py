@@ -25,7 +25,7 @@ def test_transform_is_that_of_scipy(mode, interpolation):
     for i, image in enumerate(batch["image"].numpy().astype(float)):
         offset = middle + matrix[i, :, 2] - matrix[i, :, :2] @ middle
         for channel in range(3):
-            wanted = ndimage.affine_transform(
+            expected = ndimage.affine_transform(
                 image[..., channel],
                 matrix[i, :, :2],
                 offset,
@@ -33,25 +33,27 @@ def test_transform_is_that_of_scipy(mode, interpolation):
                 mode=modes[mode],
             )
             # Weights are rounded to 2**-8: half a level each way, and the level itself.
-            assert np.abs(wanted - done[i, ..., channel]).max() <= 1.6
+            assert np.abs(expected - done[i, ..., channel]).max() <= 1.6
 
 
 def test_affine_moves_by_the_amounts_asked_for():
     """The map is found again from a picture whose pixels say where they were."""
     count, size = 400, 33
     places = np.stack(np.mgrid[:size, :size], axis=-1).astype(np.float32) / size
-    batch, own = batch_of(count)
+    batch, example_seeds = batch_of(count)
     batch["image"] = tf.constant(np.tile(places, (count, 1, 1, 1)))
     middle = np.s_[:, 12:21, 12:21]
     from_middle = (places[12:21, 12:21].reshape(-1, 2) * size) - size // 2
-    known = np.column_stack([from_middle, np.ones(81)])
+    coordinates = np.column_stack([from_middle, np.ones(81)])
 
     def maps(**options):
         options = {"rotation": 0.0, "fill": "edge", **options}
-        image = OPERATIONS["affine"](batch, own, **options)["image"].numpy()
+        image = OPERATIONS["affine"](batch, example_seeds, **options)["image"].numpy()
         seen = image[middle].reshape(count, 81, 2) * size - size // 2
-        found = np.array([np.linalg.lstsq(known, s, rcond=None)[0].T for s in seen])
-        return np.array(_geometry.inverse(tf.constant(found, tf.float64)))
+        matrices = np.array(
+            [np.linalg.lstsq(coordinates, s, rcond=None)[0].T for s in seen]
+        )
+        return np.array(_geometry.inverse(tf.constant(matrices, tf.float64)))
 
     still = maps()
     np.testing.assert_allclose(still, np.tile(np.eye(2, 3), (count, 1, 1)), atol=0.01)
@@ -71,24 +73,28 @@ def test_affine_moves_by_the_amounts_asked_for():
 
 
 def test_random_resized_crop_is_a_resized_window():
-    batch, own = batch_of(16, (24, 20, 3))
-    done = OPERATIONS["random_resized_crop"](batch, own, scale=(0.1, 0.6))[
+    batch, example_seeds = batch_of(16, (24, 20, 3))
+    done = OPERATIONS["random_resized_crop"](batch, example_seeds, scale=(0.1, 0.6))[
         "image"
     ].numpy()
     places = np.stack(np.mgrid[:24, :20], axis=-1).astype(np.float32)
     located = {**batch, "image": tf.constant(np.tile(places, (16, 1, 1, 1)) / 24)}
-    where = OPERATIONS["random_resized_crop"](located, own, scale=(0.1, 0.6))[
+    where = OPERATIONS["random_resized_crop"](located, example_seeds, scale=(0.1, 0.6))[
         "image"
     ].numpy()
     shares = []
-    for image, result, place in zip(batch["image"], done, where * 24, strict=True):
+    for image, result, position in zip(batch["image"], done, where * 24, strict=True):
         # Border pixels are repeated, so the first and the last place are the window's
         # own.
-        first, last = (np.rint(p).astype(int) for p in (place[0, 0], place[-1, -1]))
+        first, last = (
+            np.rint(p).astype(int) for p in (position[0, 0], position[-1, -1])
+        )
         window = image[first[0] : last[0] + 1, first[1] : last[1] + 1]
-        wanted = tf.image.resize(window, (24, 20)).numpy()
-        assert np.abs(wanted - result).max() <= 1.6
+        expected = tf.image.resize(window, (24, 20)).numpy()
+        assert np.abs(expected - result).max() <= 1.6
         shares.append(window.shape[0] * window.shape[1] / 480)
     assert 0.08 < min(shares) < 0.25 and 0.4 < max(shares) < 0.65
-    kept = OPERATIONS["random_resized_crop"](batch, own, probability=0.0)["image"]
+    kept = OPERATIONS["random_resized_crop"](batch, example_seeds, probability=0.0)[
+        "image"
+    ]
     np.testing.assert_array_equal(kept, batch["image"])

@@ -31,13 +31,13 @@ def batch_of(count=16):
 
 
 def test_mixup_is_the_mean_by_shares():
-    batch, own = batch_of(200)
-    done = MIXERS["mixup"](batch, own, alpha=1.0)
+    batch, example_seeds = batch_of(200)
+    done = MIXERS["mixup"](batch, example_seeds, alpha=1.0)
     partner = np.arange(200) ^ 1
     images, share = batch["image"].numpy().astype(float), done["share"].numpy()
     by = share[:, None, None, None].astype(float)
-    wanted = images * by + images[partner] * (1 - by)
-    np.testing.assert_array_equal(done["image"], np.round(wanted).astype(np.uint8))
+    expected = images * by + images[partner] * (1 - by)
+    np.testing.assert_array_equal(done["image"], np.round(expected).astype(np.uint8))
     np.testing.assert_array_equal(
         done["partner_label"], batch["label"].numpy()[partner]
     )
@@ -48,10 +48,10 @@ def test_mixup_is_the_mean_by_shares():
 def test_shares_are_beta_distributed(alpha):
     from scipy import stats
 
-    own = seeds.example_seeds(
+    example_seeds = seeds.example_seeds(
         0, tf.zeros([20_000], tf.int64), tf.range(20_000, dtype=tf.int64)
     )
-    drawn = seeds.choice(own, mixing._shares(alpha)).numpy()
+    drawn = seeds.choice(example_seeds, mixing._beta_quantiles(alpha)).numpy()
     assert (
         drawn.dtype == np.float32 and (drawn * 2**16 == np.round(drawn * 2**16)).all()
     )
@@ -65,13 +65,13 @@ def test_shares_are_beta_distributed(alpha):
 
 
 def test_cutmix_puts_one_rectangle_in_and_counts_it():
-    batch, own = batch_of(400)
+    batch, example_seeds = batch_of(400)
     size = np.random.default_rng(5).integers(0, 256, (400, 24, 20, 3), np.uint8)
     batch["image"] = tf.constant(
         size // 2 * 2 + (np.arange(400) % 2)[:, None, None, None]
     )
     batch["image"] = tf.cast(batch["image"], tf.uint8)
-    done = MIXERS["cutmix"](batch, own)
+    done = MIXERS["cutmix"](batch, example_seeds)
     images = batch["image"].numpy()
     for i, image in enumerate(done["image"].numpy()):
         foreign = image[..., 0] % 2 != i % 2
@@ -87,9 +87,9 @@ def test_cutmix_puts_one_rectangle_in_and_counts_it():
 
 @pytest.mark.parametrize("name", MIXERS)
 def test_a_share_of_the_images_is_changed(name):
-    batch, own = batch_of(2000)
-    done = MIXERS[name](batch, own, probability=0.25)
-    always = MIXERS[name](batch, own)
+    batch, example_seeds = batch_of(2000)
+    done = MIXERS[name](batch, example_seeds, probability=0.25)
+    always = MIXERS[name](batch, example_seeds)
     share = done["share"].numpy()
     changed = share < 1
     assert (
@@ -117,16 +117,16 @@ def test_a_share_of_the_images_is_changed(name):
 )
 @pytest.mark.parametrize("name", MIXERS)
 def test_what_cannot_be_mixed_is_refused(name, change, message):
-    batch, own = batch_of()
+    batch, example_seeds = batch_of()
     changed = change(batch)
     with pytest.raises(UsageError, match=message):
-        MIXERS[name](changed, own[: changed["image"].shape[0]])
+        MIXERS[name](changed, example_seeds[: changed["image"].shape[0]])
 
 
 def mixed_target():
-    batch, own = batch_of()
-    done = TASK.prepare(MIXERS["mixup"](batch, own, alpha=1.0))
-    _, y, _ = TASK.target(done, own)
+    batch, example_seeds = batch_of()
+    done = TASK.prepare(MIXERS["mixup"](batch, example_seeds, alpha=1.0))
+    _, y, _ = TASK.target(done, example_seeds)
     outputs = tf.constant(
         np.random.default_rng(6).normal(0, 2, (16, CLASSES)), tf.float32
     )
@@ -137,14 +137,16 @@ def test_the_loss_of_two_labels_is_the_mean_of_their_losses():
     label, share, y, outputs = mixed_target()
     assert y.shape == (16, CLASSES) and y.dtype == tf.float32
     np.testing.assert_allclose(np.sum(y, axis=1), 1, atol=1e-6)
-    own, partner = np.eye(CLASSES, dtype=np.float32)[[label, label[np.arange(16) ^ 1]]]
+    one_hot, partner = np.eye(CLASSES, dtype=np.float32)[
+        [label, label[np.arange(16) ^ 1]]
+    ]
     for loss in (
         TASK.loss(),
         TASK.training_loss(0.1, {}),
         TASK.training_loss(0.1, {"b": 3.0, "d": 0.5}),
     ):
-        wanted = share * loss(own, outputs) + (1 - share) * loss(partner, outputs)
-        np.testing.assert_allclose(loss(y, outputs), wanted, rtol=2e-6)
+        expected = share * loss(one_hot, outputs) + (1 - share) * loss(partner, outputs)
+        np.testing.assert_allclose(loss(y, outputs), expected, rtol=2e-6)
     logs = special.log_softmax(outputs, axis=1)
     np.testing.assert_allclose(
         TASK.loss()(y, outputs), -(y * logs).numpy().sum(axis=1), rtol=1e-5
@@ -156,5 +158,5 @@ def test_accuracy_counts_the_larger_share():
     (accuracy,) = TASK.metrics()
     accuracy.update_state(y, outputs, sample_weight=tf.ones([16]))
     larger = np.where(share >= 0.5, label, label[np.arange(16) ^ 1])
-    wanted = np.mean(np.argmax(outputs, axis=1) == larger)
-    assert float(accuracy.result()) == pytest.approx(wanted)
+    expected = np.mean(np.argmax(outputs, axis=1) == larger)
+    assert float(accuracy.result()) == pytest.approx(expected)

@@ -27,8 +27,10 @@ def batch_of():
         60, 190, (COUNT, 1, 1, 3)
     )
     ids = tf.range(COUNT, dtype=tf.int64)
-    own = seeds.example_seeds(3, tf.zeros_like(ids), ids)
-    return {"image": tf.constant(np.clip(images, 0, 255).astype(np.uint8))}, own
+    example_seeds = seeds.example_seeds(3, tf.zeros_like(ids), ids)
+    return {
+        "image": tf.constant(np.clip(images, 0, 255).astype(np.uint8))
+    }, example_seeds
 
 
 def pillow(name, image, sign):
@@ -81,9 +83,11 @@ def scipy(name, image, sign):
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_is_pillows_or_scipys(name):
-    batch, own = batch_of()
-    after = rand_augment(batch, own, layers=1, magnitude=MAGNITUDE)["image"].numpy()
-    first = seeds.fold(own, 0)
+    batch, example_seeds = batch_of()
+    after = rand_augment(batch, example_seeds, layers=1, magnitude=MAGNITUDE)[
+        "image"
+    ].numpy()
+    first = seeds.fold(example_seeds, 0)
     kinds = seeds.integers(first, len(OPERATIONS)).numpy()
     signs = 1 - 2 * seeds.integers(first, 2, draw=1).numpy()
     mine = np.flatnonzero(kinds == OPERATIONS.index(name))
@@ -94,6 +98,6 @@ def test_an_operation_is_pillows_or_scipys(name):
             same = (scipy(name, image, signs[i]) == after[i]).all(axis=-1)
             assert same.mean() > 0.99
             continue
-        wanted = np.asarray(pillow(name, image, int(signs[i]))).astype(int)
+        expected = np.asarray(pillow(name, image, int(signs[i]))).astype(int)
         exact = name in ("identity", "posterize", "solarize", "equalize")
-        assert np.abs(wanted - after[i]).max() <= (0 if exact else 1)
+        assert np.abs(expected - after[i]).max() <= (0 if exact else 1)

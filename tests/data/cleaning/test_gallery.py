@@ -8,15 +8,21 @@ from pipeline.data.cleaning import apply
 PNG = "data:image/png;base64,AAAA"
 
 
-def entry(id, reason="blank", action="drop", **more):
-    return {"id": id, "file": f"{id}.png", "reason": reason, "action": action, **more}
+def entry(id, reason="blank", action="drop", **options):
+    return {
+        "id": id,
+        "file": f"{id}.png",
+        "reason": reason,
+        "action": action,
+        **options,
+    }
 
 
 def test_names_are_text_and_never_markup():
     name = '<script>alert("1")</script>&/é \udcff.png'
-    other = {"of": 2, "of_file": name, "of_label": "<b>", "detail": "<img src=x>"}
+    copy = {"of": 2, "of_file": name, "of_label": "<b>", "detail": "<img src=x>"}
     page = apply.gallery(
-        name, [entry(1, name, **other, label=name)], {1: PNG}.get, [name]
+        name, [entry(1, name, **copy, label=name)], {1: PNG}.get, [name]
     )
     assert "<script" not in page and "<b>" not in page and page.count("<img") == 1
     assert PNG in page
@@ -40,6 +46,6 @@ def test_pairs_are_side_by_side_and_what_stops_a_run_comes_first():
 def test_many_entries_are_counted_and_the_first_shown():
     many = [entry(n) for n in range(1234)] + [entry(5000, "tiny")]
     page = apply.gallery("title", many, {}.get)
-    assert page.count("<article") == apply.MOST_SHOWN + 1
+    assert page.count("<article") == apply.MAX_SHOWN + 1
     assert "1,234, action drop" in page and "the first 60" in page
     assert "Nothing was found." in apply.gallery("title", [], {}.get)

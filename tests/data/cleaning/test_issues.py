@@ -114,11 +114,11 @@ def test_a_test_set_of_re_encoded_training_images_stops_the_run(tmp_path):
         image = noise(number, (64, 64))
         save(tmp_path / f"train/{file}.png", image)
         save(tmp_path / f"test/{file}.jpg", image)
-    found = find(source_of(tmp_path))
-    assert [(reason, action) for _, reason, action, _ in found] == [
+    findings = find(source_of(tmp_path))
+    assert [(reason, action) for _, reason, action, _ in findings] == [
         ("near leakage", "stop")
     ] * 30
-    assert all(Path(one).stem == Path(other).stem for one, *_, other in found)
+    assert all(Path(name).stem == Path(copy).stem for name, *_, copy in findings)
 
 
 @pytest.mark.parametrize(("vary", "alike"), [(0.5, 60), (12, 0)])
@@ -137,7 +137,7 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     assert [(e["reason"], e["action"]) for e in entries] == [
         ("all alike", "keep")
     ] * alike
-    assert manifest.groups(entries) == {} == manifest.dropped(entries)
+    assert manifest.groups(entries) == {} == manifest.excluded_ids(entries)
     notes = issues.notes(scanned, entries)
     assert len(notes) == bool(alike)
     assert all(

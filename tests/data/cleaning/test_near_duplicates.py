@@ -14,24 +14,24 @@ COUNT = 400
 def pictures(count=COUNT, seed=0):
     """Smooth random pictures with edges, uint8 (count, 32, 32, 3)."""
     generator = np.random.default_rng(seed)
-    found = []
+    images = []
     for _ in range(count):
         colors = generator.integers(0, 256, (6, 6, 3), np.uint8)
         smooth = Image.fromarray(colors).resize((32, 32), Image.Resampling.BICUBIC)
         image = np.asarray(smooth).copy()
         top, left = generator.integers(0, 20, 2)
         image[top : top + 10, left : left + 10] = generator.integers(0, 256, 3)
-        found.append(image)
-    return np.stack(found)
+        images.append(image)
+    return np.stack(images)
 
 
-def encoded(image):
+def encode_jpeg(image):
     file = io.BytesIO()
     Image.fromarray(image).save(file, "JPEG", quality=75, subsampling=0)
     return np.asarray(Image.open(file))
 
 
-def resized(image):
+def resize(image):
     small = Image.fromarray(image).resize((24, 24), Image.Resampling.BICUBIC)
     return np.asarray(small.resize((32, 32), Image.Resampling.BICUBIC))
 
@@ -39,11 +39,11 @@ def resized(image):
 CHANGES = {
     "copy": lambda image: image,
     "mirror": lambda image: image[:, ::-1],
-    "encoded": encoded,
-    "resized": resized,
+    "encoded": encode_jpeg,
+    "resized": resize,
     "down": lambda image: np.concatenate([image[:1], image[:-1]]),
     "left": lambda image: np.concatenate([image[:, 1:], image[:, -1:]], axis=1),
-    "mirrored and encoded": lambda image: encoded(image[:, ::-1].copy()),
+    "mirrored and encoded": lambda image: encode_jpeg(image[:, ::-1].copy()),
 }
 
 
@@ -52,7 +52,7 @@ def test_copies_of_each_kind_are_found_and_nothing_else(change):
     originals = pictures()
     copies = np.stack([CHANGES[change](image) for image in originals[:100]])
     order = np.random.default_rng(1).permutation(COUNT + 100)
-    pairs = near_duplicates.near(np.concatenate([originals, copies])[order])
+    pairs = near_duplicates.find(np.concatenate([originals, copies])[order])
     shows = np.concatenate([np.arange(COUNT), np.arange(100)])[order]
     right = shows[pairs.first] == shows[pairs.second]
     assert right.all(), "different pictures were taken for the same"
@@ -67,20 +67,20 @@ def xrays(count, variation=6, seed=0):
     3).
     """
     anatomy = pictures(1)[0].astype(float)
-    own = pictures(count, seed + 1).astype(float) - 128
-    noise = np.random.default_rng(seed).normal(0, 2, own.shape)
-    return np.clip(anatomy + own * variation / own.std() + noise, 0, 255).astype(
-        np.uint8
-    )
+    individual = pictures(count, seed + 1).astype(float) - 128
+    noise = np.random.default_rng(seed).normal(0, 2, individual.shape)
+    return np.clip(
+        anatomy + individual * variation / individual.std() + noise, 0, 255
+    ).astype(np.uint8)
 
 
 def test_similar_pictures_are_not_duplicates_but_their_copies_are():
     alike = xrays(120)
-    assert len(near_duplicates.near(alike).first) == 0
+    assert len(near_duplicates.find(alike).first) == 0
     copies = [
         CHANGES[kind](alike[n]) for n, kind in enumerate(("mirror", "resized", "down"))
     ]
-    pairs = near_duplicates.near(np.concatenate([alike, copies]))
+    pairs = near_duplicates.find(np.concatenate([alike, copies]))
     assert np.stack([pairs.first, pairs.second]).tolist() == [
         [0, 1, 2],
         [120, 121, 122],
@@ -90,7 +90,7 @@ def test_similar_pictures_are_not_duplicates_but_their_copies_are():
 
 def test_nothing_is_found_if_different_pictures_are_as_near_as_an_encoding():
     alike = xrays(60, variation=0.5) // 16 * 16 + xrays(60, variation=0.5) % 2
-    pairs = near_duplicates.near(np.concatenate([alike, alike[:1, :, ::-1]]))
+    pairs = near_duplicates.find(np.concatenate([alike, alike[:1, :, ::-1]]))
     assert len(pairs.first) == 0 and pairs.crowded.mean() > 0.5
 
 
@@ -98,5 +98,5 @@ def test_three_copies_of_a_picture_are_found():
     """The surroundings are further away than copies of the same picture."""
     originals = pictures(40)
     copies = [CHANGES[kind](originals[0]) for kind in ("mirror", "encoded", "resized")]
-    pairs = near_duplicates.near(np.concatenate([originals, copies]))
+    pairs = near_duplicates.find(np.concatenate([originals, copies]))
     assert set(pairs.first) | set(pairs.second) == {0, 40, 41, 42}

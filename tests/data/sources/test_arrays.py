@@ -130,14 +130,14 @@ def test_wrong_arrays_are_rejected(tmp_path, case, kind):
     assert "\n" not in str(caught.value)
 
 
-def truncated(folder):
+def truncate_array(folder):
     path = save(folder) / "images.npy"
     path.write_bytes(path.read_bytes()[:-1])
 
 
 DIRECTORIES = {
     "a truncated file": (
-        truncated,
+        truncate_array,
         "images.npy is not a complete .npy file of a plain array",
     ),
     "another size in the test": (

@@ -18,11 +18,11 @@ def table(tmp_path):
         Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / f"images/{number}.png")
     shutil.copytree(tmp_path / "images", tmp_path / ".thumbnails")
 
-    def opened(text, name="labels.csv", **options):
+    def open_table(text, name="labels.csv", **options):
         (tmp_path / name).write_text(text)
         return csv(path=tmp_path / name, **options)
 
-    return opened
+    return open_table
 
 
 ROWS = {n: "cat" if n % 2 else "dog" for n in range(1, 7)}
@@ -136,11 +136,11 @@ def classes(tmp_path):
             picture = Image.new("RGB", (4, 4), (number, len(name), 0))
             picture.save(tmp_path / f"pictures/{name}/{number}.png")
 
-    def opened(*rows):
+    def open_table(*rows):
         (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]))
         return csv(path=tmp_path / "labels.csv")
 
-    return opened
+    return open_table
 
 
 CLASSES = [(name, number) for name in ("cat", "dog") for number in range(1, 4)]

@@ -63,9 +63,9 @@ def test_files_are_examples_in_sorted_order(root):
     places = [source.location(int(example["id"])) for example in examples]
     assert places == sorted(places) and places[0] == "train/ant/a b.jpg"
     assert "train/bee wasp/deep/er/d.bmp" in places and "train/ant/é.PNG" in places
-    for example, place in zip(examples, places, strict=True):
-        assert example["image"] == (root / place).read_bytes()
-        assert example["label"] == ("bee wasp" in place)
+    for example, name in zip(examples, places, strict=True):
+        assert example["image"] == (root / name).read_bytes()
+        assert example["label"] == ("bee wasp" in name)
     (note,) = source.info.notes
     assert "ignored 5 files, such as " in note and "Thumbs.db, bees, circle" in note
     (root.parent / "link").symlink_to("insects")
@@ -94,9 +94,9 @@ def test_other_files_change_the_fingerprint_and_no_id(root):
     source = folder(path=root)
     before, ids = source.fingerprint(), {e["image"]: e["id"] for e in read(source)}
     write(root / "train/ant/0.png", 77)
-    more = folder(path=root)
-    assert {e["image"]: e["id"] for e in read(more)}.items() > ids.items()
-    assert more.fingerprint() != before
+    extended = folder(path=root)
+    assert {e["image"]: e["id"] for e in read(extended)}.items() > ids.items()
+    assert extended.fingerprint() != before
 
 
 def test_groups_join_files(root):

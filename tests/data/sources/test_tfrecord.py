@@ -14,9 +14,9 @@ from pipeline.data.sources.tfrecord import tfrecord
 from pipeline.utils.errors import UsageError
 
 
-def png(shade, size=(6, 4), kind="PNG", **more):
+def png(shade, size=(6, 4), kind="PNG", **options):
     file = io.BytesIO()
-    Image.new("L", size, shade).save(file, kind, **more)
+    Image.new("L", size, shade).save(file, kind, **options)
     return file.getvalue()
 
 
@@ -38,14 +38,14 @@ def write(path, records):
     return path
 
 
-def rows(count, first=0, **more):
+def rows(count, first=0, **options):
     """Labels 0, 1, 2, 0, ...; the shade of an image is its number."""
     return [
         {
             "image": png(first + at),
             "label": at % 3,
             "patient": b"p%d" % (at // 2),
-            **more,
+            **options,
         }
         for at in range(count)
     ]
@@ -87,10 +87,10 @@ def test_records_are_examples_in_the_order_of_their_files(root):
 
 def test_a_group_is_a_feature(root):
     source = tfrecord(path=root, group="patient")
-    found = (
+    batches = (
         tf.data.Dataset.range(4).map(source.reader("validation")).as_numpy_iterator()
     )
-    assert list(found) == read(source, "validation")
+    assert list(batches) == read(source, "validation")
     columns = source.columns("train")
     assert columns["group"].tolist() == [e["group"] for e in read(source)]
     assert len(set(columns["group"])) == 3
@@ -118,13 +118,15 @@ def test_labels_are_numbers_or_texts_with_names_or_without(root):
 
 def test_a_layout_is_detected_or_given(tmp_path):
     picture = png(9, kind="JPEG")
-    known = {
+    record = {
         "image/encoded": picture,
         "image/class/label": 0,
         "image/class/text": b"cat",
     }
     source = tfrecord(
-        path=write(tmp_path / "a.tfrecord", [known, {**known, "image/class/label": 1}])
+        path=write(
+            tmp_path / "a.tfrecord", [record, {**record, "image/class/label": 1}]
+        )
     )
     assert [e["label"] for e in read(source)] == [0, 1] and read(source)[0][
         "image"
