@@ -70,8 +70,14 @@ def test_bad_steps_leave_no_trace_in_weights_and_metrics():
         )
         update = model.step.update
         assert update.step_stats.pop_bad_steps() == ([2, 3, 6], 3, 2)
-        assert update.skipped == 3 and model.step.metrics[0].count.numpy() == 5 * BATCH
-        assert float(update.scale.numpy()) == 2.0**15 and int(update._good.numpy()) == 5
+        assert (
+            update.skipped_steps == 3
+            and model.step.metrics[0].count.numpy() == 5 * BATCH
+        )
+        assert (
+            float(update.scale.numpy()) == 2.0**15
+            and int(update._good_steps.numpy()) == 5
+        )
         ends.append((history, state_of(model)))
     (history, one), (other_history, other) = ends
     assert history == other_history

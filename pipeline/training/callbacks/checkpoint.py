@@ -15,7 +15,7 @@ from pipeline.runtime.signals import Stopped, StopSignals
 from pipeline.training import checkpoints
 from pipeline.training.checkpoint_retention import Retention
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
-from pipeline.training.distributed import agreed
+from pipeline.training.distributed import mean_over_workers
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
@@ -132,18 +132,20 @@ class CheckpointCallback(keras.callbacks.Callback):
             checkpoints.restore_metrics(self.model.step.metrics, self._running)
             self._running = None
         # Requested after the last epoch was saved, or while it was.
-        if self.step and (asked := self.stops.reason(agreed)):
+        if self.step and (asked := self.stops.reason(mean_over_workers)):
             if self.step != self._retention.newest:
                 self._save(None)
             raise Stopped(asked)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step = self.model.step.position
-        asked = self.stops.reason(agreed)
+        asked = self.stops.reason(mean_over_workers)
         within = self.step < self.batches.end_of(self.epoch)
-        if asked or (within and agreed(float(self._due()))):
+        if asked or (within and mean_over_workers(float(self._due()))):
             self._save(checkpoints.metric_state(self.model.step.metrics))
-            asked = asked or self.stops.reason(agreed)  # while it was written
+            asked = asked or self.stops.reason(
+                mean_over_workers
+            )  # while it was written
         if asked:
             raise Stopped(asked)
 
@@ -151,7 +153,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._running = checkpoints.metric_state(self.model.step.metrics)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        if asked := self.stops.reason(agreed):
+        if asked := self.stops.reason(mean_over_workers):
             # validation uses the averages: see `Update`
             self.model.step.update.swap_ema()
             self._save(self._running)

@@ -22,6 +22,6 @@ class LogLearningRate(keras.callbacks.Callback):
         if update.scaled:
             logs["loss_scale"] = float(update.scale.numpy())
         # Always, because the history has one value per epoch.
-        logs["skipped_steps"] = update.skipped
+        logs["skipped_steps"] = update.skipped_steps
         # The rate of the next step.
         logs["learning_rate"] = float(self.model.optimizer.learning_rate)

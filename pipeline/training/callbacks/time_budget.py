@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.distributed import agreed
+from pipeline.training.distributed import mean_over_workers
 
 # At most this many seconds are reserved for what follows training, without and with an
 # export: tracing the evaluations, drawing plots, writing the export, verifying it in
@@ -84,7 +84,10 @@ class TimeBudget(keras.callbacks.Callback):
         step, reached = self._positions()
         if self._start is not None or not step:
             return
-        elapsed, left = agreed(self._stops.elapsed), max(0.0, self._seconds_left())
+        elapsed, left = (
+            mean_over_workers(self._stops.elapsed),
+            max(0.0, self._seconds_left()),
+        )
         reached = max(
             step, min(reached, self._last * elapsed / max(elapsed + left, 1e-6))
         )
@@ -101,7 +104,7 @@ class TimeBudget(keras.callbacks.Callback):
         if position == first:
             return
         seconds = self._seconds_left()
-        left = agreed(seconds * (position - first) / max(now - since, 1e-6))
+        left = mean_over_workers(seconds * (position - first) / max(now - since, 1e-6))
         if left >= self._last - position and reached == step:
             self._origin = (
                 now,
@@ -109,12 +112,14 @@ class TimeBudget(keras.callbacks.Callback):
             )  # there is enough time: nothing changes, bit for bit
             return
         since, origin = self._origin
-        share = agreed((now - since) / max(now - since + max(seconds, 0.0), 1e-6))
+        share = mean_over_workers(
+            (now - since) / max(now - since + max(seconds, 0.0), 1e-6)
+        )
         self._continue_from(step, origin + (self._last - origin) * share, left)
 
     def _seconds_left(self) -> float:
         """Equal on all workers, as their rates must be."""
-        return agreed(self._stops.left or 0.0)
+        return mean_over_workers(self._stops.left or 0.0)
 
     def _positions(self) -> tuple[int, float]:
         """The optimizer's step, and the position in the schedule at that step."""

@@ -11,7 +11,7 @@ from keras.src.utils.python_utils import is_default
 
 from pipeline.training import plain_model
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.distributed import agreed
+from pipeline.training.distributed import mean_over_workers
 from pipeline.training.own_keras import optimizer_view
 from pipeline.utils.errors import UsageError, suggest
 
@@ -96,13 +96,13 @@ class OwnCallback(keras.callbacks.Callback):
         ]
         self.per_batch: str | None = None
         """Why it must be called after each step; None if once a call is enough."""
-        is_own = (
+        is_user_network = (
             kind is keras.callbacks.LambdaCallback
             or not kind.__module__.startswith("keras.")
         )
         if any(isinstance(frequency, int) for frequency in stated):
             self.per_batch = f"the callback {kind.__name__} counts batches"
-        elif hook and is_own and not stated:  # else it listens per epoch
+        elif hook and is_user_network and not stated:  # else it listens per epoch
             self.per_batch = f"the callback {kind.__name__} has {hook}"
 
     def set_params(self, params: dict[str, Any]) -> None:
@@ -113,13 +113,13 @@ class OwnCallback(keras.callbacks.Callback):
         super().set_model(model)
         # In each worker: with several, a variable is created by all of them together.
         optimizer = optimizer_view.view(model.optimizer, model.step.update.rate)
-        self._view = model.plain(optimizer)
+        self._view = model.to_keras_model(optimizer)
         self._view.fit = self._view.train_on_batch = _refuse_fit
         self._view.compile = _refuse_compile
         self._view.get_layer = functools.partial(_layer, self._view)
         # Without the optimizer, so that the file fits a model compiled with another
         # one.
-        self._view.save_weights = plain_model.uncompiled(self._view).save_weights
+        self._view.save_weights = plain_model.without_optimizer(self._view).save_weights
         if self._is_chief:
             self.callback.set_model(self._view)
             _set_mode(self.callback, model.metrics)
@@ -131,9 +131,9 @@ class OwnCallback(keras.callbacks.Callback):
             return
         assigned = self.model.step.update.rate.assigned
         # The mean over the workers, of which only the chief counts.
-        share = agreed(float(self._is_chief))
-        rate = agreed(float(assigned.numpy()) * self._is_chief)
-        stops = agreed(float(self.model.stop_training and self._is_chief))
+        share = mean_over_workers(float(self._is_chief))
+        rate = mean_over_workers(float(assigned.numpy()) * self._is_chief)
+        stops = mean_over_workers(float(self.model.stop_training and self._is_chief))
         assigned.assign(rate / share)
         self.model.stop_training = stops > 0
 

@@ -73,7 +73,7 @@ def _loaded(path: str) -> keras.Model:
         ) from None
 
 
-def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
+def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
     """A new network of the same config and weights, with the present dtype policy.
 
     Layers in float32 stay in float32 if the network has another policy. A subclassed
@@ -197,7 +197,7 @@ def _lambda_in(policy: str, layer: keras.layers.Lambda) -> keras.layers.Lambda:
 def outputs(
     model: keras.Model, inputs: keras.KerasTensor, task: Task
 ) -> tuple[keras.KerasTensor, str, str]:
-    """The outputs of a network from `copied`, whose last activation is removed, as
+    """The outputs of a network from `rebuild`, whose last activation is removed, as
     logits.
 
     Returns:
@@ -287,7 +287,7 @@ def _logarithms(probabilities: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def require_equal_answers(
-    given: keras.Model, trained: keras.Model, ends_in: str
+    given: keras.Model, trained: keras.Model, output_kind: str
 ) -> None:
     """Raises UsageError unless a user's network and the one that is trained answer
     alike.
@@ -298,7 +298,7 @@ def require_equal_answers(
     Args:
         given: The user's network; not compared if it is not built yet.
         trained: The network with logits as outputs.
-        ends_in: What the user's network ends in; see `outputs`.
+        output_kind: What the user's network ends in; see `outputs`.
     """
     if keras.config.dtype_policy().name != "float32" or not given.built:
         return
@@ -309,11 +309,11 @@ def require_equal_answers(
         own_values = values[..., 0]
     expected = _answers(given, own_values)
     answers = _answers(trained, values)
-    if ends_in == "softmax":
+    if output_kind == "softmax":
         answers = special.softmax(answers, axis=-1)
-    elif ends_in in ("sigmoid", "logit"):
+    elif output_kind in ("sigmoid", "logit"):
         answers = answers[:, 1:] - answers[:, :1]
-        answers = special.expit(answers) if ends_in == "sigmoid" else answers
+        answers = special.expit(answers) if output_kind == "sigmoid" else answers
     if np.allclose(expected, answers, rtol=1e-3, atol=1e-4, equal_nan=True):
         return
     if np.array_equal(expected, _answers(given, own_values), equal_nan=True):
@@ -358,7 +358,7 @@ def _reshape_inputs(inputs: keras.KerasTensor, model: keras.Model) -> keras.Kera
     return inputs
 
 
-def give_back(
+def copy_weights_to_original(
     original: keras.Model, copy: keras.Model, input_shape: tuple[int, ...]
 ) -> None:
     """Copies the trained weights into the network that the user handed over."""
