@@ -182,10 +182,10 @@ class Trainer:
     def report(self) -> None:
         """Prints and saves the decisions that the run begins with."""
         data = self.data
-        place = f"in {self.run}"
+        where = f"in {self.run}"
         if self.config.dry_run:
-            place = "(dry run: two steps on a few examples)"
-        say("run", f"{self.config.recipe} {place}")
+            where = "(dry run: two steps on a few examples)"
+        say("run", f"{self.config.recipe} {where}")
         counts = [f"{name} {len(split):,}" for name, split in data.splits.items()]
         fields = []
         for name, spec in data.splits["train"].store.specs.items():

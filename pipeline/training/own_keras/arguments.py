@@ -160,7 +160,7 @@ def per_example(values: Any) -> tf.Tensor:
 
 
 def takes_from_logits(function: Callable[..., Any]) -> bool:
-    """Whether a function has an argument `from_logits`, like Keras's cross-entropies."""
+    """Whether a function has an argument `from_logits`, as Keras's losses do."""
     try:
         return "from_logits" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # of a C extension

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import itertools
 import re
 from collections.abc import Callable, Container
 from typing import Any
@@ -210,7 +209,7 @@ def _name(metric: keras.metrics.Metric) -> str:
 
 
 def _require_weights(metric: OwnMetric) -> None:
-    """Raises UsageError if examples of weight 0 count, or if there is not one number."""
+    """Raises UsageError unless the result is one number that respects weights of 0."""
     classes = metric.own_arguments.classes
     count = 8 if classes != 8 else 9
     y, outputs = arguments.examples(classes, count)
