@@ -207,11 +207,11 @@ class Task(abc.ABC):
         precision.
         """
 
-    def standalone(self, network: keras.Model, ends_in: str) -> keras.Model:
+    def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
         """A network as a Keras model that works without this package: from raw inputs
         to answers.
 
-        The answers are logits if `ends_in` is `linear`; for two classes, the
+        The answers are logits if `output_kind` is `linear`; for two classes, the
         probability of the second one if it is `sigmoid`, and its logit if it is
         `logit`.
         """

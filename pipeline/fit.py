@@ -138,7 +138,7 @@ def _run(config: Config, machine: "Runtime", stops: StopSignals, start: float) -
     try:
         with (
             run_directory.opened(config) as place,
-            recovery.interruptible(config, place),
+            recovery.report_interruption(config, place),
         ):
             trainer.resume(place)
             data.write(place)

@@ -43,7 +43,7 @@ def measure(settings: Any, machine: Any, shape: tuple[int, int, int]) -> None:
     """
     model, batches = prepared(settings, machine, shape)
     calls, iterator = (
-        distributed.Calls(model, "train", batches),
+        distributed.StepFunction(model, "train", batches),
         iter(distributed.dataset(batches)),
     )
     calls.begin(batches.epochs - 1)
@@ -107,7 +107,7 @@ def repeated(
         if not guarded:
             finite_now = tf.math.is_finite(tf.linalg.global_norm(moved))
             return done + 1, some + tf.where(finite_now, 1e-9, 0.0)
-        saved = [tf.identity(variable.value) for variable in update.measures]
+        saved = [tf.identity(variable.value) for variable in update.metric_variables]
         halves = tf.stack([tf.nn.l2_loss(gradient) for gradient in moved])
         norm = tf.sqrt(2.0 * tf.reduce_sum(halves))
         loss = tf.reduce_sum((tf.ones([32]) + some) * tf.ones([32])) / 32
@@ -115,7 +115,7 @@ def repeated(
             0
         ].variables:  # forces the saved values to be copies
             variable.value.assign_add(some)
-        update.step_stats.good(norm, halves, model.trainable_variables)
+        update.step_stats.record_good_step(norm, halves, model.trainable_variables)
         with tf.control_dependencies(saved):
             finite_now = tf.math.is_finite(loss) & tf.math.is_finite(norm)
             return done + 1, some + tf.where(finite_now, 1e-9, 0.0)

@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from pipeline.contracts import Batches, Example, Metadata, Task
 from pipeline.data.splits import Split
-from pipeline.training.distributed import explained
-from pipeline.training.own_keras.metric import free_name
+from pipeline.training.distributed import name_undecodable_examples
+from pipeline.training.own_keras.metric import unique_name
 from pipeline.training.train_step import SteppedModel, forward
 from pipeline.utils.tf_data import with_options
 
@@ -29,7 +29,7 @@ def answers(
     dataset = batches.dataset(0)
     specs = dataset.element_spec
     answer = _answer_function(model, task, batches, forward, specs)
-    with explained(batches, 0, batches.last_step):
+    with name_undecodable_examples(batches, 0, batches.last_step):
         parts = [answer(batch) for batch in with_options(dataset)]
     columns = {
         name: np.concatenate([part[name].numpy() for part in parts])
@@ -95,7 +95,7 @@ def measured(
             metric.get_config()
         )  # the original belongs to a strategy
         fresh.update_state(task.y(columns["truth"]), columns["outputs"])
-        metrics[free_name(metric.name, metrics)] = np.asarray(fresh.result()).tolist()
+        metrics[unique_name(metric.name, metrics)] = np.asarray(fresh.result()).tolist()
     return metrics
 
 

@@ -24,7 +24,7 @@ from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import event_files
-from pipeline.training.model_builder import twin
+from pipeline.training.model_builder import copy_network
 from pipeline.training.train_step import SteppedModel
 from pipeline.training.trainer import Trainer
 from pipeline.utils import npz, progress_bar, safe_io
@@ -53,7 +53,7 @@ class Handoff:
     def __init__(self, trainer: Trainer, start: float) -> None:
         self.config, self.run, self.data = trainer.config, trainer.run, trainer.data
         self.model, self.checkpoint = trainer.model, trainer.checkpoint
-        self.evaluated, self.start = trainer.evaluated, start
+        self.evaluated, self.start = trainer.evaluation_batches, start
         self.answers: dict[str, np.ndarray] = {}
         """Those of the evaluation split, calibrated, after the test."""
 
@@ -68,7 +68,7 @@ class Handoff:
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
         self.choose_weights()
-        self.model.give_back()
+        self.model.copy_weights_to_original()
         judged = split_names.evaluation_split(self.evaluated)
         step = self.checkpoint.step
         result = None if trained else run_result.finished(self.config, self.run, step)
@@ -105,8 +105,8 @@ class Handoff:
         """
         model, path = self.model, self.run.model
         if model.dtype_policy.name != "float32":
-            model = twin(model, self.data.task, self.config.model)
-        plain = model.plain(is_nested=True)
+            model = copy_network(model, self.data.task, self.config.model)
+        plain = model.to_keras_model(is_nested=True)
         kinds = {type(layer) for layer in plain._flatten_layers(include_self=False)}
         if own := sorted(
             k.__name__ for k in kinds if not k.__module__.startswith("keras.")
@@ -127,7 +127,7 @@ class Handoff:
                 npz.write(self.run.examples, savedmodel.golden_examples(examples))
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{path} cannot be written: {reason(error)}")
-        return model.plain()
+        return model.to_keras_model()
 
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports, but does not write to the run; returns the
@@ -142,7 +142,7 @@ class Handoff:
         """Gives the model the best or the last weights, or their averages if there are
         any.
         """
-        weights = self.checkpoint.choose()
+        weights = self.checkpoint.restore_final_weights()
         say(weights.name, weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any
 
@@ -262,5 +262,5 @@ def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
     model = SteppedModel(network.inputs, network.outputs)
     model.task = registry.call("tasks", config.task.name, config.task.options, metadata)
-    model.is_own = bool(metadata.get("raw"))
+    model.is_user_network = bool(metadata.get("raw"))
     return model

@@ -17,7 +17,7 @@ from pipeline.export import formats, proof, run_result, text_files, warmup
 from pipeline.export.verification import Check, Verification, begin, start, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, request_guards, version_manifest
-from pipeline.training.model_builder import twin
+from pipeline.training.model_builder import copy_network
 from pipeline.training.train_step import SteppedModel
 from pipeline.utils import files, temp_files
 from pipeline.utils.errors import UsageError, reason
@@ -127,7 +127,7 @@ def write(
     policy = (
         precision if precision == "float32" else f"mixed_{precision}"
     )  # of float32 weights
-    exported = model if digest else twin(model, task, config.model, policy)
+    exported = model if digest else copy_network(model, task, config.model, policy)
     endpoints = _save(directory, exported, task)
     requests = task.requests(golden_examples(examples))
     name = run_directory.export_directory(config).name
@@ -135,7 +135,11 @@ def write(
     saved()
     left_out: dict[str, str] = {}
     if config.export.formats:
-        plain = exported if policy == "float32" else twin(exported, task, config.model)
+        plain = (
+            exported
+            if policy == "float32"
+            else copy_network(exported, task, config.model)
+        )
         left_out = formats.write(directory, config.export.formats, plain, task)
     answers = {  # by the network in Python
         signature: {"inputs": inputs, "outputs": _answers(endpoints[signature], inputs)}

@@ -119,7 +119,7 @@ class Run:
 
         config = self.config.changed(run_directory=self.directory)
         trainer = handoff.restored(config, machine)
-        trainer.checkpoint.choose()
+        trainer.checkpoint.restore_final_weights()
         trainer.model.step.update.swap_ema()
         return trainer
 

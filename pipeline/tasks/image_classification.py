@@ -201,7 +201,7 @@ class ImageClassification(Task):
             len(self.class_names), dtype="float32", name="logits"
         )(features)
 
-    def standalone(self, network: keras.Model, ends_in: str) -> keras.Model:
+    def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
         inputs = self.inputs()
         scaled = keras.layers.Rescaling(self._scale, dtype="float32", name="pixels")(
             inputs
@@ -212,12 +212,14 @@ class ImageClassification(Task):
             logits = keras.layers.Rescaling(scale, dtype="float32", name="temperature")(
                 logits
             )
-        if ends_in == "linear":
+        if output_kind == "linear":
             return keras.Model(inputs, logits)
-        if ends_in == "logit":
+        if output_kind == "logit":
             return keras.Model(inputs, logits[:, 1:] - logits[:, :1])
         answers = keras.layers.Softmax(dtype="float32", name="probabilities")(logits)
-        return keras.Model(inputs, answers[:, 1:] if ends_in == "sigmoid" else answers)
+        return keras.Model(
+            inputs, answers[:, 1:] if output_kind == "sigmoid" else answers
+        )
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
         return keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)

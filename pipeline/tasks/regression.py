@@ -146,7 +146,7 @@ class Regression(Task):
         """One number, (batch, 1)."""
         return keras.layers.Dense(1, dtype="float32", name="prediction")(features)
 
-    def standalone(self, network: keras.Model, ends_in: str) -> keras.Model:
+    def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
         inputs = self.inputs()
         variance = self._deviation.astype(np.float64) ** 2
         standardize = keras.layers.Normalization(

@@ -1,4 +1,4 @@
-"""What a registered callback is built from."""
+"""The argument of registered callbacks: information about the run."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,12 +12,12 @@ from pipeline.training.callbacks.checkpoint import CheckpointCallback
 
 @dataclasses.dataclass(frozen=True)
 class CallbackContext:
-    """The training that callbacks are added to."""
+    """Information about the run at the start of training."""
 
     run: RunDirectory
     """Where to write; only the chief of several workers does."""
     batches: Batches
-    """The training batches that are left."""
+    """The remaining training batches."""
     checkpoint: CheckpointCallback
     """The checkpoint callback: `step`, `epoch`, `history`."""
     train: Train

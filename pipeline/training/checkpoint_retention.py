@@ -1,23 +1,24 @@
-"""Checkpoint retention: the two newest checkpoints are kept, and the best one."""
+"""Checkpoint retention: keeps the two newest checkpoints and the best."""
 
 from collections.abc import Iterable
 
 
 class Retention:
-    """The checkpoints to keep; created from the `state` of an earlier one.
+    """The checkpoints to keep.
 
-    Of the two newest, each keeps the checkpoint that was the best when it was saved:
-    if the newest is damaged, a run is resumed from the one before, which needs its own
-    best one.
+    Each of the two newest checkpoints keeps the one that was the best when it was
+    saved: if the newest is damaged, a run is resumed from the one before, which needs
+    the best checkpoint of that time.
+
+    Args:
+        state: `Retention.state` of an earlier process.
     """
 
     def __init__(self, state: Iterable[tuple[int, int]] = ()) -> None:
         self._best_steps = dict(state)
 
     def add(self, step: int, best_step: int) -> "Retention":
-        """A copy after the checkpoint of a step is saved, when `best_step` is the
-        best.
-        """
+        """Returns a copy to which the checkpoint of a step is added."""
         earlier = [pair for pair in self.state if pair[0] != step]
         return Retention([*earlier[-1:], (step, best_step)])
 

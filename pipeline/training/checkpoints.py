@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written atomically, and verified before they are restored."""
+"""Writes checkpoints atomically, and verifies them before it restores them."""
 
 import base64
 import hashlib
@@ -18,8 +18,8 @@ from pipeline.utils.errors import Diverged, NoCheckpoint, UsageError, reason
 _MANIFEST = "manifest.json"
 WRITE_ERRORS = (OSError, tf.errors.OpError)
 """What `Checkpoints.save` raises if the disk is full or unavailable."""
-# Raised for variables of another number, shape or dtype.
-_ANOTHER_MODEL = (
+# Raised for variables of a different number, shape or dtype.
+_MISMATCH_ERRORS = (
     AssertionError,
     ValueError,
     IndexError,
@@ -32,11 +32,13 @@ class Damaged(UsageError):
 
 
 class Checkpoints:
-    """A directory of `step-XXXXXXXX/`: TensorFlow checkpoints with checksums of their
-    files.
+    """A directory of TensorFlow checkpoints `step-XXXXXXXX/` with file checksums.
 
-    `state` has variables by the part of the training that they belong to. Only a
-    process that `writes`, the chief if there are several workers, saves and deletes.
+    Args:
+        state: Groups of variables by name.
+        directory: Where the checkpoints are.
+        writes: Whether this process saves and deletes; of several workers, only the
+            chief does.
     """
 
     def __init__(
@@ -56,49 +58,54 @@ class Checkpoints:
         }
         self._checkpoint = tf.train.Checkpoint(**values)
 
-    def save(self, step: int, state: dict[str, Any], place: Path | None = None) -> None:
-        """Adds the checkpoint of a step; `state` is plain JSON, which `restore`
-        returns.
+    def save(
+        self, step: int, state: dict[str, Any], directory: Path | None = None
+    ) -> None:
+        """Saves the checkpoint of a step; replaces an earlier one of the same step.
 
-        An earlier checkpoint of the step is replaced. `place` is another directory to
-        save in.
+        Args:
+            step: Number of steps taken.
+            state: Plain JSON, which `restore` returns.
+            directory: Where to save instead of the directory of these checkpoints.
 
-        Raises one of WRITE_ERRORS if it cannot be written; existing checkpoints stay as
-        they are. Raises Diverged, before anything is written, unless all weights are
-        finite.
+        Raises:
+            OSError, tf.errors.OpError: It cannot be written; existing checkpoints stay
+                unchanged.
+            Diverged: A weight is not finite; nothing was written.
         """
         require_finite(self._variables, step)
         if not self._writes:
             return
-        place = place or self._directory
-        directory = temp_files.folder(place)
+        parent = directory or self._directory
+        folder = temp_files.folder(parent)
         try:
-            self._checkpoint.write(str(directory / "state"))
-            checksums = {
-                path.name: _checksum(path) for path in sorted(directory.iterdir())
-            }
+            self._checkpoint.write(str(folder / "state"))
+            paths = sorted(folder.iterdir())
+            checksums = {path.name: _checksum(path) for path in paths}
             body = files.strict({"step": step, "files": checksums, "state": state})
             text = json.dumps({"sha256": _digest(body), **body}, indent=1)
-            files.write_text(directory / _MANIFEST, text)
-            if (target := place / self._path(step).name).exists():
+            files.write_text(folder / _MANIFEST, text)
+            target = parent / self._path(step).name
+            if target.exists():
                 temp_files.remove(target)
-            files.publish_as(directory, target)
+            files.publish_as(folder, target)
         except BaseException:
-            temp_files.remove(directory)
+            temp_files.remove(folder)
             raise
 
     def restore(self, step: int) -> dict[str, Any]:
-        """Restores model and optimizer to a step; returns the state saved with it.
+        """Restores the variables of a step; returns the state saved with them.
 
-        Raises Damaged if a file is missing or has changed, and UsageError if the
-        checkpoint belongs to another model or cannot be read.
+        Raises:
+            Damaged: A file is missing or has changed.
+            UsageError: The checkpoint belongs to another model or cannot be read.
         """
         path = self._path(step)
         manifest = _verified_manifest(path, step)
         try:
             with tf_paths.literal(path) as directory:
                 self._checkpoint.read(f"{directory}/state").assert_consumed()
-        except _ANOTHER_MODEL:
+        except _MISMATCH_ERRORS:
             raise UsageError(
                 f"the checkpoint {path} belongs to another model"
             ) from None
@@ -109,11 +116,14 @@ class Checkpoints:
         return manifest["state"]
 
     def restore_newest(self) -> tuple[int, dict[str, Any], list[str]] | None:
-        """Restores the newest undamaged checkpoint; None if there has never been one.
+        """Restores the newest undamaged checkpoint.
 
-        Returns: (step, the state saved with it, what is wrong with each newer one).
+        Returns:
+            (step, the state saved with it, the problem of each newer checkpoint); None
+            if there are no checkpoints.
 
-        Raises NoCheckpoint if all checkpoints are damaged.
+        Raises:
+            NoCheckpoint: All checkpoints are damaged.
         """
         problems: list[str] = []
         for step in reversed(self.steps()):
@@ -129,12 +139,14 @@ class Checkpoints:
         return None
 
     def steps(self) -> list[int]:
-        """Steps that have a checkpoint, in ascending order."""
+        """Returns the steps that have a checkpoint, in ascending order."""
         return run_directory.steps(self._directory)
 
     def keep(self, steps: set[int]) -> None:
         """Deletes the checkpoints of all other steps."""
-        for step in set(self.steps()) - steps if self._writes else ():
+        if not self._writes:
+            return
+        for step in set(self.steps()) - steps:
             temp_files.remove(self._path(step))
 
     def _path(self, step: int) -> Path:
@@ -142,7 +154,7 @@ class Checkpoints:
 
 
 def _verified_manifest(path: Path, step: int) -> dict[str, Any]:
-    """The manifest of a checkpoint, after checking that all files are unchanged."""
+    """Returns the manifest of a checkpoint whose files are all unchanged."""
     try:
         manifest = safe_io.read_json(path / _MANIFEST)
         expected = manifest.pop("sha256")
@@ -162,7 +174,7 @@ def _digest(body: dict[str, Any]) -> str:
 
 
 def _checksum(path: Path) -> str | None:
-    """SHA-256 of a file; None if it cannot be read."""
+    """Returns the SHA-256 of a file; None if it cannot be read."""
     try:
         return files.sha256(path)
     except (OSError, ValueError):
@@ -170,7 +182,7 @@ def _checksum(path: Path) -> str | None:
 
 
 def require_finite(variables: Sequence[keras.Variable], step: int) -> None:
-    """Raises Diverged, naming the first variable that contains a NaN or an infinity."""
+    """Raises Diverged if a variable contains a NaN or an infinity."""
     floats = [variable for variable in variables if "float" in variable.dtype]
     finite = [tf.reduce_all(tf.math.is_finite(variable.value)) for variable in floats]
     for variable, is_finite in zip(floats, tf.stack(finite).numpy(), strict=True):
@@ -182,8 +194,8 @@ def require_finite(variables: Sequence[keras.Variable], step: int) -> None:
 
 
 def metric_state(metrics: Sequence[keras.metrics.Metric]) -> list[list[str]]:
-    """For each variable of the metrics, its bytes on each replica in base64: plain
-    JSON.
+    """Returns the metrics as plain JSON: for each variable, its bytes on each replica
+    in base64.
     """
     return [
         [base64.b64encode(value.tobytes()).decode() for value in values]
@@ -196,8 +208,8 @@ def restore_metrics(
 ) -> None:
     """Restores what `metric_state` returned into the same metrics.
 
-    If the number of replicas has changed, the first one gets the sum: the metrics over
-    all replicas are the same up to rounding.
+    If the number of replicas has changed, the first replica gets the sum, which leaves
+    the metrics over all replicas unchanged up to rounding.
     """
     strategy = tf.distribute.get_strategy()
     count = strategy.num_replicas_in_sync
@@ -217,14 +229,14 @@ def restore_metrics(
 
 
 def _replica_values(variables: list[keras.Variable]) -> list[list[np.ndarray]]:
-    """The values of each variable on all replicas, also those of other workers."""
+    """Returns the values of each variable on the replicas of all workers."""
     strategy = tf.distribute.get_strategy()
     if not _has_workers(strategy):
         replicas = [
             strategy.experimental_local_results(variable.value)
             for variable in variables
         ]
-        return [[part.numpy() for part in parts] for parts in replicas]
+        return [[value.numpy() for value in values] for values in replicas]
 
     def gather() -> list[tf.Tensor]:
         context = tf.distribute.get_replica_context()

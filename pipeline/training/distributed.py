@@ -1,6 +1,4 @@
-"""Training on several replicas: each gets its part of every batch; a call runs several
-steps.
-"""
+"""Distributes batches over replicas, and runs several steps per call."""
 
 import contextlib
 import functools
@@ -13,7 +11,7 @@ import tensorflow as tf
 
 from pipeline.contracts import WHOLE_BATCH, Batches, ReplicaPart
 from pipeline.runtime.cluster import Cluster
-from pipeline.training.recovery import out_of_memory
+from pipeline.training.recovery import catch_out_of_memory
 from pipeline.utils.errors import WorkerLost
 from pipeline.utils.tf_data import READ_ERRORS, with_options
 
@@ -21,28 +19,48 @@ _AHEAD = 8  # the largest number of steps that are prefetched
 
 
 def dataset(batches: Batches, repeat: bool = False) -> Any:
-    """The batches' dataset; with several replicas, one that gives each replica its
-    part.
+    """Returns a dataset of the batches that gives each replica its part.
 
-    The dataset makes the parts itself, instead of TensorFlow rebatching whole batches:
-    nothing is copied, shapes are static, and each of several workers reads only its own
-    examples.
+    Each replica reads only its own examples. TensorFlow does not rebatch anything, so
+    nothing is copied and shapes are static.
 
-    With `repeat`, it starts over at the end. Keras's `fit` needs this: it counts one
-    batch per call, restarts a dataset of known length when that count is reached, and
-    draws one more batch than it uses before an evaluation.
+    With `repeat`, the dataset starts over at the end. Keras's `fit` needs this: it
+    counts one batch per call, restarts a dataset of known length when that count is
+    reached, and draws one more batch than it uses before an evaluation.
     """
     strategy = tf.distribute.get_strategy()
 
     def read(part: ReplicaPart, device: str) -> tf.data.Dataset:
         dataset = batches.dataset(batches.first_step, part)
-        dataset = with_options(dataset.repeat() if repeat else dataset)
-        # A CPU device reads batches where they are.
-        return prefetched(dataset, device) if "GPU" in device.upper() else dataset
+        if repeat:
+            dataset = dataset.repeat()
+        dataset = with_options(dataset)
+        if "GPU" not in device.upper():
+            return dataset
+        return prefetch_to_device(dataset, device)
 
     if strategy.num_replicas_in_sync == 1:
         gpus = tf.config.list_logical_devices("GPU")
         return read(WHOLE_BATCH, gpus[0].name if gpus else "CPU")
+
+    devices = strategy.extended.worker_devices
+    is_multi_worker = isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
+    if is_multi_worker and len(devices) == 1:
+        # A distributed dataset of TensorFlow has tuned iterators. The longer they were
+        # used, the longer it takes to delete them and so to end the process: 16 s after
+        # a minute.
+        replica_index = tf.function(
+            functools.partial(strategy.run, _replica_index), autograph=False
+        )
+        first = int(replica_index())
+        part = ReplicaPart(first=first, total=strategy.num_replicas_in_sync)
+        device = tf.DeviceSpec.from_string(devices[0])
+        return read(part, f"/device:{device.device_type}:{device.device_index}")
+
+    # With one iterator per replica, `digits` gets its data on two logical CPU devices
+    # 1.1 to 1.7 times as fast as with a shared iterator. This mode is not available
+    # with several machines.
+    per_replica = isinstance(strategy, tf.distribute.MirroredStrategy)
 
     def read_pipeline(context: tf.distribute.InputContext) -> tf.data.Dataset:
         replicas = context.num_replicas_in_sync
@@ -51,51 +69,32 @@ def dataset(batches: Batches, repeat: bool = False) -> Any:
         device = devices[context.input_pipeline_id] if per_replica else "CPU"
         return read(part, device)
 
-    devices = strategy.extended.worker_devices
-    if (
-        isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy)
-        and len(devices) == 1
-    ):
-        # TensorFlow's distributed dataset has iterators that are tuned. Deleting them,
-        # and so the end of the process, takes longer the longer they were used: 16 s
-        # after a minute.
-        replica = int(
-            tf.function(functools.partial(strategy.run, _replica), autograph=False)()
-        )
-        device = tf.DeviceSpec.from_string(devices[0])
-        part = ReplicaPart(first=replica, total=strategy.num_replicas_in_sync)
-        return read(part, f"/device:{device.device_type}:{device.device_index}")
-
-    # With one iterator per replica, `digits` gets its data on two logical CPU devices
-    # 1.1 to 1.7 times as fast as with a shared one. With several machines, this mode is
-    # not available.
-    per_replica = isinstance(strategy, tf.distribute.MirroredStrategy)
-    mode = tf.distribute.InputReplicationMode
+    modes = tf.distribute.InputReplicationMode
+    mode = modes.PER_REPLICA if per_replica else modes.PER_WORKER
     has_gpu = bool(tf.config.list_logical_devices("GPU"))
     options = tf.distribute.InputOptions(
         experimental_fetch_to_device=has_gpu and not per_replica,
-        experimental_replication_mode=(
-            mode.PER_REPLICA if per_replica else mode.PER_WORKER
-        ),
+        experimental_replication_mode=mode,
     )
     return strategy.distribute_datasets_from_function(read_pipeline, options)
 
 
-def _replica() -> Any:
-    """The number of this replica among those of all workers."""
+def _replica_index() -> Any:
+    """Returns the index of this replica among the replicas of all workers."""
     return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
-def agreed(value: float) -> float:
-    """The mean of a number over all workers."""
+def mean_over_workers(value: float) -> float:
+    """Returns the mean of a number over all workers."""
     strategy = tf.distribute.get_strategy()
     if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
         return value
-    return float(_mean(strategy)(tf.constant(value, tf.float64)))
+    mean = _mean_function(strategy)
+    return float(mean(tf.constant(value, tf.float64)))
 
 
 @functools.cache
-def _mean(strategy: tf.distribute.Strategy) -> Any:
+def _mean_function(strategy: tf.distribute.Strategy) -> Any:
     def mean(value: tf.Tensor) -> tf.Tensor:
         return strategy.reduce("mean", strategy.run(lambda: value + 0.0), axis=None)
 
@@ -103,8 +102,8 @@ def _mean(strategy: tf.distribute.Strategy) -> Any:
 
 
 @contextlib.contextmanager
-def lost_workers(cluster: Cluster | None) -> Iterator[None]:
-    """Turns TensorFlow's error about a lost worker into one line that names it."""
+def name_lost_workers(cluster: Cluster | None) -> Iterator[None]:
+    """Converts TensorFlow's error about a lost worker to one that names the worker."""
     try:
         yield
     except (
@@ -115,10 +114,11 @@ def lost_workers(cluster: Cluster | None) -> Iterator[None]:
         if cluster is None:
             raise
         tasks = {int(number) for number in re.findall(r"task[:=](\d+)", error.message)}
-        others = sorted(tasks & set(range(len(cluster.workers))) - {cluster.index})
-        if not others:  # this worker itself failed
+        other_workers = set(range(len(cluster.workers))) - {cluster.index}
+        lost_workers = sorted(tasks & other_workers)
+        if not lost_workers:  # this worker itself failed
             raise
-        names = ", ".join(cluster.name(index) for index in others)
+        names = ", ".join(cluster.name(index) for index in lost_workers)
         raise WorkerLost(
             f"{names} was lost; start all workers again with the same command: the run"
             " resumes from its last checkpoint"
@@ -126,33 +126,36 @@ def lost_workers(cluster: Cluster | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explained(batches: Batches, first: int, count: int) -> Iterator[None]:
-    """If these steps fail because an example cannot be decoded, raises an error that
-    names it.
-    """
+def name_undecodable_examples(
+    batches: Batches, first: int, count: int
+) -> Iterator[None]:
+    """Names the example if one of these steps fails because it cannot be decoded."""
     try:
         yield
     except READ_ERRORS:
-        # A prefetched example fails before its step.
-        batches.raise_if_undecodable(
-            first, min(first + count + _AHEAD, batches.last_step)
-        )
+        # An example is prefetched, and so fails, before its step.
+        last = min(first + count + _AHEAD, batches.last_step)
+        batches.raise_if_undecodable(first, last)
         raise
 
 
-def prefetched(batches: tf.data.Dataset, device: str) -> tf.data.Dataset:
+def prefetch_to_device(dataset: tf.data.Dataset, device: str) -> tf.data.Dataset:
     """Prefetches two batches to the memory of a device."""
-    return batches.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=2))
+    return dataset.apply(tf.data.experimental.prefetch_to_device(device, buffer_size=2))
 
 
-class Calls:
+class StepFunction:
     """Runs a step on all replicas, `model.steps_per_execution` times in each call.
 
-    Uses one `tf.function` with one trace for any number of steps. The host passes the
-    number of steps to take, because an iterator that ends inside the loop gives a wrong
-    loss and no error. The model is from `build`, after `set_inputs`; `name` is the
-    method of `model.step` to run, `train` or `evaluate`; the iterator yields the
-    batches from `first_step` on.
+    This is one `tf.function` with one trace for any number of steps. The host passes
+    the number of steps to take, because an iterator that ends inside the loop gives a
+    wrong loss and no error.
+
+    Args:
+        model: From `build`, after `set_inputs`.
+        name: The method of `model.step` to run, `train` or `evaluate`.
+        batches: The batches that the iterator of each call yields, from `first_step`
+            on.
     """
 
     def __init__(self, model: keras.Model, name: str, batches: Batches) -> None:
@@ -160,31 +163,34 @@ class Calls:
         self._batches = batches
         self._name = name
         self.position = batches.first_step
-        """Number of the next step."""
+        """The next step."""
         self._end = batches.end_of(batches.first_epoch)
         # Without autograph, which would wrap errors that are meant for the user.
         trace = tf.function(functools.partial(_steps, model, name), autograph=False)
         self._run = model.step.compiled.setdefault(name, trace)
 
     def begin(self, epoch: int) -> None:
-        """Begins an epoch of training; calls stop at its end."""
+        """Begins a training epoch; calls stop at its end."""
         self._end = self._batches.end_of(epoch)
         self._model.step.position = self.position
 
     def __call__(self, iterator: Any) -> dict[str, Any]:
-        """Takes the next steps, none at the end of a training epoch; returns the
-        running metrics.
+        """Takes the next steps and returns the running metrics.
 
-        After the end of an evaluation, another one begins.
+        Takes no steps at the end of a training epoch. After the end of an evaluation,
+        another one begins.
         """
         if self._name == "evaluate" and self.position == self._end:
             self.position = self._batches.first_step
+        is_training = self._name == "train"
         count = min(self._model.steps_per_execution, self._end - self.position)
-        memory = out_of_memory(is_training=self._name == "train")
-        with explained(self._batches, self.position, count), memory:
+        with (
+            name_undecodable_examples(self._batches, self.position, count),
+            catch_out_of_memory(is_training),
+        ):
             logs = self._run(iterator, tf.constant(count), self._model.step.phase)
         self.position += count
-        if self._name == "train":
+        if is_training:
             self._model.step.position = self.position
         return logs
 
@@ -192,13 +198,13 @@ class Calls:
 def _steps(
     model: keras.Model, name: str, iterator: Any, count: tf.Tensor, phase: int
 ) -> dict[str, tf.Tensor]:
-    """`phase` is a Python number, so that unfreezing layers causes another trace."""
+    # `phase` is a Python number, so that unfreezing layers causes another trace.
     strategy = tf.distribute.get_strategy()
     step = getattr(model.step, name)
 
     def body(done: tf.Tensor) -> tuple[tf.Tensor]:
         strategy.run(step, args=(model, iterator.get_next()))
-        return (done + 1,)  # a tuple, as the loop requires if functions run eagerly
+        return (done + 1,)  # if functions run eagerly, the loop requires a tuple
 
     tf.while_loop(lambda done: done < count, body, (0,), parallel_iterations=1)
     return {metric.name: metric.result() for metric in model.metrics}

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard."""
+"""Reads and writes event files for TensorBoard."""
 
 import contextlib
 import struct
@@ -16,62 +16,60 @@ from pipeline.utils.errors import reason
 # TensorBoard looks for `tfevents` in the name; TensorFlow's own writer would add the
 # host name.
 _NAME = "events.out.tfevents.scalars"
-_Summary, _Metadata = tf.compat.v1.Summary, tf.compat.v1.SummaryMetadata
+_Summary = tf.compat.v1.Summary
+_Metadata = tf.compat.v1.SummaryMetadata
 
 
 class EventFile:
-    """A new event file, in place of an earlier one; the folder's name is that of the
-    curves.
+    """An event file that replaces the earlier one in a folder.
 
-    `kept` are events of the earlier one.
+    TensorBoard shows the name of the folder as the name of the curves.
+
+    Args:
+        folder: Where to write.
+        events: Events of the earlier file to keep.
     """
 
-    def __init__(self, folder: Path, kept: Iterable[Any] = ()) -> None:
+    def __init__(self, folder: Path, events: Iterable[Any] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._writer = tf.io.TFRecordWriter(str(folder / _NAME))
         self._write(file_version="brain.Event:2")
-        for event in kept:
+        for event in events:
             self._writer.write(event.SerializeToString())
         self.flush = self._writer.flush
 
     def add(self, step: int, tag: str, **value: Any) -> None:
-        """Adds a number (`simple_value`), an `image`, or a `tensor` with its
-        `metadata`.
-        """
-        self._write(
-            step=step, summary=_Summary(value=[_Summary.Value(tag=tag, **value)])
-        )
+        """Adds a number (`simple_value`), an `image`, or a `tensor` with `metadata`."""
+        summary = _Summary(value=[_Summary.Value(tag=tag, **value)])
+        self._write(step=step, summary=summary)
 
     def add_text(self, tag: str, text: str) -> None:
-        """Adds a text that is shown unchanged."""
-        lines = "".join(
-            f"    {line}\n" for line in text.splitlines()
-        )  # code in Markdown
-        about = _Metadata(plugin_data=_Metadata.PluginData(plugin_name="text"))
-        self.add(0, tag, tensor=tf.make_tensor_proto(lines), metadata=about)
+        """Adds a text, which TensorBoard shows unchanged."""
+        # A block of code in Markdown.
+        block = "".join(f"    {line}\n" for line in text.splitlines())
+        metadata = _Metadata(plugin_data=_Metadata.PluginData(plugin_name="text"))
+        self.add(0, tag, tensor=tf.make_tensor_proto(block), metadata=metadata)
 
     def _write(self, **fields: Any) -> None:
-        self._writer.write(
-            tf.compat.v1.Event(wall_time=time.time(), **fields).SerializeToString()
-        )
+        event = tf.compat.v1.Event(wall_time=time.time(), **fields)
+        self._writer.write(event.SerializeToString())
 
 
 def read(folder: Path) -> list[Any]:
-    """The events in a folder, up to the first damaged one."""
+    """Reads the events in a folder, up to the first damaged one."""
     events: list[Any] = []
-    there = [
-        str(path) for path in folder.glob(_NAME)
-    ]  # TensorFlow warns of a missing file
+    # Not the path itself: TensorFlow warns of a missing file.
+    paths = [str(path) for path in folder.glob(_NAME)]
     with contextlib.suppress(tf.errors.OpError):
-        for event in tf.data.TFRecordDataset(there).as_numpy_iterator():
-            events.append(tf.compat.v1.Event.FromString(event))
+        for record in tf.data.TFRecordDataset(paths).as_numpy_iterator():
+            events.append(tf.compat.v1.Event.FromString(record))
     return events
 
 
 def write_results(
     run: RunDirectory, split: str, epoch: int, metrics: Mapping[str, Any]
 ) -> None:
-    """Writes the metrics of a split and the pictures in the run directory."""
+    """Writes the metrics of a split, and the pictures of the run directory."""
     try:
         file = EventFile(run.tensorboard / split)
         for name, value in metrics.items():

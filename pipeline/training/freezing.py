@@ -1,4 +1,4 @@
-"""Freezing of layers: which ones are not trained, or not from the start."""
+"""Freezes layers, for the whole training or at its start."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -28,18 +28,19 @@ def freeze(
 
 
 def unfreeze(model: SteppedModel, part: Fraction) -> None:
-    """Trains a part of the frozen layers, the last ones first."""
+    """Unfreezes a part of the frozen layers, the last layers first."""
     layers = list(model._flatten_layers(include_self=False, recursive=True))
     frozen = [layer for layer in layers if layer.name in model.frozen]
     leaves = [layer for layer in dict.fromkeys(leaf_layers(frozen)) if layer.variables]
     for layer in frozen:
         layer.trainable = True
-    for layer in leaves[: int(len(leaves) * (1 - part))]:
+    count = int(len(leaves) * (1 - part))
+    for layer in leaves[:count]:
         layer.trainable = False
 
 
 def leaf_layers(layers: Sequence[keras.Layer]) -> list[keras.Layer]:
-    """The layers that contain no other layers, in their order."""
+    """Returns the layers that contain no other layers, in their order."""
     leaves = []
     for layer in layers:
         leaves += leaf_layers(layer._layers) or [layer]

@@ -1,4 +1,4 @@
-"""Layers by the beginning of their names, as options name them."""
+"""Finds layers by the beginning of their names, as options name them."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from pipeline.utils.errors import UsageError, suggest
 def layers_named(
     layers: Sequence[keras.Layer], prefix: str, flag: str
 ) -> list[keras.Layer]:
-    """The layers whose names start with a prefix; UsageError if there are none."""
+    """Returns the layers whose names start with a prefix; UsageError if none does."""
     matches = [layer for layer in layers if layer.name.startswith(prefix)]
     if not matches:
         names = [layer.name for layer in layers if layer.variables]

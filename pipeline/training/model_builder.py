@@ -1,5 +1,7 @@
-"""Builds the network of a task, and compiles it with its own training step."""
+"""Builds the network of a task, and compiles it with its training step."""
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,7 @@ from pipeline.layers import batch_normalization
 from pipeline.runtime import environment
 from pipeline.runtime.dtype_policy import policy_scope
 from pipeline.training import pretrained
-from pipeline.training.distributed import explained
+from pipeline.training.distributed import name_undecodable_examples
 from pipeline.training.freezing import freeze
 from pipeline.training.optim.build import build_optimizer
 from pipeline.training.optim.gradient_update import Update
@@ -25,18 +27,18 @@ from pipeline.training.own_keras import network as own_network
 from pipeline.training.train_step import Step, SteppedModel
 from pipeline.utils.errors import UsageError, reason, require_kind
 
-# What else is logged for each epoch, beside the metrics.
+# What is logged for each epoch in addition to the metrics.
 _COLUMNS = (
-    *(
-        "epoch",
-        "step",
-        "seconds",
-        "loss",
-        "learning_rate",
-        "loss_scale",
-        "skipped_steps",
-    ),
-    *("examples_per_second", "gradient_norm", "gradient_norm_max"),
+    "epoch",
+    "step",
+    "seconds",
+    "loss",
+    "learning_rate",
+    "loss_scale",
+    "skipped_steps",
+    "examples_per_second",
+    "gradient_norm",
+    "gradient_norm_max",
 )
 # As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image
 # patches.
@@ -44,7 +46,7 @@ ADAPT_EXAMPLES = 5000
 
 
 def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
-    """An untrained network: the task's inputs, a registered model, the task's head."""
+    """Builds an untrained network: the task's inputs, a model and the task's head."""
     model = _network(task, options, precision)
     if options.fused_batch_norm and not batch_normalization.fuse(model):
         raise UsageError(
@@ -58,7 +60,7 @@ def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     with policy_scope(precision):
         inputs = task.inputs()
         if registry.builds_whole_model(options.name):
-            return _own(task, options, inputs)
+            return _user_network(task, options, inputs)
         try:
             features = registry.call("models", options.name, options.options, inputs)
             for tensor in keras.tree.flatten(features):
@@ -68,11 +70,10 @@ def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
                     _refuse_probabilities(inputs, tensor, options.name)
             outputs = task.head(features, inputs)
         except (TypeError, ValueError) as error:
-            if not options.options:
-                raise  # a bug here or in the user's model
-            words = " ".join(
-                f"{name}={value}" for name, value in options.options.items()
-            )
+            if not options.options:  # a bug here or in the user's model
+                raise
+            items = options.options.items()
+            words = " ".join(f"{name}={value}" for name, value in items)
             raise UsageError(
                 f"--model.options {words} does not fit: {reason(error)}"
             ) from error
@@ -81,28 +82,36 @@ def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
         return model
 
 
-def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> SteppedModel:
-    """The network of a user, with logits as outputs."""
+def _user_network(
+    task: Task, options: config.Model, inputs: keras.KerasTensor
+) -> SteppedModel:
+    """Builds the network of a user, with logits as outputs."""
     shape = tuple(inputs.shape[1:])
     classes = len(task.metadata.get("class_names", ())) or 1
+    name = options.name
     try:
-        given = registry.call("models", options.name, options.options, shape, classes)
+        original = registry.call("models", name, options.options, shape, classes)
     except Exception as error:
-        error.add_note(f"raised by the model {options.name}")
+        error.add_note(f"raised by the model {name}")
         raise
-    require_kind(given, keras.Model, f"--model.name {options.name}", "a keras.Model")
-    copy = own_network.copied(given, shape)
-    outputs, ends_in, note = own_network.outputs(copy, inputs, task)
+    require_kind(original, keras.Model, f"--model.name {name}", "a keras.Model")
+    copy = own_network.rebuild(original, shape)
+    outputs, output_kind, note = own_network.outputs(copy, inputs, task)
     model = SteppedModel(inputs, outputs)
-    model.task, model.ends_in, model.note = task, ends_in, note
-    model.is_own = True
-    model.removed = ends_in if note == own_network.NOTES.get(ends_in) else ""
-    model.give_back = lambda: own_network.give_back(given, copy, shape)
-    if ends_in != "none" and copy is not given:
-        own_network.require_equal_answers(given, model, ends_in)
-    if copy is given and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+    model.task = task
+    model.output_kind = output_kind
+    model.note = note
+    model.is_user_network = True
+    if note == own_network.NOTES.get(output_kind):
+        model.removed_activation = output_kind
+    model.copy_weights_to_original = functools.partial(
+        own_network.copy_weights_to_original, original, copy, shape
+    )
+    if output_kind != "none" and copy is not original:
+        own_network.require_equal_answers(original, model, output_kind)
+    if copy is original and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise UsageError(
-            f"--model.name {options.name}: a subclassed model runs on one replica; set"
+            f"--model.name {name}: a subclassed model runs on one replica; set"
             " --runtime.replicas 1, or pass a function (input_shape, classes) that"
             " returns it"
         )
@@ -110,9 +119,7 @@ def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> Steppe
 
 
 def _refuse_probabilities(inputs: Any, tensor: keras.KerasTensor, model: str) -> None:
-    """Raises UsageError if features are probabilities, since the task adds its own
-    output layer.
-    """
+    """Raises UsageError if a model ends in probabilities instead of features."""
     if not isinstance(inputs, keras.KerasTensor) or None in inputs.shape[1:]:
         return
     values = head.probe_inputs(tuple(inputs.shape[1:]))
@@ -138,19 +145,20 @@ def build(
     augment_in_step: bool = True,
     accumulate: int | None = None,
 ) -> SteppedModel:
-    """A network with its optimizer and step, ready for an engine under
-    `machine.strategy`.
+    """Builds a network with its optimizer and step, ready for an engine.
+
+    The engine runs under `machine.strategy`.
 
     Args:
         task: The problem to solve.
         settings: The sections model, data (augmentations), train and runtime are used.
         machine: Strategy, precision of the layers, XLA.
-        train: Without augmentation, even if `augmentation.augment_on_host` will augment
-            them, so that layers that adapt to data see the same examples either way.
-            Their number of steps is the length of the schedule.
+        train: Batches without augmentation, even if the host will augment them, so that
+            layers that adapt to data see the same examples either way. Their number of
+            steps is the length of the schedule.
         augment_in_step: False if the training batches are already augmented.
-        accumulate: Micro-batches per step, more than `settings.train.accumulate` if
-            these ran out of memory; None: as many.
+        accumulate: Micro-batches per step, if `settings.train.accumulate` ran out of
+            memory; None: `settings.train.accumulate`.
 
     Raises:
         UsageError: An option does not fit the model or the images.
@@ -158,26 +166,28 @@ def build(
     settings.require_equal_parts(machine.replicas)
     accumulate = accumulate or settings.train.accumulate
     # The same initial weights, whatever was built in this process before.
-    keras.utils.set_random_seed(seed := settings.runtime.seed)
+    seed = settings.runtime.seed
+    keras.utils.set_random_seed(seed)
     with machine.strategy.scope():
         model = network(task, settings.model, machine.precision)
         layers = list(model._flatten_layers(include_self=False))
-        normalizations = (
-            x for x in layers if isinstance(x, keras.layers.BatchNormalization)
-        )
-        for layer in normalizations if settings.train.synchronized_batch_norm else ():
-            layer.synchronized = True
+        if settings.train.synchronized_batch_norm:
+            for layer in layers:
+                if isinstance(layer, keras.layers.BatchNormalization):
+                    layer.synchronized = True
         # Before any layer is frozen: the optimizer also needs state for layers unfrozen
         # later.
         variables = list(model.trainable_variables)
-        others = model.non_trainable_variables
-        statistics = [v for v in others if "float" in v.dtype]
-        random_states = [v for v in others if v.path.endswith("seed_generator_state")]
+        not_trained = model.non_trainable_variables
+        statistics = [v for v in not_trained if "float" in v.dtype]
+        random_states = [
+            v for v in not_trained if v.path.endswith("seed_generator_state")
+        ]
         _adapt(model, task, train)
         paced = settings.runtime.time_limit is not None
         rate = build_rate(settings.train, train.last_step, paced)
         optimizer = build_optimizer(settings.train, rate, variables)
-        _start(model, layers, settings)
+        _load_and_freeze(model, layers, settings)
         scaled = machine.precision == "mixed_float16"
         update = Update(optimizer, variables, statistics, settings.train, scaled, rate)
         update.factors = layer_rates(layers, settings.train.layer_rates)
@@ -189,22 +199,21 @@ def build(
             random_states,
             accumulate=accumulate,
             augmenter=Augmenter(operations, seed),
-            loss=_loss(task, settings.train, model.ends_in),
-            metrics=_metrics(task, settings.train, model.ends_in),
-            # XLA cannot compile a forward pass in which replicas communicate with each
-            # other.
+            loss=_loss(task, settings.train, model.output_kind),
+            metrics=_metrics(task, settings.train, model.output_kind),
+            # XLA cannot compile a forward pass in which replicas communicate.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
         # Keras's automatic loss scaling is wrong with several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
-    with explained(train, train.first_step, 1):
+    with name_undecodable_examples(train, train.first_step, 1):
         part = ReplicaPart(total=machine.replicas)
         augmenter = Augmenter(settings.data.augment, seed)
         augmenter.try_out(train, accumulate, part)
     return model
 
 
-def _start(
+def _load_and_freeze(
     model: SteppedModel, layers: list[keras.Layer], settings: config.Config
 ) -> None:
     """Loads the initial weights, and freezes layers."""
@@ -218,16 +227,16 @@ def _start(
 
 
 def _loss(
-    task: Task, options: config.Train, ends_in: str
+    task: Task, options: config.Train, output_kind: str
 ) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
-    metadata = {**task.metadata, "ends_in": ends_in}
-    found = registry.call("losses", options.loss, options.loss_options, metadata)
+    metadata = {**task.metadata, "output_kind": output_kind}
+    function = registry.call("losses", options.loss, options.loss_options, metadata)
 
     def loss(y: Any, outputs: Any) -> tf.Tensor:
         try:
-            losses = tf.convert_to_tensor(found(y, outputs))
+            losses = tf.convert_to_tensor(function(y, outputs))
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise UsageError(
                 f"--train.loss {options.loss} does not fit the task: {reason(error)}"
@@ -243,12 +252,10 @@ def _loss(
 
 
 def _metrics(
-    task: Task, options: config.Train, ends_in: str
+    task: Task, options: config.Train, output_kind: str
 ) -> list[keras.metrics.Metric]:
-    """The metrics of the options under unique names, without those that
-    the task has.
-    """
-    metadata = {**task.metadata, "ends_in": ends_in}
+    """Builds the metrics of the options under unique names, except the task's."""
+    metadata = {**task.metadata, "output_kind": output_kind}
     classes = len(task.metadata.get("class_names", ()))
     built_in = {metric.name: metric for metric in task.metrics()}
     taken = {*_COLUMNS, *built_in}
@@ -263,7 +270,7 @@ def _metrics(
         same_name = built_in.get(metric.name)
         if same_name and own_metric.is_same(metric, same_name, classes):
             continue
-        metric.name = own_metric.free_name(metric.name, taken)
+        metric.name = own_metric.unique_name(metric.name, taken)
         taken |= {metric.name, f"val_{metric.name}"}
         metrics.append(metric)
     return metrics
@@ -271,21 +278,23 @@ def _metrics(
 
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
     """Calls `adapt` of each layer that has it with the first training examples."""
+    steps = math.ceil(ADAPT_EXAMPLES / train.batch_size)
     for layer in model.layers:
-        if hasattr(layer, "adapt"):
-            before = keras.Model(model.inputs, layer.input)
-            dataset = train.dataset(0).take(-(-ADAPT_EXAMPLES // train.batch_size))
-            batches = (task.prepare(train.gather(batch)) for batch in dataset)
-            seen = [
-                before(task.target(batch, batch["id"])[0]).numpy() for batch in batches
-            ]
-            layer.adapt(np.concatenate(seen)[:ADAPT_EXAMPLES])
+        if not hasattr(layer, "adapt"):
+            continue
+        inputs_of_layer = keras.Model(model.inputs, layer.input)
+        values = []
+        for batch in train.dataset(0).take(steps):
+            batch = task.prepare(train.gather(batch))
+            inputs, _, _ = task.target(batch, batch["id"])
+            values.append(inputs_of_layer(inputs).numpy())
+        layer.adapt(np.concatenate(values)[:ADAPT_EXAMPLES])
 
 
-def twin(
+def copy_network(
     model: SteppedModel, task: Task, options: config.Model, precision: str = "float32"
 ) -> SteppedModel:
-    """The same network and weights with another Keras dtype policy in every layer."""
-    twin = network(task, options, precision)
-    pretrained.set_weights(twin, model.get_weights())
-    return twin
+    """Builds the same network and weights with another Keras dtype policy."""
+    copy = network(task, options, precision)
+    pretrained.set_weights(copy, model.get_weights())
+    return copy

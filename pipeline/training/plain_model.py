@@ -1,26 +1,27 @@
-"""A Keras model without wrappers: layers have the names and places that their user gave
-them.
-"""
+"""Flattens nested models: the user's layers become layers of the model itself."""
 
 from typing import Any
 
 import keras
 
 
-def flat(
+def flatten(
     model: keras.Model,
     wrapper: keras.Model | None,
     body: keras.Model | None,
     is_sigmoid: bool,
 ) -> keras.Model:
-    """The same model with the layers of the nested models `wrapper` and `body` as its
-    own.
+    """Returns the model with the layers of its nested models `wrapper` and `body`.
 
-    The layers and their weights are shared. `body` is a functional or `Sequential`
-    model in the wrapper, or in the model itself. The new model takes the inputs of the
-    body, so that `layer.output` belongs to it and other models can be built from it.
-    What comes before the body is left out; it must not change the values. If
-    `is_sigmoid`, the body returns the logit of one probability.
+    The layers and their weights are shared. The new model takes the inputs of the body,
+    so that `layer.output` belongs to it and other models can be built from it. Layers
+    before the body are dropped; they must not change the values.
+
+    Args:
+        model: From inputs to answers.
+        wrapper: A nested model, if there is one.
+        body: A functional or `Sequential` model in the wrapper or in the model itself.
+        is_sigmoid: Whether the body returns the logit of one probability.
     """
 
     def inline(operation: Any) -> Any:
@@ -36,7 +37,7 @@ def flat(
     nested = [part for part in (body, wrapper) if part is not None]
     if not nested:
         return model
-    _rename([*nested, model])
+    _make_names_unique([*nested, model])
     first = model if body is None else body
     if is_sigmoid and body is not None:
         outputs = _probability(body.outputs[0], model)
@@ -46,32 +47,35 @@ def flat(
     return keras.Model(inputs, outputs, name=nested[0].name)
 
 
-def uncompiled(model: keras.Model) -> keras.Model:
-    """The same model without an optimizer, for files that have the weights of layers
-    only.
-    """
+def without_optimizer(model: keras.Model) -> keras.Model:
+    """Returns the same model without an optimizer, for files of weights only."""
     return keras.Model(model.input, model.output, name=model.name)
 
 
 def _probability(logit: keras.KerasTensor, model: keras.Model) -> keras.KerasTensor:
-    """The probability of the second of two classes, for which `model` has a softmax."""
+    """Returns the probability of the second of two classes.
+
+    It replaces the softmax of `model`, under the same name.
+    """
     for layer in model.layers:
-        if isinstance(layer, keras.layers.Rescaling) and layer.name.startswith(
-            "temperature"
-        ):
+        is_rescaling = isinstance(layer, keras.layers.Rescaling)
+        if is_rescaling and layer.name.startswith("temperature"):
             logit = layer(logit)
     softmax = next(x for x in model.layers if isinstance(x, keras.layers.Softmax))
     return keras.layers.Activation("sigmoid", dtype="float32", name=softmax.name)(logit)
 
 
-def _rename(models: list[keras.Model]) -> None:
-    """Makes the names of all layers unique; those of the first models remain."""
-    taken: set[str] = set()
-    for operations in (model.operations for model in models):
-        own = [op for op in operations if not isinstance(op, keras.layers.InputLayer)]
-        for operation in own if taken else ():
-            name, number = operation.name, 1
+def _make_names_unique(models: list[keras.Model]) -> None:
+    """Renames layers of later models whose names an earlier model already has."""
+    first, *later_models = models
+    taken = {operation.name for operation in first.operations}
+    for model in later_models:
+        for operation in model.operations:
+            if isinstance(operation, keras.layers.InputLayer):
+                continue
+            name = operation.name
+            number = 1
             while operation.name in taken:
                 operation.name = f"{name}_{number}"
                 number += 1
-        taken |= {operation.name for operation in operations}
+        taken |= {operation.name for operation in model.operations}

@@ -1,6 +1,4 @@
-"""Chooses the settings of a run for its images and for the speed of this machine, with
-reasons.
-"""
+"""Chooses the options of a run for its images and the speed of this machine."""
 
 import contextlib
 import dataclasses
@@ -21,28 +19,27 @@ from pipeline.runtime import dtype_policy
 from pipeline.runtime.environment import Runtime
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import model_builder
-from pipeline.training.distributed import agreed
+from pipeline.training.distributed import mean_over_workers
 from pipeline.utils import progress_bar, safe_io
 from pipeline.utils.console import counted, say
 
-_SAMPLE = 200  # images that are looked at
-_USUAL = 900.0  # seconds of training without a time limit
-_REST = 30.0  # seconds of all but training
-# Pixels whose forward and backward pass take `residual` as long as an update of Muon.
-_UPDATE = 50_000
-_TIMED = 32  # images
-_AVERAGED = 0.03  # fraction of the steps whose weights are averaged
-# Files of weights that Keras downloads -> the network of keras.applications; its least
-# side.
+_SAMPLE_IMAGES = 200
+_DEFAULT_SECONDS = 900.0  # of training, without a time limit
+_OTHER_SECONDS = 30.0  # for everything except training
+# An update of Muon takes as long as a forward and backward pass of `residual` for this
+# number of pixels.
+_UPDATE_PIXELS = 50_000
+_TIMED_IMAGES = 32
+_AVERAGED_FRACTION = 0.03  # of the steps; the moving average of the weights covers it
+# Files of weights that Keras downloads -> the network of keras.applications.
 _IMAGENET = {
     "efficientnetb0_notop.h5": "EfficientNetB0",
     "mobilenet_v2_weights_tf_dim_ordering_tf_kernels_1.0_224_no_top.h5": "MobileNetV2",
     "resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5": "ResNet50",
 }
-_LEAST = 96
-# Pixels, up to which the first convolution keeps the size of an image
-# (benchmarks/README.md).
-_SMALL = 48
+_IMAGENET_MIN_SIDE = 96  # pixels
+# For images up to this side, the first convolution has stride 1 (benchmarks/README.md).
+_SMALL_SIDE = 48
 _SCRATCH = (
     "from scratch; ImageNet weights are downloaded by --model.name application"
     " --model.options name=EfficientNetB0 weights=imagenet"
@@ -50,14 +47,14 @@ _SCRATCH = (
 
 
 class _Choices:
-    """A config whose open options are chosen one after another, with reasons."""
+    """Chooses the open options of a config one after another, with reasons."""
 
     def __init__(self, request: Request) -> None:
         self.config = request.config
         self._planned = set(request.planned)
 
     def is_open(self, name: str) -> bool:
-        """Whether an option was neither set by the user nor chosen yet."""
+        """Whether an option is neither set by the user nor chosen yet."""
         return name in self._planned - self.config.reasons.keys()
 
     def choose(self, name: str, value: Any, reason: str) -> None:
@@ -72,11 +69,16 @@ class _Choices:
 
 
 def photos(request: Request, machine: Runtime, seconds: float | None = None) -> Config:
-    """The config of a run for photos: sets the planned options of a request for the
-    files, this machine and the time.
+    """Returns the config of a run for photos, and prints the expected time.
 
-    `seconds` is what is left of the time limit of the run, if it has one. Prints the
-    expected time. Raises UsageError if the data cannot be opened.
+    Args:
+        request: Its planned options are chosen for the files, this machine and the
+            time.
+        machine: Where the run is going to be trained.
+        seconds: Remaining time of the run; None: there is no limit.
+
+    Raises:
+        UsageError: The data cannot be opened.
     """
     choices = _Choices(request)
     fast, reason = dtype_policy.fast_policy()
@@ -90,22 +92,24 @@ def photos(request: Request, machine: Runtime, seconds: float | None = None) -> 
     seconds_per_pixel = _seconds_per_pixel(choices.config, source, precision)
     with machine.strategy.scope():
         devices = max(1, len(tf.config.get_visible_devices("GPU")))
-        seconds_per_pixel = agreed(seconds_per_pixel / devices)
+        seconds_per_pixel = mean_over_workers(seconds_per_pixel / devices)
     return _choose_sizes(choices, source, seconds_per_pixel, seconds)
 
 
 def _choose_pretrained(choices: _Choices) -> None:
-    """Chooses the network of an earlier run, or one whose ImageNet weights Keras has
+    """Chooses a pretrained network.
+
+    It is the network of an earlier run, or one with ImageNet weights that Keras has
     downloaded.
     """
     config = choices.config
-    if (path := config.model.weights) is not None:
+    path = config.model.weights
+    if path is not None:
         value: dict[str, Any] = {"name": config.model.name}
-        with contextlib.suppress(
-            OSError, LookupError, ValueError, TypeError
-        ):  # not a run
-            before = safe_io.read_json(RunDirectory(path).config)["model"]
-            value = {name: before[name] for name in ("name", "options")}
+        # The path may be a file instead of a run.
+        with contextlib.suppress(OSError, LookupError, ValueError, TypeError):
+            saved = safe_io.read_json(RunDirectory(path).config)["model"]
+            value = {"name": saved["name"], "options": saved["options"]}
         choices.choose("model", value, "as in --model.weights")
         return
     home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
@@ -121,108 +125,115 @@ def _choose_pretrained(choices: _Choices) -> None:
 def _choose_sizes(
     choices: _Choices, source: Source, seconds_per_pixel: float, limit: float | None
 ) -> Config:
-    """Chooses the batch, the image size, the epochs, and what depends on them."""
+    """Chooses the batch size, the image size, the epochs, and what depends on them."""
     total = source.info.splits["train"]
-    why = f"{total:,} images"
+    reason = f"{total:,} images"
     if "test" in source.info.splits:
-        why = "unused: there is a test split"
-    choices.choose("data.test", 0.1 if total >= 2000 else 0.2, why)
+        reason = "unused: there is a test split"
+    choices.choose("data.test", 0.1 if total >= 2000 else 0.2, reason)
     config = choices.config
     held_out = sum(splits.shares(source.info.splits, config.data).values())
-    most = min(total, config.data.limit or total)
-    count = max(1, int(most * (1 - held_out)))
+    limited = min(total, config.data.limit or total)
+    count = max(1, int(limited * (1 - held_out)))
     classes = counted(len(source.info.class_names or ()), "class")
     images = f"about {counted(count, 'training image')} of {classes}"
     choices.choose("train.batch_size", _batch_size(count), images)
     batch = choices.config.train.batch_size
     steps = max(1, count // batch)
 
-    def seconds(height: int, width: int) -> float:
-        """Of an epoch."""
-        return steps * (batch * height * width + _UPDATE) * seconds_per_pixel
+    def epoch_seconds(height: int, width: int) -> float:
+        pixels = batch * height * width + _UPDATE_PIXELS
+        return steps * pixels * seconds_per_pixel
 
-    tuned = config.model.weights is not None or "weights" in config.model.options
+    is_pretrained = (
+        config.model.weights is not None or "weights" in config.model.options
+    )
     epochs = config.train.epochs
     if choices.is_open("train.epochs"):
-        epochs = _epochs(count, tuned)
-    time_left = _USUAL if limit is None else max(limit - _REST, limit / 2)
-    detail = image_sizes.detail_size(image_sizes.sample(source, _SAMPLE)) or 64
-    least = _LEAST if "weights" in config.model.options else 0
-    sizes = [
-        size for size in image_sizes.SIZES if least <= size <= max(least, 2 * detail)
+        epochs = _epochs(count, is_pretrained)
+    time_left = _DEFAULT_SECONDS
+    if limit is not None:
+        time_left = max(limit - _OTHER_SECONDS, limit / 2)
+    detail = image_sizes.detail_size(image_sizes.sample(source, _SAMPLE_IMAGES)) or 64
+    smallest = _IMAGENET_MIN_SIDE if "weights" in config.model.options else 0
+    largest = max(smallest, 2 * detail)
+    sizes = [size for size in image_sizes.SIZES if smallest <= size <= largest]
+    affordable = [
+        size for size in sizes if 0.75 * epochs * epoch_seconds(size, size) <= time_left
     ]
-    fits = [size for size in sizes if 0.75 * epochs * seconds(size, size) <= time_left]
-    size = max(fits, default=sizes[0])
-    short = f"fit into {'15 minutes' if limit is None else 'the time limit'}"
+    size = max(affordable, default=sizes[0])
+    fit = "fit into 15 minutes" if limit is None else "fit into the time limit"
     reason = f"the files hold the detail of about {detail} pixels"
     if size < detail:
-        reason += f"; more would not {short}"
+        reason += f"; more would not {fit}"
     choices.choose("data.image_size", (size, size), reason)
     sides: Any = choices.config.data.image_size or (size, size)
-    small = {"widths": (32, 64, 128), "stem_stride": 1} if max(sides) <= _SMALL else {}
-    choices.choose("model", {"name": config.model.name, "options": small}, _SCRATCH)
-    epoch = seconds(*sides)
-    affordable = max(1, int(time_left / epoch))
-    reason = f"as many as {short}" if affordable < epochs else images
-    choices.choose("train.epochs", min(affordable, epochs), reason)
+    options: dict[str, Any] = {}
+    if max(sides) <= _SMALL_SIDE:
+        options = {"widths": (32, 64, 128), "stem_stride": 1}
+    choices.choose("model", {"name": config.model.name, "options": options}, _SCRATCH)
+    seconds = epoch_seconds(*sides)
+    max_epochs = max(1, int(time_left / seconds))
+    reason = f"as many as {fit}" if max_epochs < epochs else images
+    choices.choose("train.epochs", min(max_epochs, epochs), reason)
     epochs = choices.config.train.epochs
-    duration = min(epochs * epoch, time_left if limit else math.inf)
-    about = f"{duration / 60:.0f} min" if duration > 90 else f"{duration:.0f} s"
-    speed = f"{steps * batch / epoch:,.0f} images/s"
-    say("plan", f"about {about}: {counted(epochs, 'epoch')} at {speed}, with")
-    rate = round((0.002 if tuned else 0.02) * math.sqrt(min(batch, 64) / 64), 4)
+    duration = epochs * seconds
+    if limit:
+        duration = min(duration, time_left)
+    text = f"{duration / 60:.0f} min" if duration > 90 else f"{duration:.0f} s"
+    speed = f"{steps * batch / seconds:,.0f} images/s"
+    say("plan", f"about {text}: {counted(epochs, 'epoch')} at {speed}, with")
+    base_rate = 0.002 if is_pretrained else 0.02
+    rate = round(base_rate * math.sqrt(min(batch, 64) / 64), 4)
     choices.choose("train.learning_rate", rate, f"for batches of {batch}")
     operations = {"flip": {}, "crop": {"padding": min(sides) // 8}}
     choices.choose("data.augment", operations, "usual for photographs")
-    lag = max(1.0, steps * epochs * _AVERAGED)
+    lag = max(1.0, steps * epochs * _AVERAGED_FRACTION)
     reason = f"about {lag:,.0f} of {counted(steps * epochs, 'step')}"
     choices.choose("train.ema", round(1 - 1 / (1 + lag), 4), reason)
     return choices.config
 
 
 def _batch_size(count: int) -> int:
-    """For this number of training images: at least four steps per epoch."""
+    """Returns a batch size for at least four steps per epoch of `count` images."""
     largest = 2 ** int(math.log2(max(count // 4, 2)))
     if count >= 10_000:
         return min(128, largest)
     return min(64 if count >= 600 else 32, largest)
 
 
-def _epochs(count: int, tuned: bool) -> int:
-    """For this number of training images; fewer if the network is pretrained."""
+def _epochs(count: int, is_pretrained: bool) -> int:
+    """Returns the number of epochs for `count` training images."""
     epochs = min(200, max(10, 100 * math.sqrt(4000 / count)))
-    return round(epochs / 5 if tuned else epochs)
+    return round(epochs / 5 if is_pretrained else epochs)
 
 
 def _seconds_per_pixel(config: Config, source: Source, precision: str) -> float:
-    """What the forward and backward pass of a pixel takes on one device; measured in
-    about two seconds.
-    """
+    """Measures the forward and backward pass on one device, in about two seconds."""
     progress_bar.stage("timing", "this machine")
     model = config.model
     if registry.builds_whole_model(model.name):
-        model = Model(name="residual")  # a network of one's own is built once
-    side = _LEAST if "weights" in model.options else 48
+        model = Model(name="residual")  # a user's network is built only once
+    side = _IMAGENET_MIN_SIDE if "weights" in model.options else 48
     if config.data.image_size is not None:
         side = max(config.data.image_size)  # type: ignore[arg-type]
     options = {"image_size": (side, side), **config.task.options}
     registry.check("tasks", config.task.name, options, "--data.image-size")
     task = registry.call("tasks", config.task.name, options, source.info)
     network = model_builder.network(task, model, precision)
-    shape = (_TIMED, *network.inputs[0].shape[1:])
+    shape = (_TIMED_IMAGES, *network.inputs[0].shape[1:])
     images = tf.random.stateless_uniform(shape, (0, 1))
 
     @tf.function
     def gradients() -> tf.Tensor:
         with tf.GradientTape() as tape:
             outputs = network(images, training=True)
-        return tf.linalg.global_norm(
-            tape.gradient(outputs, network.trainable_variables)
-        )
+        values = tape.gradient(outputs, network.trainable_variables)
+        return tf.linalg.global_norm(values)
 
     best = math.inf
     for _ in range(4):  # the first call traces
         start = time.monotonic()
         gradients().numpy()
         best = min(best, time.monotonic() - start)
-    return best / (_TIMED * side * side)
+    return best / (_TIMED_IMAGES * side * side)

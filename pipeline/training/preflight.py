@@ -1,4 +1,4 @@
-"""Checks before TensorFlow is imported: whether a run and its export can be written."""
+"""Checks, before TensorFlow is imported, that a run and its export can be written."""
 
 import importlib.util
 import os
@@ -14,9 +14,9 @@ from pipeline.utils import files, locks
 from pipeline.utils.console import counted
 from pipeline.utils.errors import UsageError
 
-# The callbacks of every run, before and after the one that saves checkpoints. Each can
-# add to an epoch's logs for the callbacks after it; the metric logger writes only what
-# has been saved.
+# The callbacks of every run before and after the checkpoint callback. Each can add to
+# the logs of an epoch for the callbacks after it. The metric logger comes after the
+# checkpoint callback, because it writes only what has been saved.
 BEFORE_CHECKPOINT = (
     "gradient_monitor",
     "unfreeze",
@@ -26,15 +26,15 @@ BEFORE_CHECKPOINT = (
     "time_budget",
     "terminate_on_nan",
 )
-_ONNX = ("tf2onnx", "onnxruntime")  # convert and run models
 AFTER_CHECKPOINT = ("metric_logger", "progress")
+_ONNX_PACKAGES = ("tf2onnx", "onnxruntime")  # convert and run models
 
 
 def check(config: Config, planned: Sequence[str] = ()) -> None:
-    """Raises UsageError unless the run and the export can be written where the config
-    says, and a resumed run has its original options.
+    """Raises UsageError unless the run and the export can be written.
 
-    Options in `planned` are not chosen yet, so they cannot differ.
+    Also checks that a resumed run has its original options; options in `planned` are
+    not chosen yet, so they cannot differ.
     """
     try:
         _check(config, planned)
@@ -68,28 +68,33 @@ def _check(config: Config, planned: Sequence[str]) -> None:
             raise UsageError(
                 f"a server cannot load a model named {config.name!r}; set --export.name"
             )
-        missing = [name for name in _ONNX if importlib.util.find_spec(name) is None]
-        if "onnx" in config.export.formats and missing:
-            raise UsageError(
-                f"--export.formats onnx needs {' and '.join(missing)}: pip install"
-                f" {' '.join(missing)} (or install this package with its extra:"
-                " '.[onnx]')"
-            )
+        if "onnx" in config.export.formats:
+            _require_onnx()
         target = run_directory.export_directory(config)
         files.check_writable(target, "--export.directory")
-        place = config.run_directory or RUNS
-        if os.path.realpath(place) in (
-            os.path.realpath(p) for p in (target, *target.parents[:1])
-        ):
+        export_paths = {os.path.realpath(target), os.path.realpath(target.parent)}
+        if os.path.realpath(runs) in export_paths:
             raise UsageError(
-                f"--run-directory: {place} is the directory of the exported models;"
+                f"--run-directory: {runs} is the directory of the exported models;"
                 " choose another"
             )
         repository.pinned(target)  # an error now, not at the end of the run
 
 
+def _require_onnx() -> None:
+    missing = []
+    for name in _ONNX_PACKAGES:
+        if importlib.util.find_spec(name) is None:
+            missing.append(name)
+    if missing:
+        raise UsageError(
+            f"--export.formats onnx needs {' and '.join(missing)}: pip install"
+            f" {' '.join(missing)} (or install this package with its extra: '.[onnx]')"
+        )
+
+
 def summary(config: Config, planned: Sequence[str] = ()) -> str:
-    """What a run is going to do, for its first line."""
+    """Returns the first line of a run: what it is going to do."""
     parts = [f"{config.model.name} on {config.source.title}"]
     if "train.epochs" not in planned:
         parts.append(counted(config.train.epochs, "epoch"))

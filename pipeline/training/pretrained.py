@@ -1,4 +1,4 @@
-"""Weights of an earlier run, or of a file, as the start of another one."""
+"""Loads the weights of an earlier run or of a file into a new network."""
 
 import json
 import warnings
@@ -15,66 +15,73 @@ from pipeline.utils.errors import UsageError, reason
 
 
 def set_weights(model: keras.Layer, weights: list[np.ndarray]) -> None:
-    """Sets all weights of a model, and what its Normalization layers calculate from
-    them.
-    """
+    """Sets all weights of a model, also inside its Normalization layers."""
     model.set_weights(weights)
     for layer in model._flatten_layers():
         if isinstance(layer, keras.layers.Normalization):
-            layer.finalize_state()  # which Keras calls in `load_weights` only
+            # Computes mean and deviation from the weights; Keras does that only in
+            # `load_weights`.
+            layer.finalize_state()
 
 
 def load(model: SteppedModel, path: Path) -> str:
-    """Copies the weights of a finished run, a `.keras` file or a `.weights.h5` file of
-    such a model into a new network; returns a sentence about it.
+    """Loads weights into a new network; returns a sentence about them.
+
+    Args:
+        model: The new network.
+        path: A finished run, its `.keras` file, or a `.weights.h5` file of that model.
 
     Raises:
-        UsageError: The path is none of these, or has other layers.
+        UsageError: The path is none of these, or the layers differ.
     """
     file = RunDirectory(path).model if path.is_dir() else path
     if not file.is_file():
-        what = (
-            "has no model.keras; let that run finish"
-            if path.is_dir()
-            else "is not a file"
-        )
-        raise UsageError(f"--model.weights: {path} {what}")
+        problem = "is not a file"
+        if path.is_dir():
+            problem = "has no model.keras; let that run finish"
+        raise UsageError(f"--model.weights: {path} {problem}")
     try:
         if file.name.endswith(".weights.h5"):
             with warnings.catch_warnings(action="error", category=UserWarning):
-                plain_model.uncompiled(model.plain()).load_weights(file)
+                plain_model.without_optimizer(model.to_keras_model()).load_weights(file)
             return f"weights of {path}"
         loaded = keras.models.load_model(file, compile=False)
     except (OSError, ValueError, TypeError, KeyError, UserWarning) as error:
         raise UsageError(
             f"--model.weights: {file} does not fit: {reason(error)}"
         ) from None
-    values, new = loaded.get_weights(), model.weights
-    same = _class_names(file) in (None, model.task.metadata.get("class_names"))
-    kept = list(zip(new, values, strict=False))
-    if not same or len(values) != len(new) or values[-1].shape != new[-1].shape:
-        layers = [variable.path.rpartition("/")[0] for variable in new]
-        kept = kept[: len(new) - layers.count(layers[-1])]
-    if not kept:
+    values = loaded.get_weights()
+    variables = model.weights
+    pairs = list(zip(variables, values, strict=False))
+    same_classes = _class_names(file) in (None, model.task.metadata.get("class_names"))
+    same_count = len(values) == len(variables)
+    has_same_head = (
+        same_classes and same_count and values[-1].shape == variables[-1].shape
+    )
+    if not has_same_head:
+        layers = [variable.path.rpartition("/")[0] for variable in variables]
+        pairs = pairs[: len(variables) - layers.count(layers[-1])]
+    if not pairs:
         raise UsageError(
             f"--model.weights: {file} does not fit: no layer before the output layer"
             " has weights"
         )
-    for variable, value in kept:
+    for variable, value in pairs:
         if tuple(variable.shape) != value.shape:
             raise UsageError(
                 f"--model.weights: {file} does not fit: {variable.path} has shape "
                 f"{tuple(variable.shape)}, but the file has {value.shape}"
             )
-    set_weights(
-        model, [*(value for _, value in kept), *model.get_weights()[len(kept) :]]
-    )
-    added = "" if len(kept) == len(new) else "; the output layer is new"
-    return f"{len(kept)} of {len(new)} weights from {path}{added}"
+    count = len(pairs)
+    set_weights(model, [*values[:count], *model.get_weights()[count:]])
+    note = f"{count} of {len(variables)} weights from {path}"
+    if count < len(variables):
+        note += "; the output layer is new"
+    return note
 
 
 def _class_names(file: Path) -> list[str] | None:
-    """The class names that this package wrote into a `.keras` file."""
+    """Returns the class names that this package wrote into a `.keras` file."""
     try:
         with zipfile.ZipFile(file) as archive:
             return json.loads(archive.read("metadata.json"))["task"].get("class_names")

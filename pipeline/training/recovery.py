@@ -1,6 +1,4 @@
-"""After a failure: a retry with smaller micro-batches or a lower learning rate, or a
-resume.
-"""
+"""Recovers from failures: smaller micro-batches, a lower learning rate, a resume."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -19,16 +17,17 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils.console import say
 from pipeline.utils.errors import Diverged, OutOfMemory, UsageError, reason
 
+LOWER = 0.5  # factor of the learning rate after a roll-back
 # Down to an eighth: if training still diverges, the learning rate is not the cause.
-LOWER, ROLL_BACKS = 0.5, 3
+ROLL_BACKS = 3
 _NAME = "micro-batch"
 
 
 @contextmanager
-def out_of_memory(is_training: bool) -> Iterator[None]:
+def catch_out_of_memory(is_training: bool) -> Iterator[None]:
     """Converts TensorFlow's out-of-memory error to OutOfMemory.
 
-    In an evaluation, where smaller micro-batches do not help, converts it to a
+    In an evaluation, where smaller micro-batches do not help, converts it to
     UsageError.
     """
     try:
@@ -43,17 +42,16 @@ def out_of_memory(is_training: bool) -> Iterator[None]:
 
 
 @contextmanager
-def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
-    """After Ctrl-C, a signal or a disk error, prints how to continue; raises the error
-    again.
-    """
+def report_interruption(config: Config, run: RunDirectory) -> Iterator[None]:
+    """After Ctrl-C, a signal or a disk error, prints how to continue the run."""
     try:
         yield
     except BrokenPipeError:  # nothing reads the output
         raise
     except BaseException as error:
-        asked = signals.behind(error) or isinstance(error, OSError)
-        steps = run_directory.steps(run.checkpoints) if asked else []
+        steps: list[int] = []
+        if signals.behind(error) or isinstance(error, OSError):
+            steps = run_directory.steps(run.checkpoints)
         if steps and not config.dry_run:
             command = (
                 f"{command_line.PROGRAM} --resume {run} (in Python,"
@@ -65,25 +63,27 @@ def interruptible(config: Config, run: RunDirectory) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Attempt:
-    """What an attempt to train may change about the config of its run."""
+    """What an attempt to train may change in the config of its run."""
 
     accumulate: int
     """Micro-batches per step of a replica; at least `train.accumulate`."""
     factor: float | None = None
     """Factor of the learning rate; None: the factor saved in the checkpoint."""
     decisions: tuple[Decision, ...] = ()
-    """Choices made so far, newest last; they are printed and saved with the run."""
+    """Decisions so far, newest last; they are printed and saved with the run."""
 
-    def changed(self, decision: Decision, **values: Any) -> Self:
-        """A copy with other values, and the reason for them."""
-        others = [made for made in self.decisions if made.name != decision.name]
-        decisions = (*others, decision)
-        return dataclasses.replace(self, decisions=decisions, **values)
+    def replace(self, decision: Decision, **values: Any) -> Self:
+        """Returns a copy with new values, and the decision that explains them."""
+        decisions = [item for item in self.decisions if item.name != decision.name]
+        decisions.append(decision)
+        return dataclasses.replace(self, decisions=tuple(decisions), **values)
 
 
 def first_attempt(config: Config, replicas: int) -> Attempt:
-    """Begins with the micro-batch that fitted into memory in an earlier process of this
-    run.
+    """Returns the first attempt of a process.
+
+    It begins with the micro-batch that an earlier process of this run could fit in
+    memory.
     """
     attempt = Attempt(config.train.accumulate)
     saved = run_directory.decided(config.run_directory, _NAME)
@@ -95,7 +95,7 @@ def first_attempt(config: Config, replicas: int) -> Attempt:
         return attempt
     reason = "as before: more does not fit in memory"
     decision = Decision(_NAME, str(part // accumulate), reason)
-    return attempt.changed(decision, accumulate=accumulate)
+    return attempt.replace(decision, accumulate=accumulate)
 
 
 def next_attempt(
@@ -105,9 +105,9 @@ def next_attempt(
     model: keras.Model,
     replicas: int,
 ) -> Attempt:
-    """The next attempt after a failure; raises the final error if there is none.
+    """Returns the next attempt after a failure; raises an error if there is none.
 
-    The model is as the last attempt left it.
+    `model` is in the state in which the failed attempt left it.
     """
     if isinstance(error, OutOfMemory):
         return with_smaller_micro_batches(error, attempt, options, replicas)
@@ -120,14 +120,15 @@ def next_attempt(
         ) from error
     value = f"{factor:g} times the learning rate"
     decision = Decision("roll-back", value, str(error).partition(";")[0])
-    return attempt.changed(decision, factor=factor)
+    return attempt.replace(decision, factor=factor)
 
 
 def with_smaller_micro_batches(
     error: OutOfMemory, attempt: Attempt, options: Train, replicas: int
 ) -> Attempt:
-    """The next attempt after running out of memory; raises UsageError if there is
-    none.
+    """Returns the next attempt after running out of memory.
+
+    Raises UsageError if micro-batches cannot be made smaller.
     """
     part = options.batch_size // replicas
     size = part // attempt.accumulate
@@ -148,11 +149,10 @@ def with_smaller_micro_batches(
         " per step"
     )
     decision = Decision(_NAME, str(part // accumulate), reason)
-    return attempt.changed(decision, accumulate=accumulate)
+    return attempt.replace(decision, accumulate=accumulate)
 
 
 def _divisor(part: int, at_least: int) -> int:
-    """The smallest divisor of `part` from `at_least` on; `part` itself if there is
-    none.
-    """
-    return next(n for n in range(min(at_least, part), part + 1) if part % n == 0)
+    """Returns the smallest divisor from `at_least` on, or else `part` itself."""
+    divisors = range(min(at_least, part), part + 1)
+    return next(divisor for divisor in divisors if part % divisor == 0)

@@ -1,4 +1,4 @@
-"""From what was asked for to the config of a run."""
+"""Turns a request into the config of a run."""
 
 import math
 from pathlib import Path
@@ -20,20 +20,20 @@ def resolve(
     seconds: float | None = None,
     folder: Path | None = None,
 ) -> Config:
-    """Turns what was asked for into the config of a run. A command calls this once,
-    before it decodes data and builds a model.
+    """Turns a request into the config of a run, and prints choices with reasons.
 
-    A plan of the recipe chooses the options that were not set; a resumed run keeps
-    those that it began with. Prints what was chosen, with the reasons.
+    A command calls this once, before it decodes data and builds a model. A plan of the
+    recipe chooses the options that were not set; a resumed run keeps the options that
+    it began with.
 
     Args:
         request: From a command line or a call in Python.
-        machine: What the run uses of this machine.
-        seconds: What is left of the time limit; None: there is no limit.
+        machine: Where the run is going to be trained.
+        seconds: Remaining time; None: there is no limit.
         folder: Where a dry run writes its files.
 
     Raises:
-        UsageError: The data, which a plan looks at, cannot be opened.
+        UsageError: A plan cannot open the data.
     """
     config = request.config
     if request.planned and run_directory.is_new(config):
@@ -59,14 +59,15 @@ def _print_choices(config: Config) -> None:
 
 
 def _dry_run(config: Config, folder: Path) -> Config:
-    """The config of a dry run: two steps on about four batches, with all files in
-    `folder`.
+    """Returns the config of a dry run: two steps on about four batches.
+
+    It writes all files in `folder`.
     """
-    share = 1 - config.data.validation - config.data.test
-    few = math.ceil(4 * config.train.batch_size / share)
+    train_fraction = 1 - config.data.validation - config.data.test
+    limit = math.ceil(4 * config.train.batch_size / train_fraction)
     return config.changed(
         run_directory=Path(folder, "run"),
         export={"directory": Path(folder, "saved_models")},
-        data={"limit": min(few, config.data.limit or few)},
+        data={"limit": min(limit, config.data.limit or limit)},
         train={"steps": 2},
     )

@@ -1,4 +1,4 @@
-"""The speed of the input pipeline and of the training step, each by itself."""
+"""Measures the speed of the input pipeline alone, and of the training step alone."""
 
 import dataclasses
 import time
@@ -9,19 +9,18 @@ import keras
 from pipeline.contracts import Batches
 from pipeline.training import autotune, distributed
 
-_SECONDS = 3.0  # for which the input pipeline is measured, at most
+_MAX_SECONDS = 3.0  # of measuring the input pipeline
 _TRIALS = 3  # of the step; the fastest counts
 
 
 def input_speed(batches: Batches) -> float:
-    """Examples per second of the input pipeline alone, as in training, after the first
-    of two epochs.
-    """
+    """Measures examples per second of the input pipeline alone, in the second epoch."""
     first = batches.steps_per_epoch
     iterator = iter(distributed.dataset(dataclasses.replace(batches, first_step=first)))
     start = time.monotonic()
     steps = 0
-    while steps < batches.last_step - first and time.monotonic() < start + _SECONDS:
+    end = start + _MAX_SECONDS
+    while steps < batches.last_step - first and time.monotonic() < end:
         next(iterator)
         steps += 1
     return steps * batches.batch_size / (time.monotonic() - start)
@@ -38,8 +37,9 @@ class RepeatedBatch:
 
 
 def step_speed(model: keras.Model, batches: Batches) -> float:
-    """Examples per second of the compiled step on one batch that stays on the device;
-    call it in the scope of the strategy.
+    """Measures examples per second of the step on a batch that stays on the device.
+
+    Call it in the scope of the strategy.
     """
     model.step.set_inputs(batches, None)
     iterator = RepeatedBatch(batches)
@@ -50,8 +50,9 @@ def step_speed(model: keras.Model, batches: Batches) -> float:
 
 
 def bottleneck(step: float, feed: float) -> str:
-    """A sentence that names the slower of the two and how to speed it up, from their
-    examples per second.
+    """Names the slower of step and input pipeline, and how to speed it up.
+
+    Both arguments are examples per second.
     """
     if feed >= step:
         return (

@@ -1,6 +1,4 @@
-"""The Keras model of a run, and its step on one replica: from a batch to updated
-weights.
-"""
+"""The Keras model of a run, and its training step on one replica."""
 
 import functools
 from collections.abc import Callable
@@ -17,22 +15,22 @@ from pipeline.training import plain_model
 from pipeline.training.optim.gradient_accumulation import accumulate_gradients
 from pipeline.training.optim.gradient_update import Update
 
-Measured = tuple[Any, Any, tf.Tensor, tf.Tensor]
-"""(y, outputs, losses, weight) of some examples."""
+ForwardResults = tuple[Any, Any, tf.Tensor, tf.Tensor]
+"""(y, outputs, losses, weight) of the examples of a forward pass."""
 
 
 class Step:
-    """What both engines do with a batch, in training and in evaluation.
+    """The step of both engines, for training and for evaluation.
 
-    Created in the scope of the strategy that it is used with.
+    Create it in the scope of the strategy that runs it.
 
     Args:
-        settings: The seed, and the options in `train` for the loss, are used.
+        settings: Provides the seed, and the options of the loss in `train`.
         random_states: States of the layers that draw random numbers, such as dropout.
-        accumulate: Micro-batches that each replica's part of a batch is cut into.
+        accumulate: Micro-batches into which each replica's part of a batch is cut.
         augmenter: Has no operations if the batches are already augmented.
         loss: Replaces the task's loss.
-        metrics: Used in addition to the task's metrics.
+        metrics: Metrics in addition to the task's.
         xla: Whether to compile the forward and backward pass with XLA.
     """
 
@@ -49,8 +47,11 @@ class Step:
         metrics: list[keras.metrics.Metric],
         xla: bool,
     ) -> None:
-        self._task, self._seed, self._xla = task, settings.runtime.seed, xla
-        self._options = options = settings.train
+        options = settings.train
+        self._task = task
+        self._seed = settings.runtime.seed
+        self._xla = xla
+        self._options = options
         self._accumulate = accumulate
         self.update = update
         self._random_states = random_states
@@ -62,25 +63,23 @@ class Step:
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
         self.metrics = [keras.metrics.Mean("loss"), *task.metrics(), *metrics]
         self.added_metrics = metrics
-        update.measures = [
+        update.metric_variables = [
             variable for metric in self.metrics for variable in metric.variables
         ]
         self.phase = 0
-        """Changes when the set of trainable layers changes; each value has its own
-        trace.
-        """
+        """Changes with the set of trainable layers; each value has its own trace."""
         self.compiled: dict[Any, Any] = {}
-        """Traced functions: those of `distributed.Calls` for the batches of
-        `set_inputs`, and those of `evaluation.evaluate`.
+        """Traced functions of `distributed.StepFunction`, for the batches of
+        `set_inputs`, and of `evaluation.evaluate`.
         """
         self.position = 0
-        """Number of the next training step; updated by `distributed.Calls`."""
+        """The next training step; updated by `distributed.StepFunction`."""
         self._expected: tuple[Any, ...] | None = None
 
     def set_inputs(self, train: Batches, validation: Batches | None) -> None:
-        """Sets what the step trains on; called by an engine before it traces a step."""
-        caches = (train.device_cache, validation and validation.device_cache)
-        expected = (train.batch_size, *caches)
+        """Sets the batches; an engine calls this before it traces a step."""
+        validation_cache = validation and validation.device_cache
+        expected = (train.batch_size, train.device_cache, validation_cache)
         if expected != self._expected:
             self.compiled.clear()
         self._expected = expected
@@ -89,23 +88,21 @@ class Step:
 
     @property
     def traces(self) -> int:
-        """How many times the training call has been traced."""
+        """The number of traces of the training step."""
         call = self.compiled.get("train")
         return call.experimental_get_tracing_count() if call else 0
 
     def train(self, model: keras.Model, batch: Example) -> None:
-        """Updates the weights once with this replica's part of a batch; updates the
-        metrics.
-        """
-        self._reseed()
-        before = self.update.remember()
+        """Updates the weights and the metrics with this replica's part of a batch."""
+        self._seed_random_layers()
+        before = self.update.snapshot()
         compute = functools.partial(self._forward_and_backward, model)
         if self._xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
 
         def loss_and_gradients(part: Example) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            gradients, measured = compute(part)
-            return self._measure(*measured), gradients
+            gradients, results = compute(part)
+            return self._update_metrics(*results), gradients
 
         if self._accumulate == 1:
             loss, gradients = loss_and_gradients(batch)
@@ -116,40 +113,42 @@ class Step:
         self.update.apply(gradients, loss, model.trainable_variables, before)
 
     def evaluate(self, model: keras.Model, batch: Example) -> None:
-        """Updates the metrics only."""
+        """Updates the metrics with this replica's part of a batch."""
         if self._validation_batches is not None:
             batch = self._validation_batches.gather(batch)
         y, outputs, weight = forward(self._task, model, batch)
-        self._measure(y, outputs, _weighted(self.loss(y, outputs), batch), weight)
+        losses = _apply_sample_weight(self.loss(y, outputs), batch)
+        self._update_metrics(y, outputs, losses, weight)
 
     def _forward_and_backward(
         self, model: keras.Model, batch: Example
-    ) -> tuple[list[tf.Tensor], Measured]:
-        """Gradients of these examples' part of the mean loss over the global batch."""
+    ) -> tuple[list[tf.Tensor], ForwardResults]:
+        """Computes the gradients of these examples' part of the global mean loss."""
         batch = self._train_batches.gather(batch)
         inputs, y, weight = self._inputs(batch)
         variables = model.trainable_variables
-        shares = tf.distribute.get_strategy().num_replicas_in_sync * self._accumulate
+        parts = tf.distribute.get_strategy().num_replicas_in_sync * self._accumulate
         with tf.GradientTape() as tape:
             outputs = model(inputs, training=True)
-            losses = _weighted(self._training_loss(y, outputs), batch)
+            losses = _apply_sample_weight(self._training_loss(y, outputs), batch)
             # Divided by the batch size, not by the sum of the weights, so that the
             # effect of a weight of 2 does not depend on the other examples of the
             # batch.
             loss = tf.reduce_sum(losses * weight) / self._train_batches.batch_size
-            loss += (sum(model.losses) + self._penalty(variables)) / shares
+            loss += (sum(model.losses) + self._penalty(variables)) / parts
             loss = self.update.scale_loss(loss)
         # Zero for a weight that the loss does not depend on. TensorFlow creates the
         # zeros only for its own variables, hence `v.value`.
-        none = tf.UnconnectedGradients.ZERO
         gradients = tape.gradient(
-            loss, [v.value for v in variables], unconnected_gradients=none
+            loss,
+            [variable.value for variable in variables],
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return self.update.unscale(gradients), (y, outputs, losses, weight)
 
     def _inputs(self, batch: Example) -> tuple[Any, Any, tf.Tensor]:
-        """The (inputs, y, weight) of a decoded batch after augmentation."""
+        """Returns (inputs, y, weight) of a decoded batch after augmentation."""
         prepared = self._task.prepare(self.augment(batch))
         return self._task.target(prepared, self.augment.seeds(batch))
 
@@ -159,63 +158,61 @@ class Step:
         kernels = [v.value for v in variables if len(v.shape) > 1]
         return self._options.l2 * sum(tf.reduce_sum(tf.square(k)) for k in kernels)
 
-    def _reseed(self) -> None:
-        """Seeds the random layers of each replica separately, as a function of seed and
-        step.
+    def _seed_random_layers(self) -> None:
+        """Seeds the random layers of each replica from the seed and the step.
 
         Keras would draw the same dropout mask on every replica. No state is carried
-        over from one step to the next, so a run can be resumed with another number of
-        replicas.
+        over from step to step, so a run can be resumed with another number of replicas.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         step = seeds.fold(tf.constant(self._seed, tf.int64), self.update.steps.value)
-        own = seeds.fold(step, replica)
-        for number, state in enumerate(self._random_states):
-            # Keras increments the second number with each draw, so it starts at 0.
-            state.assign(tf.stack([seeds.fold(own, number), tf.zeros_like(own)]))
+        replica_seed = seeds.fold(step, replica)
+        for index, state in enumerate(self._random_states):
+            layer_seed = seeds.fold(replica_seed, index)
+            # Keras increments the second number with each draw.
+            state.assign(tf.stack([layer_seed, tf.zeros_like(layer_seed)]))
 
     def losses(self, model: keras.Model, batch: Example) -> tuple[Example, tf.Tensor]:
-        """The decoded examples of a whole batch, and the loss of each with the current
-        weights.
+        """Computes the loss of each example of a whole batch with the current weights.
 
         The examples are augmented as in training, but dropout is off and
         BatchNormalization uses its moving statistics, so that no example affects the
         loss of another.
 
         Returns:
-            All fields of the batch, and weight times loss, float32 (batch,).
+            All fields of the decoded batch, and weight times loss, float32 (batch,).
         """
         batch = self._train_batches.gather(batch)
         inputs, y, weight = self._inputs(batch)
         return batch, self._training_loss(y, model(inputs, training=False)) * weight
 
-    def _measure(
+    def _update_metrics(
         self, y: Any, outputs: Any, losses: tf.Tensor, weight: tf.Tensor
     ) -> tf.Tensor:
-        """Updates the metrics; returns the part of the batch's mean loss from these
-        examples.
-        """
-        mean, *others = self.metrics
-        mean.update_state(losses, sample_weight=weight)
-        for metric in others:
+        """Returns the part of these examples in the mean loss of the batch."""
+        mean_loss, *metrics = self.metrics
+        mean_loss.update_state(losses, sample_weight=weight)
+        for metric in metrics:
             metric.update_state(y, outputs, sample_weight=weight)
         loss = tf.cast(tf.reduce_sum(losses * weight), tf.float32)
         return loss / self._train_batches.batch_size
 
 
-def _weighted(losses: tf.Tensor, batch: Example) -> tf.Tensor:
-    """The loss of each example times its `sample_weight`, if the source has that field.
+def _apply_sample_weight(losses: tf.Tensor, batch: Example) -> tf.Tensor:
+    """Multiplies each loss by `sample_weight`, if the source has that field.
 
     As in Keras, the mean is over the examples, not over their weights, and metrics
-    ignore them.
+    ignore the weights.
     """
-    return losses * batch["sample_weight"] if "sample_weight" in batch else losses
+    if "sample_weight" not in batch:
+        return losses
+    return losses * batch["sample_weight"]
 
 
 def forward(
     task: Task, model: keras.Model, batch: Example
 ) -> tuple[Any, Any, tf.Tensor]:
-    """(y, outputs, weight) of a decoded batch, without augmentation or dropout."""
+    """Returns (y, outputs, weight) of a batch, without augmentation or dropout."""
     # Nothing random is drawn here, so any seeds will do.
     inputs, y, weight = task.target(task.prepare(batch), batch["id"])
     return y, model(inputs, training=False), weight
@@ -223,64 +220,65 @@ def forward(
 
 @keras.saving.register_keras_serializable("pipeline")
 class SteppedModel(keras.Model):
-    """A functional model trained with the package's own step, which `distributed.Calls`
-    runs.
+    """A functional model with its own training step.
+
+    `distributed.StepFunction` runs the step.
     """
 
     step: Step | None = None
     frozen: tuple[str, ...] = ()
     """Names of the layers that are not trained, or not from the start."""
-    ends_in: str = "none"
-    """What the user's network ends in (`own_keras.network.outputs`); `none` if the
-    output layer is the task's.
+    output_kind: str = "none"
+    """The kind of outputs of the user's network (`own_keras.network.outputs`); `none`
+    if the output layer is the task's.
     """
-    is_own: bool = False
-    """Whether it contains a user's whole network, from raw inputs to its own outputs.
-    """
-    removed: str = ""
-    """The last activation of the user's network, if it was removed from it."""
+    is_user_network: bool = False
+    """Whether it contains a user's whole network, from raw inputs to outputs."""
+    removed_activation: str = ""
+    """The last activation of the user's network, if it was removed."""
     note: str = ""
-    """What became of the head of a user's network."""
-    give_back: Callable[[], None] = staticmethod(lambda: None)
-    """Copies the weights into the network that the user handed over."""
+    """A sentence about the weights or the head, for the output of the run."""
+    copy_weights_to_original: Callable[[], None] = staticmethod(lambda: None)
+    """Copies the weights into the network that the user passed."""
     task: Task
 
-    def plain(self, optimizer: Any = "sgd", is_nested: bool = False) -> keras.Model:
-        """A Keras model with the same weights, from raw inputs to answers
-        (`Task.standalone`).
+    def to_keras_model(
+        self, optimizer: Any = "sgd", is_nested: bool = False
+    ) -> keras.Model:
+        """Returns a plain Keras model from raw inputs to answers (`Task.standalone`).
 
-        Its layers are those of the network, under their names, or one layer `network`
-        if it `is_nested`, from prepared inputs to outputs. Saved, it has Keras's own
-        layers only, unless the network of a user has others.
-
-        It is compiled with the optimizer, and the usual loss and metric for labels as
-        whole numbers, or a target.
+        It shares the weights, and is compiled with the optimizer and the usual loss and
+        metric for integer labels or a target. It has the layers of the network under
+        their names or, if `is_nested`, one layer `network` from prepared inputs to
+        outputs. Keras alone can load it, unless a user's network has custom layers.
         """
-        plain = self.task.standalone(self, self.ends_in)
+        model = self.task.standalone(self, self.output_kind)
         if not is_nested:
-            plain = self._flat(plain)
+            model = self._flatten(model)
         is_classifier = "class_names" in self.task.metadata
         loss: Any = "sparse_categorical_crossentropy" if is_classifier else "mse"
         metric: Any = "accuracy" if is_classifier else "mae"
-        if is_classifier and self.ends_in == "linear":
+        if is_classifier and self.output_kind == "linear":
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        elif self.ends_in == "logit":
+        elif self.output_kind == "logit":
             loss = keras.losses.BinaryCrossentropy(from_logits=True)
             metric = keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
-        elif self.ends_in == "sigmoid":
+        elif self.output_kind == "sigmoid":
             loss = "binary_crossentropy"
-        plain.compile(optimizer, loss, metrics=[metric], auto_scale_loss=False)
-        plain.is_compiled_by_run = True  # `fit` uses what a user has compiled
-        return plain
+        model.compile(optimizer, loss, metrics=[metric], auto_scale_loss=False)
+        model.is_compiled_by_run = True  # `fit` uses what a user has compiled
+        return model
 
-    def _flat(self, standalone: keras.Model) -> keras.Model:
-        wrapper = next(
-            (layer for layer in standalone.layers if layer.name == "network"), None
-        )
-        kinds = (keras.Sequential, type(standalone))
-        nested = (layer for layer in self.layers if isinstance(layer, kinds))
-        body = next(nested, None) if self.is_own else None
-        return plain_model.flat(standalone, wrapper, body, self.removed == "sigmoid")
+    def _flatten(self, standalone: keras.Model) -> keras.Model:
+        wrappers = (layer for layer in standalone.layers if layer.name == "network")
+        wrapper = next(wrappers, None)
+        body = None
+        if self.is_user_network:
+            kinds = (keras.Sequential, type(standalone))
+            bodies = (layer for layer in self.layers if isinstance(layer, kinds))
+            body = next(bodies, None)
+        is_sigmoid = self.removed_activation == "sigmoid"
+        return plain_model.flatten(standalone, wrapper, body, is_sigmoid)
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
@@ -288,9 +286,7 @@ class SteppedModel(keras.Model):
 
     @property
     def state(self) -> dict[str, list[keras.Variable]]:
-        """Everything that training changes: weights, states of random layers,
-        optimizer, update.
-        """
+        """All variables that training changes, as a checkpoint groups them."""
         update = self.step.update.variables if self.step else []
         return {
             "model": self.variables,

@@ -1,11 +1,11 @@
-"""The training of a run: builds the model, resumes from the latest checkpoint, and
-trains.
-"""
+"""Builds the model of a run, resumes from the latest checkpoint, and trains."""
 
 import contextlib
 import dataclasses
 import gc
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 
@@ -40,13 +40,13 @@ from pipeline.utils.errors import (
 class Trainer:
     """Builds, resumes and trains the model of a run; retries after a failure.
 
-    `config` is the config of the run. What a retry changes is in `attempt`.
+    `config` is the config of the run, and stays so; `attempt` has what a retry changes.
     """
 
     model: keras.Model  # set by `build`
     run: RunDirectory  # set by `resume`, as are the attributes below
     checkpoint: CheckpointCallback
-    left: Batches  # the training batches that are left
+    remaining: Batches  # the remaining training batches
 
     def __init__(
         self, config: Config, machine: Runtime, data: LoadedData, stops: StopSignals
@@ -55,40 +55,45 @@ class Trainer:
         registry.load("engines", config.train.engine)
         for name in config.train.callbacks:
             registry.load("callbacks", name)
-        self.config, self.machine, self.data, self.stops = config, machine, data, stops
+        self.config = config
+        self.machine = machine
+        self.data = data
+        self.stops = stops
         self.attempt = recovery.first_attempt(config, machine.replicas)
         seed = config.runtime.seed
-        self.plain = batching.training(data.splits["train"], config.train, seed)
+        self.unaugmented = batching.training(data.splits["train"], config.train, seed)
         """Training batches without augmentation."""
         self.batches, self.augmentation_decisions = augmentation.apply_on_host(
-            self.plain, config.data, seed
+            self.unaugmented, config.data, seed
         )
         """Training batches for the engine, and where they are augmented."""
-        # Not `train` if there is another split: that would take as long as a third of
-        # an epoch.
-        judged = split_names.evaluation_split(data.splits)
-        self.evaluated = {
+        # Evaluating `train` takes as long as a third of an epoch, so it is evaluated
+        # only if it is the only split.
+        names = {"validation", split_names.evaluation_split(data.splits)}
+        self.evaluation_batches = {
             name: batching.evaluation(split, config.train, machine.replicas)
             for name, split in data.splits.items()
-            if name in ("validation", judged)
+            if name in names
         }
-        """Split -> batches of `validation`, after each epoch, and of the split that
-        judges.
+        """Split -> batches: `validation`, for each epoch, and the split for the final
+        metrics.
         """
 
     def build(self) -> None:
-        """Chooses the precision and builds the model; uses smaller micro-batches if a
-        trial of the precision runs out of memory.
+        """Chooses the precision and builds the model.
+
+        Uses smaller micro-batches if a trial of the precision runs out of memory.
         """
         if not self._set_precision():
             self._try_precisions()
             return
-        with distributed.lost_workers(self.machine.cluster):
-            self.model = self._built(self.machine)
+        with distributed.name_lost_workers(self.machine.cluster):
+            self.model = self._build_model(self.machine)
 
     def _set_precision(self) -> bool:
-        """Sets the precision that was requested, planned, or found by a trial at the
-        start of the run; returns False if a trial must find it now.
+        """Sets the precision that is requested, planned, or saved with the run.
+
+        Returns False if a trial has to choose it.
         """
         if any(decision.name == "precision" for decision in self.machine.decisions):
             return True
@@ -103,22 +108,30 @@ class Trainer:
         self.machine = machine.decided("precision", precision, reason)
         return True
 
-    def _built(self, machine: Runtime) -> keras.Model:
+    def _build_model(self, machine: Runtime) -> keras.Model:
         progress_bar.stage("building", f"{self.config.model.name}, {machine.precision}")
-        in_step = self.batches is self.plain
-        accumulate = self.attempt.accumulate
-        task = self.data.task
-        return build(task, self.config, machine, self.plain, in_step, accumulate)
+        return build(
+            self.data.task,
+            self.config,
+            machine,
+            self.unaugmented,
+            augment_in_step=self.batches is self.unaugmented,
+            accumulate=self.attempt.accumulate,
+        )
 
     def _try_precisions(self) -> None:
-        validation = self.evaluated.get("validation")
+        validation = self.evaluation_batches.get("validation")
         while True:
             # The run directory, where stack traces would be written, may not exist yet.
             watchdog = Watchdog(self.config.runtime.hang_timeout, None)
-            with distributed.lost_workers(self.machine.cluster), watchdog:
+            with distributed.name_lost_workers(self.machine.cluster), watchdog:
                 try:
-                    self.machine, self.model = autotune.precision(
-                        self.machine, self._built, self.batches, validation, watchdog
+                    self.machine, self.model = autotune.choose_precision(
+                        self.machine,
+                        self._build_model,
+                        self.batches,
+                        validation,
+                        watchdog,
                     )
                     return
                 except OutOfMemory as error:
@@ -128,8 +141,9 @@ class Trainer:
             gc.collect()  # the next model needs the memory of this one
 
     def resume(self, run: RunDirectory, writes: bool = True) -> None:
-        """Restores the latest checkpoint of a run, if there is one; `writes` to save
-        others.
+        """Restores the latest checkpoint of a run, if there is one.
+
+        `writes` is False if the run must not be changed.
         """
         is_first = not hasattr(self, "run")
         self.run = run
@@ -139,7 +153,7 @@ class Trainer:
         self.checkpoint = CheckpointCallback(
             saved, early_stopping, self.batches, self.config.train, self.stops
         )
-        self.left = self.checkpoint.resume()
+        self.remaining = self.checkpoint.resume()
         if not self.checkpoint.has_same_order and not run.changes:
             raise UsageError(
                 f"{run}: the order of the examples has changed since the checkpoint,"
@@ -147,77 +161,70 @@ class Trainer:
                 " again in a new --run-directory"
             )
         if is_first:
-            self._forget_rate()
+            self._reset_assigned_rate()
         if self.attempt.factor is not None:
             self.model.step.update.factor.assign(self.attempt.factor)
 
-    def _forget_rate(self) -> None:
-        """Forgets the rate that a callback had set, if another one is forced by an
-        option.
-        """
+    def _reset_assigned_rate(self) -> None:
+        """Drops the rate that a callback has assigned if options now force another."""
         flags = {change.flag for change in self.run.changes}
-        rates = {
+        rate_flags = {
             "--train.learning-rate",
             "--train.schedule",
             "--train.schedule-options",
         }
+        is_forced = not flags.isdisjoint(rate_flags)  # only the chief has the changes
         machine = self.machine
-        with machine.strategy.scope(), distributed.lost_workers(machine.cluster):
-            if distributed.agreed(
-                float(bool(flags & rates))
-            ):  # the chief has the changes
+        with machine.strategy.scope(), distributed.name_lost_workers(machine.cluster):
+            if distributed.mean_over_workers(float(is_forced)) > 0:
                 self.model.step.update.rate.assigned.assign(-1.0)
 
     def report(self) -> None:
-        """Prints and saves the choices that the run begins with."""
+        """Prints and saves the decisions that the run begins with."""
         data = self.data
-        dry = "(dry run: two steps on a few examples)"
-        say(
-            "run",
-            f"{self.config.recipe} {dry if self.config.dry_run else f'in {self.run}'}",
-        )
-        counts = ", ".join(
-            f"{name} {len(split):,}" for name, split in data.splits.items()
-        )
-        fields = ", ".join(
-            f"{name} {'x'.join(map(str, spec.shape))} {spec.dtype.name}".replace(
-                "  ", " "
-            )
-            for name, spec in data.splits["train"].store.specs.items()
-            if name != "id"
-        )
-        say("data", f"{counts}; {fields}")
+        where = f"in {self.run}"
+        if self.config.dry_run:
+            where = "(dry run: two steps on a few examples)"
+        say("run", f"{self.config.recipe} {where}")
+        counts = [f"{name} {len(split):,}" for name, split in data.splits.items()]
+        fields = []
+        for name, spec in data.splits["train"].store.specs.items():
+            if name == "id":
+                continue
+            shape = "x".join(map(str, spec.shape))
+            words = [name, shape, spec.dtype.name] if shape else [name, spec.dtype.name]
+            fields.append(" ".join(words))
+        say("data", f"{', '.join(counts)}; {', '.join(fields)}")
         for note in data.source.info.notes:
             say("note", note)
-        for one in self._store_decisions():
-            say(one.name, one)
-        self._say_model()
+        for decision in self._save_decisions():
+            say(decision.name, decision)
+        self._print_model()
 
-    def _store_decisions(self) -> list[Decision]:
-        """Writes the choices made so far into the run directory."""
+    def _save_decisions(self) -> list[Decision]:
+        """Writes the decisions so far into the run directory."""
         decisions = [*self.machine.decisions, *self.data.decisions]
         decisions += self.augmentation_decisions
-        decisions += [
-            Decision("changed", str(change), "--force") for change in self.run.changes
-        ]
+        for change in self.run.changes:
+            decisions.append(Decision("changed", str(change), "--force"))
         decisions += self.attempt.decisions
-        files.write_json(
-            self.run.decisions, [dataclasses.asdict(one) for one in decisions]
-        )
+        entries = [dataclasses.asdict(decision) for decision in decisions]
+        files.write_json(self.run.decisions, entries)
         return decisions
 
-    def _say_model(self) -> None:
-        model, batches = self.model, self.left
-        trained = sum(
-            math.prod(variable.shape) for variable in model.trainable_variables
-        )
+    def _print_model(self) -> None:
+        model = self.model
+        batches = self.remaining
         line = f"{self.config.model.name}, {model.count_params():,} parameters"
         if model.frozen:
+            variables = model.trainable_variables
+            trained = sum(math.prod(variable.shape) for variable in variables)
             line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
         say("model", f"{line}; {model.note}" if model.note else line)
-        size, each = batches.batch_size, batches.steps_per_epoch
-        steps, examples = counted(batches.last_step, "step"), counted(size, "example")
-        say("training", f"{steps} of {examples}, {each:,} per epoch")
+        steps = counted(batches.last_step, "step")
+        examples = counted(batches.batch_size, "example")
+        per_epoch = f"{batches.steps_per_epoch:,} per epoch"
+        say("training", f"{steps} of {examples}, {per_epoch}")
         if batches.first_step:
             say(
                 "resumed",
@@ -228,11 +235,13 @@ class Trainer:
                 say("time", f"{used}; a longer --runtime.time-limit continues longer")
 
     def train(self) -> bool:
-        """Trains to the last step or until the time is up; returns whether a step was
-        left.
+        """Trains to the last step or until the time is up.
 
         If a call runs out of memory or training diverges, training continues from the
         latest checkpoint with the next attempt, if there is one.
+
+        Returns:
+            Whether there was anything to train.
         """
         while True:
             try:
@@ -250,54 +259,44 @@ class Trainer:
             self.build()
             self.resume(self.run)
             if self.machine.is_chief:
-                self._store_decisions()
-                step, newest = self.left.first_step, self.attempt.decisions[-1]
+                self._save_decisions()
+                step = self.remaining.first_step
+                decision = self.attempt.decisions[-1]
                 where = f"after step {step:,}" if step else "from the start"
-                say(newest.name, f"{newest}; again {where}")
+                say(decision.name, f"{decision}; again {where}")
 
     def _train(self) -> bool:
-        config, machine, checkpoint, batches = (
-            self.config,
-            self.machine,
-            self.checkpoint,
-            self.left,
-        )
+        config = self.config
+        machine = self.machine
+        checkpoint = self.checkpoint
+        batches = self.remaining
         context = self._context()
-        over = self.stops.reason(distributed.agreed) or self._used_up()
-        if checkpoint.complete or (checkpoint.step and over):
-            if (
-                machine.is_chief
-            ):  # the process may have ended between checkpoint and log
+        stop = self.stops.reason(distributed.mean_over_workers)
+        is_over = stop or self._has_used_time_limit()
+        if checkpoint.complete or (checkpoint.step and is_over):
+            # The process may have ended between writing the checkpoint and the log.
+            if machine.is_chief:
                 MetricLogger(context).write()
             return False
         engine = registry.load("engines", config.train.engine)
-        validation = self.evaluated.get("validation")
+        validation = self.evaluation_batches.get("validation")
         watchdog = Watchdog(config.runtime.hang_timeout, self.run.hang)
         with (
             machine.strategy.scope(),
-            distributed.lost_workers(machine.cluster),
+            distributed.name_lost_workers(machine.cluster),
             watchdog,
         ):
-            if distributed.agreed(batches.first_step) != batches.first_step:
-                raise UsageError(
-                    "--run-directory must be on a disk that all workers share"
-                )
-            checksum = batches.order_checksum(batches.first_epoch)
-            if distributed.agreed(checksum) != checksum:
-                raise UsageError(
-                    "the workers order the examples differently; use the same data and"
-                    " the same version of NumPy on all of them"
-                )
+            _require_same_start(batches)
             callbacks = [watchdog, *standard_callbacks(context)]
-            reasons = [c.per_batch for c in callbacks if getattr(c, "per_batch", None)]
+            reasons = [getattr(callback, "per_batch", None) for callback in callbacks]
             progress_bar.stage("tracing", "the training step")
             with watchdog.watching():
-                decision = autotune.steps_per_call(
+                decision = autotune.choose_steps_per_call(
                     self.model,
                     config.train.steps_per_call,
                     batches,
                     validation,
-                    reasons,
+                    per_batch=list(filter(None, reasons)),
                 )
             if machine.is_chief:
                 say(decision.name, decision)
@@ -315,69 +314,87 @@ class Trainer:
                     say("stopped", f"{where}: {limit}; a longer limit continues")
         return True
 
-    def _used_up(self) -> bool:
-        """Whether the run ended at this step because of the same time limit."""
+    def _has_used_time_limit(self) -> bool:
+        """Whether the run has ended at this step because of the same time limit."""
         try:
             result = safe_io.read_json(self.run.result)
-            ended = [result[name] for name in ("stopped", "steps", "time_limit")]
+            end = [result[name] for name in ("stopped", "steps", "time_limit")]
         except (OSError, ValueError, LookupError, TypeError):
             return False
-        return ended == [TIME, self.checkpoint.step, self.config.runtime.time_limit]
+        return end == [TIME, self.checkpoint.step, self.config.runtime.time_limit]
 
     def _context(self) -> CallbackContext:
-        parts = self.evaluated.values()
+        evaluated = 0
+        for batches in self.evaluation_batches.values():
+            evaluated += batches.batch_size * batches.last_step
         return CallbackContext(
             run=self.run,
-            batches=self.left,
+            batches=self.remaining,
             checkpoint=self.checkpoint,
             train=self.config.train,
             log=self.config.log,
             stops=self.stops,
             time_limit=self.config.runtime.time_limit,
             exports=self.config.export.enabled,
-            evaluated=sum(part.batch_size * part.last_step for part in parts),
+            evaluated=evaluated,
             locate=self.data.source.location,
             is_chief=self.machine.is_chief,
         )
 
     def work(self) -> None:
-        """Trains in a worker other than the chief, which writes, tests and exports."""
+        """Trains in a worker that is not the chief and so writes nothing."""
         self.resume(RunDirectory(self.config.run_directory or RUNS))
-        if self.machine.cluster:
-            index, count = self.machine.cluster.index, len(self.machine.cluster.workers)
-            say("worker", f"{index} of {count} trains; worker 0 prints and writes")
+        cluster = self.machine.cluster
+        if cluster:
+            number = f"{cluster.index} of {len(cluster.workers)}"
+            say("worker", f"{number} trains; worker 0 prints and writes")
         self.train()
         self.wait_for_workers()
 
     def wait_for_workers(self) -> None:
-        """Waits until all workers get here: the chief has more to do, such as saving
-        and testing.
+        """Waits until all workers get here.
 
-        TensorFlow reports a worker that exits before the chief as crashed. The chief
-        does not need the others any more: for it, a worker that is lost here has
-        finished its work.
+        The chief has more to do, such as saving and testing, and TensorFlow reports a
+        worker that exits before the chief as crashed. The chief no longer needs the
+        other workers, so it ignores one that is lost here.
         """
-        ignored = contextlib.suppress(*[WorkerLost] if self.machine.is_chief else [])
-        lost = distributed.lost_workers(self.machine.cluster)
-        with ignored, self.stops.at_once(), self.machine.strategy.scope(), lost:
-            distributed.agreed(0.0)
+        machine = self.machine
+        ignored_errors = [WorkerLost] if machine.is_chief else []
+        with (
+            contextlib.suppress(*ignored_errors),
+            self.stops.at_once(),
+            machine.strategy.scope(),
+            distributed.name_lost_workers(machine.cluster),
+        ):
+            distributed.mean_over_workers(0.0)
+
+
+def _require_same_start(batches: Batches) -> None:
+    """Raises UsageError unless all workers begin at the same step in the same order."""
+    if distributed.mean_over_workers(batches.first_step) != batches.first_step:
+        raise UsageError("--run-directory must be on a disk that all workers share")
+    checksum = batches.order_checksum(batches.first_epoch)
+    if distributed.mean_over_workers(checksum) != checksum:
+        raise UsageError(
+            "the workers order the examples differently; use the same data and"
+            " the same version of NumPy on all of them"
+        )
 
 
 def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callback]:
-    """The callbacks of every run, in order, and then those of `train.callbacks`."""
-    more = context.train.callbacks
-    before, after, added = (
-        [
-            registry.call("callbacks", name, more.get(name, {}), context)
-            for name in names
-        ]
-        for names in (BEFORE_CHECKPOINT, AFTER_CHECKPOINT, more)
-    )
-    for name, callback in zip(more, added, strict=True):
+    """Builds the callbacks of every run, and then those of `train.callbacks`."""
+    callbacks = [_call(name, {}, context) for name in BEFORE_CHECKPOINT]
+    callbacks += [context.checkpoint.early_stopping, context.checkpoint]
+    callbacks += [_call(name, {}, context) for name in AFTER_CHECKPOINT]
+    for name, options in context.train.callbacks.items():
+        callback = _call(name, options, context)
         if not isinstance(callback, keras.callbacks.Callback | None):
             raise UsageError(
                 f"--train.callbacks: {name} must return a callback; got {callback!r}"
             )
-    checkpoint = context.checkpoint
-    callbacks = [*before, checkpoint.early_stopping, checkpoint, *after, *added]
+        callbacks.append(callback)
     return [callback for callback in callbacks if callback is not None]
+
+
+def _call(name: str, options: Mapping[str, Any], context: CallbackContext) -> Any:
+    return registry.call("callbacks", name, options, context)

@@ -9,7 +9,7 @@ from siblings import MODELS, options_of
 
 from pipeline.config import registry
 from pipeline.config.sections import Model
-from pipeline.training.model_builder import network, twin
+from pipeline.training.model_builder import copy_network, network
 
 
 def settings_of(name):
@@ -50,7 +50,7 @@ def test_mixed_precision_ends_in_float32_and_has_a_float32_twin(name):
     assert mixed.dtype == "float32"
     assert all(variable.dtype == "float32" for variable in model.weights)
     assert keras.config.dtype_policy().name == "float32", "the policy leaked"
-    same = twin(model, task, options)
+    same = copy_network(model, task, options)
     assert {layer.compute_dtype for layer in same.layers} == {"float32"}
     exact = same(images, training=False).numpy()
     difference = np.abs(exact - mixed.numpy()).max()

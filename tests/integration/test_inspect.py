@@ -29,7 +29,7 @@ from pipeline.utils.errors import UsageError
 @pytest.fixture
 def quick(monkeypatch):
     """Short measurements."""
-    monkeypatch.setattr(speed, "_SECONDS", 0.2)
+    monkeypatch.setattr(speed, "_MAX_SECONDS", 0.2)
 
 
 def pictures(html):

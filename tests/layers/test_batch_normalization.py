@@ -128,7 +128,7 @@ def test_engines_train_the_same_weights():
 
 def test_a_saved_model_has_the_layers_of_keras_only(tmp_path):
     model = trained("gradient_tape", "float32")
-    plain = model.plain()
+    plain = model.to_keras_model()
     formats.write_keras(tmp_path / "model.keras", plain, {})
     with zipfile.ZipFile(tmp_path / "model.keras") as archive:
         config = archive.read("config.json").decode()
@@ -161,7 +161,9 @@ def test_keras_applications_are_fused_on_request():
     assert kinds(stock) == {keras.layers.BatchNormalization}
     assert kinds(fused) == {FusedBatchNormalization}
     fused.set_weights(stock.get_weights())
-    assert kinds(keras.Model.from_config(fused.plain().get_config())) == kinds(stock)
+    assert kinds(keras.Model.from_config(fused.to_keras_model().get_config())) == kinds(
+        stock
+    )
     images = np.random.default_rng(1).random((8, 64, 64, 3)).astype("float32")
     for training in (False, True):
         expected = stock(images, training=training)

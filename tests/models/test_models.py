@@ -12,7 +12,7 @@ from pipeline.config import config, registry
 from pipeline.data import batching
 from pipeline.models import simple
 from pipeline.training import pretrained
-from pipeline.training.model_builder import build, network, twin
+from pipeline.training.model_builder import build, copy_network, network
 from pipeline.utils.errors import UsageError
 
 # Options that a model cannot do without.
@@ -168,10 +168,10 @@ def test_an_adapted_normalization_is_copied_and_loaded(tmp_path, monkeypatch):
     batches = batching.training(split, settings.train, 0)
     model = build(small.TASK, settings, small.machine("mixed_bfloat16"), batches)
     images = split.take(np.arange(32))["image"] / np.float32(255)
-    same = twin(model, small.TASK, settings.model)
+    same = copy_network(model, small.TASK, settings.model)
     np.testing.assert_allclose(same(images), model(images), atol=0.1)
-    same.plain().save(tmp_path / "model.keras")
-    same.plain().save_weights(tmp_path / "model.weights.h5")
+    same.to_keras_model().save(tmp_path / "model.keras")
+    same.to_keras_model().save_weights(tmp_path / "model.weights.h5")
     for file in tmp_path.iterdir():
         loaded = network(small.TASK, settings.model, "float32")
         pretrained.load(loaded, file)

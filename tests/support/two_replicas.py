@@ -119,7 +119,7 @@ def overflows(machine, rounds):
     survived = recovered = 0
     for _ in range(rounds):
         update.scale.assign(2.0**15)
-        before, skipped = state(), update.skipped
+        before, skipped = state(), update.skipped_steps
         weights = [1.0, 1.0]
         huge = float(generator.choice([1e30, np.inf, np.nan]))
         weights[generator.integers(2)] = huge
@@ -129,7 +129,7 @@ def overflows(machine, rounds):
         survived += (
             same
             and float(update.scale.numpy()) == scale
-            and update.skipped == skipped + 1
+            and update.skipped_steps == skipped + 1
         )
         take([1.0, 1.0])
         finite = all(np.isfinite(value).all() for value in state())
@@ -200,7 +200,7 @@ def dropout(machine):
     strategy = machine.strategy
 
     def draw():
-        model.step._reseed()
+        model.step._seed_random_layers()
         return layer(tf.ones([64]), training=True)
 
     masks = tf.function(
@@ -259,7 +259,8 @@ def prefetched():
     """
     batches = tf.data.Dataset.range(5).map(lambda i: {"image": tf.fill([2, 3], i)})
     return [
-        batch["image"].device for batch in distributed.prefetched(batches, "/cpu:1")
+        batch["image"].device
+        for batch in distributed.prefetch_to_device(batches, "/cpu:1")
     ]
 
 

@@ -52,24 +52,25 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
         model="sequential", optimizer="adam", optimizer_options={}, ema=0.9
     )
     before = [v.numpy() for group in model.state.values() for v in group]
-    decision = autotune.steps_per_call(model, "auto", batches, None)
+    decision = autotune.choose_steps_per_call(model, "auto", batches, None)
     after = [v.numpy() for group in model.state.values() for v in group]
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
     assert 1 <= model.steps_per_execution <= STEPS
     assert decision.value == f"{model.steps_per_execution} steps"
     (trace,) = model.step.compiled.values()
-    assert distributed.Calls(model, "train", batches)._run is trace
+    assert distributed.StepFunction(model, "train", batches)._run is trace
     assert trace.experimental_get_tracing_count() == 1
-    assert autotune.steps_per_call(model, 5, batches, None).reason.startswith(
+    assert autotune.choose_steps_per_call(model, 5, batches, None).reason.startswith(
         "requested"
     )
     assert (
-        autotune.steps_per_call(model, 10**6, batches, None).value == f"{STEPS} steps"
+        autotune.choose_steps_per_call(model, 10**6, batches, None).value
+        == f"{STEPS} steps"
     )
-    taken, call = [], distributed.Calls.__call__
+    taken, call = [], distributed.StepFunction.__call__
     monkeypatch.setattr(
-        distributed.Calls, "__call__", lambda *a: taken.append(a) or call(*a)
+        distributed.StepFunction, "__call__", lambda *a: taken.append(a) or call(*a)
     )
     monkeypatch.setattr(autotune, "LONGEST_CALL", 0.0)
     autotune.seconds_per_step(model, batches)
@@ -99,8 +100,8 @@ def test_precision_is_chosen_by_its_gain(monkeypatch, bfloat16, steps, chosen):
 
     train = SimpleNamespace(first_step=0, last_step=steps)
     watchdog = Watchdog(None, None)
-    found, model = autotune.precision(machine(), build, train, None, watchdog)
+    found, model = autotune.choose_precision(machine(), build, train, None, watchdog)
     assert model.precision == found.precision == found.decisions[-1].value == chosen
     monkeypatch.setattr(dtype_policy, "fast_policy", lambda: (None, "no bfloat16"))
-    found, _ = autotune.precision(machine(), build, train, None, watchdog)
+    found, _ = autotune.choose_precision(machine(), build, train, None, watchdog)
     assert found.decisions[-1].reason == "no bfloat16"

@@ -78,11 +78,11 @@ def test_patience_stops_and_restores_the_best_weights(
         end_epoch(made, epoch, {"loss": 1.0, "val_loss": loss})
     assert made.complete == model.stop_training == (patience is not None)
     assert checkpoints_of(model, tmp_path).steps() == [10, 15, 20]
-    assert made.choose().value == f"step {chosen}"
+    assert made.restore_final_weights().value == f"step {chosen}"
     for one, other in zip(model.get_weights(), weights[chosen], strict=True):
         np.testing.assert_array_equal(one, other)
     next(tmp_path.rglob("step-00000010/manifest.json")).unlink()
-    assert made.choose().value == "step 20"
+    assert made.restore_final_weights().value == "step 20"
     noted = "warning    the best weights cannot be read: " in capsys.readouterr().out
     assert noted == (patience is not None)
 

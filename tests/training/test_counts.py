@@ -37,7 +37,7 @@ def counts(monkeypatch):
     waited for.
     """
     calls, waits, busy = [], [], []
-    original, convert = distributed.Calls.__call__, ops._EagerTensorBase.numpy
+    original, convert = distributed.StepFunction.__call__, ops._EagerTensorBase.numpy
 
     def call(self, iterator):
         busy.append(self._name)
@@ -50,7 +50,7 @@ def counts(monkeypatch):
             busy.clear()
         return convert(self)
 
-    monkeypatch.setattr(distributed.Calls, "__call__", call)
+    monkeypatch.setattr(distributed.StepFunction, "__call__", call)
     monkeypatch.setattr(ops._EagerTensorBase, "numpy", numpy)
     for name in ("__float__", "__int__", "__bool__", "__array__", "__index__"):
         monkeypatch.setattr(ops._EagerTensorBase, name, _through(name, numpy))

@@ -30,23 +30,23 @@ def improvements(callback, losses):
 def test_it_stops_after_patience_epochs_without_a_lower_loss():
     callback = callback_of(2)
     assert improvements(callback, [0.9, 0.5, math.nan]) == [True, True, False]
-    assert not callback.stopped and not callback.model.stop_training
+    assert not callback.is_exhausted and not callback.model.stop_training
     assert improvements(callback, [0.5]) == [False], "equal is not better"
-    assert callback.stopped and callback.model.stop_training
+    assert callback.is_exhausted and callback.model.stop_training
     assert (callback.best, callback.wait) == (0.5, 2)
 
 
 def test_without_patience_it_never_stops():
     callback = callback_of(None)
     assert improvements(callback, [0.1, 0.2, 0.3]) == [True, False, False]
-    assert not callback.stopped and not callback.model.stop_training
+    assert not callback.is_exhausted and not callback.model.stop_training
 
 
 def test_without_validation_the_last_epoch_is_the_best():
     callback = callback_of(1)
     for epoch in range(3):
         callback.on_epoch_end(epoch, {"loss": 1.0 + epoch})
-        assert callback.improved and not callback.stopped
+        assert callback.improved and not callback.is_exhausted
 
 
 @pytest.mark.parametrize("losses", [[0.5, 0.7], []])
@@ -58,8 +58,8 @@ def test_its_state_is_restored_with_another_patience(losses):
     for again in (same, longer):
         again.restore(state)
         assert (again.best, again.wait) == (callback.best, callback.wait)
-    assert same.stopped == callback.stopped == bool(losses)
-    assert not longer.stopped
+    assert same.is_exhausted == callback.is_exhausted == bool(losses)
+    assert not longer.is_exhausted
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])

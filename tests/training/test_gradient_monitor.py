@@ -70,8 +70,14 @@ def test_bad_steps_leave_no_trace_in_weights_and_metrics():
         )
         update = model.step.update
         assert update.step_stats.pop_bad_steps() == ([2, 3, 6], 3, 2)
-        assert update.skipped == 3 and model.step.metrics[0].count.numpy() == 5 * BATCH
-        assert float(update.scale.numpy()) == 2.0**15 and int(update._good.numpy()) == 5
+        assert (
+            update.skipped_steps == 3
+            and model.step.metrics[0].count.numpy() == 5 * BATCH
+        )
+        assert (
+            float(update.scale.numpy()) == 2.0**15
+            and int(update._good_steps.numpy()) == 5
+        )
         ends.append((history, state_of(model)))
     (history, one), (other_history, other) = ends
     assert history == other_history
@@ -93,17 +99,17 @@ def test_the_culprit_is_a_field_or_a_loss_or_the_batch(tmp_path):
     model.step.set_inputs(spoilt, None)
     found = monitor(tmp_path, spoilt, model)
     ids = [batch["id"].numpy().tolist() for batch in batches.dataset(0)]
-    assert found._culprits(4) == {
+    assert found._entry(4) == {
         "step": 5,
         "epoch": 1,
         "reason": "the field 'weight' is not finite",
         "ids": ids[4][:1],
         "files": [f"file {ids[4][0]}"],
     }
-    whole = found._culprits(3)
+    whole = found._entry(3)
     assert whole["reason"] == "no single example explains it" and whole["ids"] == ids[3]
     model.trainable_variables[-1].assign(np.full(3, np.nan))
-    assert "the weights are the cause" in found._culprits(3)["reason"]
+    assert "the weights are the cause" in found._entry(3)["reason"]
 
 
 def test_norms_are_those_of_the_steps(tmp_path):
@@ -152,7 +158,7 @@ def test_a_dead_layer_is_named_once(tmp_path, capsys):
     ],
 )
 def test_what_vanishes_and_what_explodes(largest, layers, before, mean, kinds):
-    found = gradient_monitor._findings(largest, layers, before, mean)
+    found = gradient_monitor._gradient_problems(largest, layers, before, mean)
     assert [(kind, layer) for kind, layer, _ in found] == kinds
 
 

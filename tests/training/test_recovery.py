@@ -142,10 +142,10 @@ def test_what_smaller_micro_batches_cannot_solve():
         pytest.raises(
             UsageError, match="during evaluation: OOM when allocating tensor; lower"
         ),
-        recovery.out_of_memory(is_training=False),
+        recovery.catch_out_of_memory(is_training=False),
     ):
         raise exhausted
-    with pytest.raises(OutOfMemory), recovery.out_of_memory(is_training=True):
+    with pytest.raises(OutOfMemory), recovery.catch_out_of_memory(is_training=True):
         raise exhausted
 
 

@@ -86,7 +86,7 @@ class Training:
         )
         with self.machine.strategy.scope():
             for made in self._made.values():
-                autotune.steps_per_call(
+                autotune.choose_steps_per_call(
                     made.model, train.steps_per_call, made.batches, None
                 )
 
@@ -147,7 +147,7 @@ class Training:
     def _evaluation(self) -> Callable[[], int]:
         """An evaluation, as by an engine."""
         model, name = self._judge.model, evaluation_split(self.data.splits)
-        evaluated = self._judge.evaluated[name]
+        evaluated = self._judge.evaluation_batches[name]
         model.step.set_inputs(self._batches, evaluated)
         model.steps_per_execution = self.model.steps_per_execution
         dataset = distributed.dataset(evaluated)
@@ -155,7 +155,7 @@ class Training:
         def call() -> int:
             iterator = iter(dataset)
             model.reset_metrics()
-            calls = distributed.Calls(model, "evaluate", evaluated)
+            calls = distributed.StepFunction(model, "evaluate", evaluated)
             while calls.position < evaluated.last_step:
                 logs = calls(iterator)
             float(logs["loss"])
@@ -167,7 +167,7 @@ class Training:
 def _resident(model: Any, batches: Batches) -> Callable[[], int]:
     """Some steps on one batch that stays on the device."""
     model.step.set_inputs(batches, None)
-    calls = distributed.Calls(model, "train", batches)
+    calls = distributed.StepFunction(model, "train", batches)
     iterator = RepeatedBatch(batches)
     calls.begin(_EPOCHS - 1)
 

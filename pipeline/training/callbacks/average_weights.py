@@ -1,4 +1,4 @@
-"""Averaged weights (EMA) in validation."""
+"""Validates with averaged weights (EMA)."""
 
 from typing import Any
 

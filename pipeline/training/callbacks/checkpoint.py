@@ -1,4 +1,4 @@
-"""Checkpoints during training: when to save, and where to resume."""
+"""Saves checkpoints during training, and resumes from them."""
 
 import contextlib
 import dataclasses
@@ -15,15 +15,14 @@ from pipeline.runtime.signals import Stopped, StopSignals
 from pipeline.training import checkpoints
 from pipeline.training.checkpoint_retention import Retention
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
-from pipeline.training.distributed import agreed
+from pipeline.training.distributed import mean_over_workers
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
-# The end of an epoch is saved only after training for this many times the duration of
-# the last save, which keeps the cost of saving below 2% however short the epochs are.
-# 50 was not enough: including the save at the end of training, a run of 14 s spent
-# 2.1%.
-_WORTHWHILE = 60
+# At the end of an epoch, saves only after this many times the duration of the last
+# save. This keeps the cost below 2%, however short the epochs are. With 50, a run of
+# 14 s spent 2.1%, including the save at the end of training.
+_MIN_SAVE_INTERVAL = 60
 
 
 class CheckpointCallback(keras.callbacks.Callback):
@@ -34,11 +33,10 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     Args:
         checkpoints: Where to save.
-        early_stopping: The callback right before this one; tells which epoch is the
-            best.
+        early_stopping: The callback right before this one; knows the best epoch.
         batches: All training batches; their steps number the checkpoints.
         options: `checkpoint_*` are used.
-        stops: Is asked after each call whether training should end.
+        stops: Tells after each call whether training should end.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.ended = False
         """Whether another callback has set `model.stop_training`."""
         self.has_same_order = True
-        """Whether the order of the examples is that of the restored checkpoint."""
+        """Whether the examples have the same order as in the restored checkpoint."""
         self.history: dict[str, list[float]] = {}
         self.seconds: list[float] = []
         """Seconds since the start of the run, at the end of each epoch."""
@@ -69,7 +67,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._retention = Retention()
         self._last_save = time.monotonic()
         self._cost = 0.0
-        """Seconds that the last save took."""
+        """Duration of the last save in seconds."""
         self.unsaved = ""
         """Why the last save failed; empty if it succeeded."""
         self._unsaved_state: dict[str, Any] = {}
@@ -78,26 +76,27 @@ class CheckpointCallback(keras.callbacks.Callback):
     @property
     def complete(self) -> bool:
         """Whether nothing is left to train."""
-        if self.early_stopping.stopped or self.ended:
+        if self.early_stopping.is_exhausted or self.ended:
             return True
         if self.epoch >= self.batches.epochs:
             return True
         return self.step > self.batches.last_step  # `--force` has shortened the run
 
     def resume(self) -> Batches:
-        """Restores the newest undamaged checkpoint; returns the batches that are left.
+        """Restores the newest undamaged checkpoint; returns the remaining batches.
 
-        Names each damaged one that is newer; raises NoCheckpoint if all are damaged.
+        Prints the problem of each newer checkpoint. Raises NoCheckpoint if all are
+        damaged.
         """
         newest = self._checkpoints.restore_newest()
         if newest:
             self.step, state, problems = newest
-            self._accept(state)
+            self._restore_state(state)
             for problem in problems:
                 say("damaged", f"{problem}; resuming from an older checkpoint")
             self._prune()  # the process may have ended before it could
             if self.step < self.batches.end_of(self.epoch - 1):
-                # A smaller `--train.steps` had ended this epoch early; it goes on.
+                # A smaller `--train.steps` ended this epoch early. It continues.
                 self.epoch -= 1
                 self.seconds = self.seconds[:-1]
                 self.history = {
@@ -109,7 +108,7 @@ class CheckpointCallback(keras.callbacks.Callback):
             first_epoch=min(self.epoch, self.batches.epochs),
         )
 
-    def _accept(self, state: dict[str, Any]) -> None:
+    def _restore_state(self, state: dict[str, Any]) -> None:
         """Restores what `_state` returned."""
         self.has_same_order = state["order"] == self._order_checksum(self.step)
         self.early_stopping.restore(state["early_stopping"])
@@ -126,57 +125,61 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.stops.resume(state["elapsed"])
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        if (
-            self._running is not None
-        ):  # saved within this epoch; Keras has just reset them
+        # After a checkpoint within this epoch: Keras has just reset the metrics.
+        if self._running is not None:
             checkpoints.restore_metrics(self.model.step.metrics, self._running)
             self._running = None
-        # Requested after the last epoch was saved, or while it was.
-        if self.step and (asked := self.stops.reason(agreed)):
+        if not self.step:
+            return
+        # A stop may be requested while the last epoch is saved, or later.
+        stop = self.stops.reason(mean_over_workers)
+        if stop:
             if self.step != self._retention.newest:
                 self._save(None)
-            raise Stopped(asked)
+            raise Stopped(stop)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         self.step = self.model.step.position
-        asked = self.stops.reason(agreed)
-        within = self.step < self.batches.end_of(self.epoch)
-        if asked or (within and agreed(float(self._due()))):
+        stop = self.stops.reason(mean_over_workers)
+        is_within_epoch = self.step < self.batches.end_of(self.epoch)
+        if stop or (is_within_epoch and mean_over_workers(float(self._is_due()))):
             self._save(checkpoints.metric_state(self.model.step.metrics))
-            asked = asked or self.stops.reason(agreed)  # while it was written
-        if asked:
-            raise Stopped(asked)
+            # A stop may be requested while the checkpoint is written.
+            stop = stop or self.stops.reason(mean_over_workers)
+        if stop:
+            raise Stopped(stop)
 
     def on_test_begin(self, logs: Any = None) -> None:
         self._running = checkpoints.metric_state(self.model.step.metrics)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        if asked := self.stops.reason(agreed):
-            # validation uses the averages: see `Update`
+        stop = self.stops.reason(mean_over_workers)
+        if stop:
+            # Validation uses the averages: see `Update`.
             self.model.step.update.swap_ema()
             self._save(self._running)
-            raise Stopped(asked)
+            raise Stopped(stop)
 
     def on_test_end(self, logs: Any = None) -> None:
         self._running = None
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         self.step = self.batches.end_of(epoch)
-        # NaN for metrics that an epoch does not have, because another precision was
+        # NaN for metrics that are missing in an epoch, because another precision was
         # forced.
         for name in {**self.history, **logs}:
             values = self.history.setdefault(name, [math.nan] * epoch)
             values.append(float(logs.get(name, math.nan)))
         self.seconds.append(round(self.stops.elapsed, 3))
         self.epoch = epoch + 1
-        best = self.early_stopping.improved
-        if best:
+        is_best = self.early_stopping.improved
+        if is_best:
             self._best_step = self.step
-        # Otherwise, the best checkpoint is not restored.
-        needed = best and self.early_stopping.patience is not None
-        spent = time.monotonic() - self._last_save
-        worthwhile = spent >= _WORTHWHILE * self._cost
-        if needed or self.complete or self._due() or worthwhile:
+        # Without patience, the best checkpoint is not restored.
+        is_needed = is_best and self.early_stopping.patience is not None
+        elapsed = time.monotonic() - self._last_save
+        is_cheap = elapsed >= _MIN_SAVE_INTERVAL * self._cost
+        if is_needed or self.complete or self._is_due() or is_cheap:
             self._save(None)
 
     def on_train_end(self, logs: Any = None) -> None:
@@ -184,14 +187,13 @@ class CheckpointCallback(keras.callbacks.Callback):
             self.ended = True
             self._save(None)
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         """Whether the options require a checkpoint now."""
         every = self._options.checkpoint_steps
         if every and self.step // every > self._retention.newest // every:
             return True
-        return (
-            time.monotonic() - self._last_save >= 60 * self._options.checkpoint_minutes
-        )
+        elapsed = time.monotonic() - self._last_save
+        return elapsed >= 60 * self._options.checkpoint_minutes
 
     def _save(self, running: list[list[str]] | None) -> None:
         """Saves this step; `running` are the metrics of an unfinished epoch."""
@@ -222,19 +224,19 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._cost = self._last_save - start
 
     def save_unsaved(self, directory: Path) -> None:
-        """After training: writes the checkpoint that could not be saved to another
-        directory.
+        """Saves the checkpoint that could not be saved in another directory.
 
-        Copied to the directory of the checkpoints, it becomes one of them.
+        A user can copy it to the directory of the checkpoints.
         """
-        if self.unsaved:
-            with contextlib.suppress(*WRITE_ERRORS):
-                self._checkpoints.save(self.step, self._unsaved_state, directory)
+        if not self.unsaved:
+            return
+        with contextlib.suppress(*WRITE_ERRORS):
+            self._checkpoints.save(self.step, self._unsaved_state, directory)
 
     def _state(
         self, running: list[list[str]] | None, retention: Retention
     ) -> dict[str, Any]:
-        """What a checkpoint contains besides the variables: plain JSON."""
+        """Returns the state that a checkpoint contains besides the variables."""
         return {
             "history": self.history,
             "seconds": self.seconds,
@@ -248,28 +250,24 @@ class CheckpointCallback(keras.callbacks.Callback):
         }
 
     def _order_checksum(self, step: int) -> int:
-        """CRC-32 of the order of the examples in the epoch that a step ended in."""
+        """Returns the CRC-32 of the example order in the epoch of the last step."""
         epoch = max(0, step - 1) // self.batches.steps_per_epoch
         return self.batches.order_checksum(epoch)
 
     def _prune(self) -> None:
         self._checkpoints.keep(self._retention.steps)
 
-    def choose(self) -> Decision:
-        """Restores the final weights: the best ones if patience is set, otherwise the
-        last.
-        """
+    def restore_final_weights(self) -> Decision:
+        """Restores the best weights if patience is set; otherwise, keeps the last."""
         last = f"step {self.step}"
         if self.early_stopping.patience is None or not self._best_step:
-            return Decision(
-                "weights", last, "the last; --train.patience selects the best"
-            )
+            why = "the last; --train.patience selects the best"
+            return Decision("weights", last, why)
         try:
             self._checkpoints.restore(self._best_step)
         except Damaged as error:
             say("warning", f"the best weights cannot be read: {error}")
-            return Decision(
-                "weights", last, "the last, because the best cannot be read"
-            )
+            why = "the last, because the best cannot be read"
+            return Decision("weights", last, why)
         lowest = f"lowest val_loss, {self.early_stopping.best:.4f}"
         return Decision("weights", f"step {self._best_step}", lowest)

@@ -12,8 +12,8 @@ class EarlyStopping(keras.callbacks.Callback):
     It comes right before the checkpoint callback, which restores the best weights.
 
     Args:
-        patience: Number of epochs without a lower `val_loss` after which training ends;
-            None: it does not end early.
+        patience: Number of epochs without a lower `val_loss` after which training
+            ends; None: training does not end early.
     """
 
     def __init__(self, patience: int | None) -> None:
@@ -24,12 +24,10 @@ class EarlyStopping(keras.callbacks.Callback):
         self.wait = 0
         """Number of epochs since then."""
         self.improved = False
-        """Whether the last epoch is the best so far; without `val_loss`, it always
-        is.
-        """
+        """Whether the last epoch is the best so far, as always without `val_loss`."""
 
     @property
-    def stopped(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether patience is exhausted."""
         return self.patience is not None and self.wait >= self.patience
 
@@ -41,11 +39,11 @@ class EarlyStopping(keras.callbacks.Callback):
             self.wait = 0
         else:
             self.wait += 1
-        if self.stopped:
+        if self.is_exhausted:
             self.model.stop_training = True
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint contains: plain JSON."""
+        """Returns the state for a checkpoint: plain JSON."""
         return {"best": self.best, "wait": self.wait}
 
     def restore(self, state: dict[str, Any]) -> None:

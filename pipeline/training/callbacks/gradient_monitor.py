@@ -1,6 +1,4 @@
-"""Monitors bad steps after each call and gradients after each epoch, and names what
-caused them.
-"""
+"""Monitors bad steps after each call, and gradients after each epoch."""
 
 import json
 import math
@@ -25,9 +23,7 @@ EXPLODED = 30.0
 
 
 def gradient_monitor(context: CallbackContext) -> keras.callbacks.Callback:
-    """Reports steps whose gradient is not finite; warns of vanishing and exploding
-    gradients.
-    """
+    """Reports bad steps, and warns of vanishing and exploding gradients."""
     return GradientMonitor(context)
 
 
@@ -53,10 +49,10 @@ class GradientMonitor(keras.callbacks.Callback):
         bad = self.model.step.update.step_stats.pop_bad_steps()
         if bad is None:
             return
-        steps, new, row = bad
-        self._bad_in_epoch += new
+        steps, count, row = bad
+        self._bad_in_epoch += count
         if self._context.is_chief:
-            self._record(steps, new)
+            self._record(steps, count)
         if row >= self._context.train.max_bad_steps:
             raise Diverged(
                 f"training diverged: {row} steps in a row, up to step"
@@ -66,7 +62,8 @@ class GradientMonitor(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         mean, largest, peaks = self.model.step.update.step_stats.norms()
-        bad, batches = self._bad_in_epoch, self._context.batches
+        bad = self._bad_in_epoch
+        batches = self._context.batches
         steps = batches.end_of(epoch) - epoch * batches.steps_per_epoch
         if 2 * bad > steps or (bad and math.isnan(mean)):
             raise Diverged(
@@ -74,39 +71,46 @@ class GradientMonitor(keras.callbacks.Callback):
                 f" of {steps} steps of epoch {epoch + 1}; lower --train.learning-rate."
                 " Nothing from this epoch was saved"
             )
-        logs["gradient_norm"], logs["gradient_norm_max"] = mean, largest
-        layers = _peak_of_each_layer(self.model, peaks)
-        before = self._context.checkpoint.history.get("gradient_norm", ())
-        for kind, layer, text in _findings(largest, layers, before, mean):
+        logs["gradient_norm"] = mean
+        logs["gradient_norm_max"] = largest
+        layers = _layer_peaks(self.model, peaks)
+        history = self._context.checkpoint.history.get("gradient_norm", ())
+        for kind, layer, text in _gradient_problems(largest, layers, history, mean):
             if self._context.is_chief and (kind, layer) not in self._warned:
                 say("warning", f"epoch {epoch + 1}: {text}")
             self._warned.add((kind, layer))
 
-    def _record(self, steps: Sequence[int], new: int) -> None:
+    def _record(self, steps: Sequence[int], count: int) -> None:
+        """Lists the steps in `bad_steps.jsonl`, and prints the first one."""
         path = self._context.run.bad_steps
-        found = [self._culprits(step) for step in steps]
-        lines = [json.dumps(one) + "\n" for one in found]
+        entries = [self._entry(step) for step in steps]
+        lines = [json.dumps(entry) + "\n" for entry in entries]
         with path.open("a+", encoding="utf-8") as file:
             file.seek(0)
-            known = set(file)  # a resumed run repeats the steps after its checkpoint
-            file.writelines(line for line in lines if line not in known)
-        first, others = found[0], len(found[0]["ids"]) - 1
+            # A resumed run repeats the steps after its checkpoint.
+            old_lines = set(file)
+            file.writelines(line for line in lines if line not in old_lines)
+        first = entries[0]
+        names = first["files"][0]
+        if len(first["ids"]) > 1:
+            names += f" and {len(first['ids']) - 1} more"
         text = f"step {first['step']:,} of epoch {first['epoch']}, {first['reason']}"
-        text += f" ({first['files'][0]}{f' and {others} more' if others else ''})"
-        more = f"; {new - 1} more steps" if new > 1 else ""
-        say("skipped", f"{text}{more}; see {path}")
+        text += f" ({names})"
+        if count > 1:
+            text += f"; {count - 1} more steps"
+        say("skipped", f"{text}; see {path}")
 
-    def _culprits(self, step: int) -> dict[str, Any]:
-        """What is known about a bad step, as a line of `bad_steps.jsonl`.
+    def _entry(self, step: int) -> dict[str, Any]:
+        """Returns the line of `bad_steps.jsonl` for a bad step.
 
-        The losses are computed with the current weights. A bad step does not change the
-        weights, so they are those of that step unless later steps of the same call have
-        changed them.
+        The losses are computed with the current weights. A bad step does not change
+        the weights, so these are the weights of that step, unless later steps of the
+        same call have changed them.
         """
         batches = self._context.batches
         (batch,) = batches.dataset(step).take(1)
         batch, losses = self.model.step.losses(self.model, batch)
-        reason, rows = _blamed(batch, losses.numpy())
+        reason, rows = _find_cause(batch, losses.numpy())
         ids = batch["id"].numpy()[rows].tolist()
         return {
             "step": step + 1,
@@ -117,9 +121,11 @@ class GradientMonitor(keras.callbacks.Callback):
         }
 
 
-def _blamed(batch: Mapping[str, Any], losses: np.ndarray) -> tuple[str, np.ndarray]:
-    """Why a step was bad, and a mask of the examples responsible: those with a field
-    that is not finite, or else those with a loss that is not finite, or else all.
+def _find_cause(batch: Mapping[str, Any], losses: np.ndarray) -> tuple[str, np.ndarray]:
+    """Returns why a step was bad, and a mask of the responsible examples.
+
+    These are the examples with a field that is not finite, or else with a loss that is
+    not finite, or else all.
     """
     for name, values in batch.items():
         if values.dtype.is_floating:
@@ -135,10 +141,8 @@ def _blamed(batch: Mapping[str, Any], losses: np.ndarray) -> tuple[str, np.ndarr
     return "no single example explains it", ~wrong
 
 
-def _peak_of_each_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str, float]:
-    """The largest gradient norm among the weights of each trained layer, in the model's
-    order.
-    """
+def _layer_peaks(model: keras.Model, peaks: Sequence[float]) -> dict[str, float]:
+    """Returns the largest gradient norm among the weights of each trained layer."""
     layers: dict[str, float] = {}
     trained = {id(variable) for variable in model.trainable_variables}
     for variable, peak in zip(model.step.update.weights, peaks, strict=True):
@@ -149,27 +153,30 @@ def _peak_of_each_layer(model: keras.Model, peaks: Sequence[float]) -> dict[str,
     return layers
 
 
-def _findings(
-    largest: float, layers: Mapping[str, float], before: Sequence[float], mean: float
+def _gradient_problems(
+    largest: float, layers: Mapping[str, float], history: Sequence[float], mean: float
 ) -> Iterator[tuple[str, str, str]]:
-    """What is wrong with an epoch's gradients: (kind, layer, sentence), at most one of
-    each kind.
+    """Yields (kind, layer, sentence), at most one problem of each kind.
 
-    `largest` is the largest norm of the whole gradient, `layers` has the same for each
-    layer; the mean norm of this epoch stands for those of earlier ones in the first
-    epoch.
+    Args:
+        largest: Largest norm of the whole gradient in an epoch.
+        layers: The same for each layer.
+        history: Mean norms of earlier epochs.
+        mean: Mean norm of this epoch, which is used if there are no earlier ones.
     """
-    most = max(layers.values(), default=0.0)
-    gone = [name for name, peak in layers.items() if peak <= VANISHED * most < math.inf]
-    if gone and most > 0:
-        others = f" and of {len(gone) - 1} more layers" if len(gone) > 1 else ""
-        share = layers[gone[0]] / most
-        text = (
-            f"the gradient of layer {gone[0]!r}{others} vanishes: {share:.1g} of the"
-            " largest"
-        )
-        yield "vanishes", gone[0], text
-    usual = max(filter(math.isfinite, before), default=mean)
+    peak = max(layers.values(), default=0.0)
+    limit = VANISHED * peak
+    vanished = []
+    if peak > 0 and limit < math.inf:
+        vanished = [name for name, norm in layers.items() if norm <= limit]
+    if vanished:
+        name = vanished[0]
+        text = f"the gradient of layer {name!r}"
+        if len(vanished) > 1:
+            text += f" and of {len(vanished) - 1} more layers"
+        text += f" vanishes: {layers[name] / peak:.1g} of the largest"
+        yield "vanishes", name, text
+    usual = max(filter(math.isfinite, history), default=mean)
     if largest > EXPLODED * usual:
         name = max(layers, key=layers.__getitem__)
         text = (

@@ -1,6 +1,4 @@
-"""Logs metrics: of each epoch as lines of JSON, and within epochs as well for
-TensorBoard.
-"""
+"""Logs metrics as lines of JSON and for TensorBoard."""
 
 import json
 import time
@@ -18,7 +16,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import reason
 
 _SECONDS = 1.0  # between points within an epoch
-_WITHIN = "batch_"  # the tags of such points begin with this, as in Keras
+_BATCH_PREFIX = "batch_"  # of the tags of these points, as in Keras
 
 
 def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
@@ -27,27 +25,27 @@ def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
 
 
 class MetricLogger(keras.callbacks.Callback):
-    """Writes a JSON object per epoch to `log.jsonl`: epoch, step, seconds of the run,
-    all metrics.
+    """Writes a JSON object per epoch to `log.jsonl`.
+
+    It has the epoch, the step, the seconds since the start of the run, and all metrics.
 
     The same values are written for TensorBoard, with Keras's names (`epoch_loss`, ...),
     in the runs `train` and `validation`. `train` also has the config, and points within
-    epochs against the step (`batch_loss`, ...), at most one a second: the metrics of
-    the epoch so far, the learning rate.
+    epochs by step (`batch_loss`, ...), at most one per second: the metrics of the epoch
+    so far, and the learning rate.
 
-    Both contain the history of the checkpoint callback, which is called first. They are
-    rewritten when a run resumes and after a failed write, so that no epoch is missing
-    or duplicated, no matter when a process was killed. Points after the checkpoint are
-    then removed.
+    Both logs contain the history of the checkpoint callback, which is called first.
+    They are rewritten when a run resumes and after a failed write, so that no epoch is
+    missing or duplicated, no matter when a process was killed. Points after the
+    checkpoint are then removed.
     """
 
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()
-        self._run, self._batches = context.run, context.batches
-        self._checkpoint, self._tensorboard = (
-            context.checkpoint,
-            context.log.tensorboard,
-        )
+        self._run = context.run
+        self._batches = context.batches
+        self._checkpoint = context.checkpoint
+        self._tensorboard = context.log.tensorboard
         self._writers: dict[str, EventFile] = {}
         self._is_current = False
         """Whether all earlier epochs have been written."""
@@ -68,21 +66,18 @@ class MetricLogger(keras.callbacks.Callback):
         values = {**(logs or {}), "learning_rate": rate}
         try:
             writer = self._writer("train")
+            step = self.model.step.position
             for name, value in values.items():
-                writer.add(
-                    self.model.step.position, f"{_WITHIN}{name}", simple_value=value
-                )
+                writer.add(step, f"{_BATCH_PREFIX}{name}", simple_value=value)
             writer.flush()
         except (OSError, tf.errors.OpError) as error:
-            self._failed(error)
+            self._report_failure(error)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.write(epoch if self._is_current else 0)
 
     def write(self, first: int = 0) -> None:
-        """Writes the epochs from `first` on; 0 replaces everything that was written
-        before.
-        """
+        """Writes the epochs from `first` on; 0 replaces all earlier ones."""
         epochs = range(first, self._checkpoint.epoch)
         lines = "".join(map(self._line, epochs))
         try:
@@ -95,38 +90,34 @@ class MetricLogger(keras.callbacks.Callback):
                 self._write_scalars(epochs)
             self._is_current = True
         except (OSError, tf.errors.OpError) as error:
-            self._failed(error)
+            self._report_failure(error)
 
-    def _failed(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self._is_current = False
-        if not self._reported:
-            self._reported = True
-            why = getattr(error, "strerror", None) or reason(error)
-            say(
-                "warning",
-                f"{self._run.log} cannot be written: {why}; training continues",
-            )
+        if self._reported:
+            return
+        self._reported = True
+        why = getattr(error, "strerror", None) or reason(error)
+        text = f"{self._run.log} cannot be written: {why}; training continues"
+        say("warning", text)
 
     def _line(self, epoch: int) -> str:
-        values = {
-            name: values[epoch] for name, values in self._checkpoint.history.items()
+        entry = {
+            "epoch": epoch + 1,
+            "step": self._batches.end_of(epoch),
+            "seconds": self._checkpoint.seconds[epoch],
         }
-        step, seconds = self._batches.end_of(epoch), self._checkpoint.seconds[epoch]
-        entry = {"epoch": epoch + 1, "step": step, "seconds": seconds, **values}
+        for name, values in self._checkpoint.history.items():
+            entry[name] = values[epoch]
         return json.dumps(files.strict(entry)) + "\n"
 
     def _begin_scalars(self) -> None:
-        """Starts over with the config and the points within epochs up to the
-        checkpoint.
-        """
-        train, self._writers = self._run.tensorboard / "train", {}
-        kept = [
-            event
-            for event in event_files.read(train)
-            if event.step <= self._checkpoint.step
-            and any(value.tag.startswith(_WITHIN) for value in event.summary.value)
-        ]
-        self._writers["train"] = EventFile(train, kept)
+        """Starts over with the config and the points up to the checkpoint."""
+        folder = self._run.tensorboard / "train"
+        points = [event for event in event_files.read(folder) if _is_point(event)]
+        last_step = self._checkpoint.step
+        points = [event for event in points if event.step <= last_step]
+        self._writers = {"train": EventFile(folder, points)}
         if self._run.config.is_file():
             text = self._run.config.read_text(encoding="utf-8")
             self._writers["train"].add_text("config", text)
@@ -136,14 +127,9 @@ class MetricLogger(keras.callbacks.Callback):
             self._begin_scalars()
         for epoch in epochs:
             for name, values in self._checkpoint.history.items():
-                writer = self._writer(
-                    "validation" if name.startswith("val_") else "train"
-                )
-                writer.add(
-                    epoch,
-                    f"epoch_{name.removeprefix('val_')}",
-                    simple_value=values[epoch],
-                )
+                part = "validation" if name.startswith("val_") else "train"
+                tag = f"epoch_{name.removeprefix('val_')}"
+                self._writer(part).add(epoch, tag, simple_value=values[epoch])
         for writer in self._writers.values():
             writer.flush()
 
@@ -151,3 +137,8 @@ class MetricLogger(keras.callbacks.Callback):
         if part not in self._writers:
             self._writers[part] = EventFile(self._run.tensorboard / part)
         return self._writers[part]
+
+
+def _is_point(event: Any) -> bool:
+    """Whether an event is a point within an epoch."""
+    return any(value.tag.startswith(_BATCH_PREFIX) for value in event.summary.value)

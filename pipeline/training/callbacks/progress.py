@@ -1,4 +1,4 @@
-"""How far training is: a line for each epoch, and a bar within it."""
+"""Shows the progress of training: a line per epoch, and a bar within it."""
 
 import time
 from typing import Any
@@ -14,30 +14,31 @@ _HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "learnin
 
 
 def progress(context: CallbackContext) -> keras.callbacks.Callback | None:
-    """Shows metrics, examples per second and time left: in a bar, and in a line per
-    epoch.
-    """
+    """Shows metrics, examples per second and the remaining time."""
     return Progress(context) if context.is_chief and context.log.progress else None
 
 
 class Progress(keras.callbacks.Callback):
-    """Prints one line per epoch, and updates the bar between calls.
+    """Prints a line per epoch, and updates the bar after each call.
 
-    A call's logs are the metrics of its epoch so far. Keras's callback list has already
-    read them from the device for all callbacks, so that this adds no synchronization.
+    The logs are the metrics of the epoch so far. Keras's callback list has already read
+    them from the device for all callbacks, so this adds no synchronization.
     """
 
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()
-        self._batches, self._stops = context.batches, context.stops
-        self._name, self._epoch = "", 0
+        self._batches = context.batches
+        self._stops = context.stops
+        self._name = ""
+        self._epoch = 0
         self._start: tuple[float, int] | None = None
         """Time and step at which this process began to train."""
         self._shown = (0.0, 0)
         """Time and step of the last update, or of the beginning of the epoch."""
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self._epoch, self._name = epoch, self._name_of(epoch)
+        self._epoch = epoch
+        self._name = self._name_of(epoch)
         self._shown = self._now()
         self._start = self._start or self._shown
         self._update("")
@@ -47,23 +48,25 @@ class Progress(keras.callbacks.Callback):
     ) -> None:
         if not progress_bar.is_due():
             return
-        end = self._batches.end_of(self._epoch)
-        (before, first), (now, step) = self._shown, self._now()
-        self._shown = now, step
-        speed = (step - first) * self._batches.batch_size / max(now - before, 1e-9)
-        run = self._left(self._batches.last_step)
-        self._update(
-            f"{self._left(end)} left (run {run})  {_metrics(logs or {}, speed)}"
-        )
+        last_time, last_step = self._shown
+        now, step = self._now()
+        self._shown = (now, step)
+        examples = (step - last_step) * self._batches.batch_size
+        speed = examples / max(now - last_time, 1e-9)
+        epoch = self._time_left(self._batches.end_of(self._epoch))
+        run = self._time_left(self._batches.last_step)
+        self._update(f"{epoch} left (run {run})  {_metrics(logs or {}, speed)}")
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._update("validation")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
         metrics = _metrics(logs, logs.get("examples_per_second"))
-        left = self._left(self._batches.last_step)
-        following = self._name_of(epoch + 1) if epoch + 1 < self._batches.epochs else ""
-        progress_bar.finish(f"{self._name}  {metrics}  {left} left", following)
+        left = self._time_left(self._batches.last_step)
+        next_name = ""
+        if epoch + 1 < self._batches.epochs:
+            next_name = self._name_of(epoch + 1)
+        progress_bar.finish(f"{self._name}  {metrics}  {left} left", next_name)
 
     def _name_of(self, epoch: int) -> str:
         epochs = self._batches.epochs
@@ -77,11 +80,10 @@ class Progress(keras.callbacks.Callback):
     def _now(self) -> tuple[float, int]:
         return time.monotonic(), self.model.step.position
 
-    def _left(self, end: int) -> str:
-        """The time until step `end` at the average speed so far, which includes
-        validation.
-        """
-        (start, first), (now, step) = self._start or self._now(), self._now()
+    def _time_left(self, end: int) -> str:
+        """Returns the time until step `end` at the average speed with validation."""
+        start, first = self._start or self._now()
+        now, step = self._now()
         left = (now - start) / max(1, step - first) * (end - step)
         if self._stops.left is not None:
             left = min(left, max(0.0, self._stops.left))
@@ -89,13 +91,14 @@ class Progress(keras.callbacks.Callback):
 
 
 def _metrics(logs: dict[str, Any], speed: float | None) -> str:
-    texts = [
-        f"{name} {_number(name, value)}"
-        for name, value in logs.items()
-        if name not in _HIDDEN and (value or name != "skipped_steps")
-    ]
+    texts = []
+    for name, value in logs.items():
+        is_hidden = name in _HIDDEN or (name == "skipped_steps" and not value)
+        if not is_hidden:
+            texts.append(f"{name} {_number(name, value)}")
     if speed and speed > 0:
-        texts.append(f"{speed:,.{0 if speed >= 10 else 1}f} examples/s")
+        digits = 0 if speed >= 10 else 1
+        texts.append(f"{speed:,.{digits}f} examples/s")
     return "  ".join(texts)
 
 

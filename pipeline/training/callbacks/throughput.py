@@ -1,4 +1,4 @@
-"""Throughput: the number of examples per second of training, in the log."""
+"""Logs the throughput of training in examples per second."""
 
 import math
 import time
@@ -15,7 +15,7 @@ def throughput(context: CallbackContext) -> keras.callbacks.Callback:
 
 
 class Throughput(keras.callbacks.Callback):
-    """Measures training only, without calls that trace."""
+    """Measures training without validation and without calls that trace."""
 
     def __init__(self, batch_size: int) -> None:
         super().__init__()

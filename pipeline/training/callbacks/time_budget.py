@@ -1,6 +1,4 @@
-"""The time limit: reserves time for testing and export, and ends the
-schedule in time.
-"""
+"""Reserves time for testing and export, and ends the schedule in time."""
 
 import time
 from typing import Any
@@ -8,51 +6,46 @@ from typing import Any
 import keras
 
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.distributed import agreed
+from pipeline.training.distributed import mean_over_workers
 
-# At most this many seconds are reserved for what follows training, without and with an
-# export: tracing the evaluations, drawing plots, writing the export, verifying it in
+# The largest number of seconds that is reserved for the end of a run, without and with
+# an export: tracing the evaluations, drawing plots, writing the export, verifying it in
 # another process.
-_MOST = (5.0, 35.0)
+_MAX_SECONDS = (5.0, 35.0)
 # The same as fractions of the time before training (imports, data, the model), on any
 # machine: `digits` takes 8 to 10 s before training, and 4 s, or 6 to 9 s with an
 # export, after it.
-_SHARES = (0.5, 1.25)
+_FRACTIONS = (0.5, 1.25)
 
 
 def time_budget(context: CallbackContext) -> keras.callbacks.Callback | None:
-    """Reserves time for testing and export within `runtime.time_limit`; ends the
-    schedule then.
-    """
+    """Reserves time for testing and export within `runtime.time_limit`."""
     return None if context.time_limit is None else TimeBudget(context)
 
 
 class TimeBudget(keras.callbacks.Callback):
-    """Reserves time for what follows training, and ends the learning rate schedule in
-    time.
+    """Reserves time for testing and export, and ends the schedule in time.
 
     While there is not enough time for all steps, the position in the schedule follows
     the fraction of the training time that has passed. Between two calls, it advances at
-    the average speed of this process, which includes everything but the first call,
-    which traces.
+    the average speed of this process, without its first call, which traces.
     """
 
     def __init__(self, context: CallbackContext) -> None:
         super().__init__()
-        self._stops, self._evaluated = context.stops, context.evaluated
-        self._batch_size, self._last = (
-            context.batches.batch_size,
-            context.batches.last_step,
-        )
-        share = self._stops.preparation * _SHARES[context.exports]
-        self._rest = min(_MOST[context.exports], 1.0 + share)
+        self._stops = context.stops
+        self._evaluated = context.evaluated
+        self._batch_size = context.batches.batch_size
+        self._last_step = context.batches.last_step
+        seconds = 1.0 + self._stops.preparation * _FRACTIONS[context.exports]
+        self._rest = min(_MAX_SECONDS[context.exports], seconds)
+        """Seconds for everything after training except the evaluations."""
         self._stops.reserve = self._rest
         self._call = (0.0, 0, 0)
+        """Time, step and number of traces at the start of the call."""
         self._start: tuple[float, int] | None = None
         self._origin = (0.0, 0.0)
-        """The last time at which there was enough time, and the position in the
-        schedule then.
-        """
+        """The last time at which there was enough time, and the schedule's position."""
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._call = (
@@ -66,66 +59,67 @@ class TimeBudget(keras.callbacks.Callback):
         self._pace()
 
     def _reserve(self) -> None:
-        """Reserves time for evaluating as fast as the last call, unless that traced."""
+        """Reserves time for evaluating at the speed of the last call without traces."""
         start, position, traces = self._call
         examples = (self.model.step.position - position) * self._batch_size
         if examples and traces == self.model.step.traces:
             # A forward pass takes a third of a step; half is conservative.
-            each = (time.monotonic() - start) / examples / 2
-            self._stops.reserve = self._rest + self._evaluated * each
+            seconds_per_example = (time.monotonic() - start) / examples / 2
+            evaluation = self._evaluated * seconds_per_example
+            self._stops.reserve = self._rest + evaluation
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Moves the schedule of a resumed run back to where its new, longer time limit
-        puts it.
+        """Moves the schedule of a resumed run back to fit its new, longer time limit.
 
-        It had reached its end with the earlier limit, where the run would learn nothing
-        more.
+        It had reached its end with the earlier limit, and the run would learn nothing
+        further.
         """
         step, reached = self._positions()
         if self._start is not None or not step:
             return
-        elapsed, left = agreed(self._stops.elapsed), max(0.0, self._seconds_left())
-        reached = max(
-            step, min(reached, self._last * elapsed / max(elapsed + left, 1e-6))
-        )
-        self._continue_from(step, reached, self._last - step)
+        elapsed = mean_over_workers(self._stops.elapsed)
+        left = max(0.0, self._seconds_left())
+        position = self._last_step * elapsed / max(elapsed + left, 1e-6)
+        reached = max(step, min(reached, position))
+        self._continue_from(step, reached, self._last_step - step)
 
     def _pace(self) -> None:
         """Moves the schedule if there is not enough time for all steps."""
-        now, position = time.monotonic(), self.model.step.position
+        now = time.monotonic()
+        position = self.model.step.position
         step, reached = self._positions()
         if self._start is None:
-            self._start, self._origin = (now, position), (now, reached)
+            self._start = (now, position)
+            self._origin = (now, reached)
             return
-        since, first = self._start
+        start, first = self._start
         if position == first:
             return
         seconds = self._seconds_left()
-        left = agreed(seconds * (position - first) / max(now - since, 1e-6))
-        if left >= self._last - position and reached == step:
-            self._origin = (
-                now,
-                reached,
-            )  # there is enough time: nothing changes, bit for bit
+        steps_left = seconds * (position - first) / max(now - start, 1e-6)
+        steps_left = mean_over_workers(steps_left)
+        # If there is enough time, the schedule does not change, bit for bit.
+        if steps_left >= self._last_step - position and reached == step:
+            self._origin = (now, reached)
             return
-        since, origin = self._origin
-        share = agreed((now - since) / max(now - since + max(seconds, 0.0), 1e-6))
-        self._continue_from(step, origin + (self._last - origin) * share, left)
+        start, origin = self._origin
+        elapsed = now - start
+        fraction = mean_over_workers(elapsed / max(elapsed + max(seconds, 0.0), 1e-6))
+        reached = origin + (self._last_step - origin) * fraction
+        self._continue_from(step, reached, steps_left)
 
     def _seconds_left(self) -> float:
-        """Equal on all workers, as their rates must be."""
-        return agreed(self._stops.left or 0.0)
+        """Returns the mean over all workers, whose learning rates must be equal."""
+        return mean_over_workers(self._stops.left or 0.0)
 
     def _positions(self) -> tuple[int, float]:
-        """The optimizer's step, and the position in the schedule at that step."""
-        start, reached, each = self.model.step.update.pace.numpy().tolist()
+        """Returns the optimizer's step, and the position in the schedule at it."""
+        start, reached, increment = self.model.step.update.pace.numpy().tolist()
         step = int(self.model.optimizer.iterations.numpy())
-        return step, min(reached + (step - start) * each, self._last)
+        return step, min(reached + (step - start) * increment, self._last_step)
 
     def _continue_from(self, step: int, reached: float, left: float) -> None:
-        """Sets the schedule to `reached` at `step`, and to its end after `left` more
-        steps.
-        """
-        most = self._last - step
-        each = max(0.0, self._last - reached) / max(1.0, min(left, most))
-        self.model.step.update.pace.assign([step, reached, each])
+        """Sets the schedule to `reached` at `step`; it ends after `left` more steps."""
+        steps = max(1.0, min(left, self._last_step - step))
+        increment = max(0.0, self._last_step - reached) / steps
+        self.model.step.update.pace.assign([step, reached, increment])

@@ -13,8 +13,7 @@ GROUPS = 4
 
 
 def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
-    """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs, or
-    gradually.
+    """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs.
 
     Gradual unfreezing: Howard, Ruder, "Universal language model fine-tuning for text
     classification", ACL 2018, section 3.3.
@@ -23,9 +22,7 @@ def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
 
 
 class Unfreeze(keras.callbacks.Callback):
-    """Unfreezes a group of layers after every `freeze_epochs` epochs, the last layers
-    first.
-    """
+    """Unfreezes a group of layers every `freeze_epochs` epochs, the last ones first."""
 
     def __init__(self, options: Train) -> None:
         super().__init__()

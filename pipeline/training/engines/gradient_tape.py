@@ -14,22 +14,27 @@ def gradient_tape(
     validation: Batches | None,
     callbacks: list[keras.callbacks.Callback],
 ) -> dict[str, list[float]]:
-    """A custom GradientTape loop; the weights equal those of `model_fit` bit for bit.
+    """Trains in a custom loop, to the same weights as `model_fit`, bit for bit.
 
-    Trains from `train.first_step` to `train.last_step`; returns metric -> value per
-    epoch. The GradientTape itself is in `train_step.py`.
+    Trains from `train.first_step` to `train.last_step`. The GradientTape itself is in
+    `train_step.py`.
 
     Args:
         model: Compiled by `build`.
         train: All epochs in one dataset.
         validation: Evaluated after each epoch unless None.
-        callbacks: Keras callbacks. What they call a batch is a call of
+        callbacks: Keras callbacks. For them, a batch is a call of
             `model.steps_per_execution` steps; after it, the loop ends if
             `model.stop_training` is set.
+
+    Returns:
+        Metric -> value per epoch.
     """
     model.step.set_inputs(train, validation)
-    call = distributed.Calls(model, "train", train)
-    evaluated: Any = distributed.dataset(validation) if validation else None
+    call = distributed.StepFunction(model, "train", train)
+    validation_dataset: Any = None
+    if validation:
+        validation_dataset = distributed.dataset(validation)
     listeners = keras.callbacks.CallbackList(
         callbacks,
         add_history=True,
@@ -53,8 +58,8 @@ def gradient_tape(
             listeners.on_train_batch_end(first + model.steps_per_execution - 1, logs)
         logs = model.get_metrics_result()
         if validation:
-            found = _evaluate(model, validation, iter(evaluated), listeners)
-            logs.update({f"val_{name}": value for name, value in found.items()})
+            metrics = _evaluate(model, validation, iter(validation_dataset), listeners)
+            logs.update({f"val_{name}": value for name, value in metrics.items()})
         listeners.on_epoch_end(epoch, logs)
         if model.stop_training:
             break
@@ -68,15 +73,14 @@ def _evaluate(
     iterator: Any,
     listeners: keras.callbacks.CallbackList,
 ) -> dict[str, float]:
-    """The metrics of the validation split."""
-    call = distributed.Calls(model, "evaluate", validation)
+    """Returns the metrics of the validation split."""
+    call = distributed.StepFunction(model, "evaluate", validation)
     listeners.on_test_begin()
     model.reset_metrics()
     for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
         listeners.on_test_batch_begin(first)
-        listeners.on_test_batch_end(
-            first + model.steps_per_execution - 1, call(iterator)
-        )
+        logs = call(iterator)
+        listeners.on_test_batch_end(first + model.steps_per_execution - 1, logs)
     result = model.get_metrics_result()
     listeners.on_test_end(result)
     return result

@@ -1,4 +1,4 @@
-"""The cross-entropy of a classifier under the words that Keras has for it."""
+"""The cross-entropy of a classifier, under Keras's names."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""The accuracy of a classifier under the words that Keras has for it."""
+"""The accuracy of a classifier, under Keras's names."""
 
 import keras
 

@@ -20,18 +20,14 @@ def macro_recall(metadata: Metadata) -> keras.metrics.Metric:
         raise UsageError(
             "--train.metrics: macro_recall is for classification only; remove it"
         )
-    found, shape = (
-        _MacroRecall(name="macro_recall"),
-        (None, len(metadata["class_names"])),
-    )
-    found._build(shape, shape)  # not within a trace
-    return found
+    metric = _MacroRecall(name="macro_recall")
+    shape = (None, len(metadata["class_names"]))
+    metric._build(shape, shape)  # not within a trace
+    return metric
 
 
 class _MacroRecall(keras.metrics.F1Score):
-    """Keras's F1 counts what it needs: true positives and false negatives of each
-    class.
-    """
+    """Uses the true positives and false negatives that Keras's F1 counts per class."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         classes = y_pred.shape[-1]
@@ -43,6 +39,5 @@ class _MacroRecall(keras.metrics.F1Score):
         right = tf.convert_to_tensor(self.true_positives)
         examples = right + tf.convert_to_tensor(self.false_negatives)
         present = tf.reduce_sum(tf.cast(examples > 0, tf.float32))
-        return tf.math.divide_no_nan(
-            tf.reduce_sum(tf.math.divide_no_nan(right, examples)), present
-        )
+        recalls = tf.math.divide_no_nan(right, examples)
+        return tf.math.divide_no_nan(tf.reduce_sum(recalls), present)

@@ -13,7 +13,7 @@ from pipeline.utils.errors import require_kind
 def build_optimizer(
     options: config.Train, rate: AdjustableRate, variables: Sequence[keras.Variable]
 ) -> keras.optimizers.Optimizer:
-    """The optimizer of `train.optimizer`, with `train.weight_decay`.
+    """Builds the optimizer of `train.optimizer`, with `train.weight_decay`.
 
     `variables` are all weights that are trained at any time.
     """

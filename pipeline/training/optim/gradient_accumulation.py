@@ -1,4 +1,4 @@
-"""Gradient accumulation: a batch is computed in micro-batches."""
+"""Gradient accumulation: computes a batch in micro-batches."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,10 +14,10 @@ def accumulate_gradients(
     count: int,
     variables: Sequence[keras.Variable],
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Sums of the loss and the gradients of `count` micro-batches, one after another.
+    """Sums the loss and the gradients over `count` micro-batches.
 
-    Only one micro-batch is in memory at once. `variables` are the trained weights that
-    the gradients belong to.
+    Only one micro-batch is in memory at a time. `variables` are the weights that the
+    gradients belong to.
     """
     micro_batches = {
         name: tf.reshape(values, (count, -1, *values.shape[1:]))

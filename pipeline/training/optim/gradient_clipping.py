@@ -1,4 +1,4 @@
-"""Gradient clipping: by the norm of all gradients, of each, by value, or adaptively."""
+"""Gradient clipping: by global norm, by norm, by value, or adaptively."""
 
 from collections.abc import Sequence
 
@@ -14,17 +14,20 @@ def clip_gradients(
     norm: tf.Tensor,
     variables: Sequence[keras.Variable],
 ) -> list[tf.Tensor]:
-    """The gradients of `variables`, whose joint norm is `norm`, clipped by at most one
-    rule.
+    """Clips the gradients of `variables`, whose global norm is `norm`.
+
+    The options contain at most one rule.
     """
     if options.clip_norm is not None:
         # One factor for all: Pascanu, Mikolov, Bengio, "On the difficulty of training
         # recurrent neural networks", 2013, algorithm 1.
         factor = tf.minimum(1.0, options.clip_norm / tf.maximum(norm, 1e-30))
         return [gradient * factor for gradient in gradients]
-    if (limit := options.clip_variable_norm) is not None:
+    if options.clip_variable_norm is not None:
+        limit = options.clip_variable_norm
         return [tf.clip_by_norm(gradient, limit) for gradient in gradients]
-    if (limit := options.clip_value) is not None:
+    if options.clip_value is not None:
+        limit = options.clip_value
         return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
     if options.clip_adaptive is not None:
         weights = [variable.value for variable in variables]
@@ -52,6 +55,6 @@ def clip_adaptively(
 
 
 def _unit_norm(tensor: tf.Tensor) -> tf.Tensor:
-    """The norm of each unit; all axes but the last have length 1."""
+    """Returns the norm of each unit; all axes but the last have length 1."""
     axes = list(range(len(tensor.shape) - 1))
     return tf.sqrt(tf.reduce_sum(tf.square(tensor), axis=axes, keepdims=True))

@@ -1,8 +1,7 @@
-"""The update rule: unscale, sum over replicas, check for finiteness, clip, apply,
-average.
+"""The update rule: unscale, sum over replicas, check, clip, apply, average.
 
 Keras 3.15 clips before it sums over replicas, lets only replica 0 decide whether a
-gradient is finite, and cannot accumulate gradients under a strategy. Here every
+gradient is finite, and cannot accumulate gradients under a strategy. Here, every
 decision is based on the sum, which is the same on every replica, so that the weights do
 not depend on the number of replicas.
 """
@@ -27,20 +26,17 @@ GROWTH_STEPS = 2000
 
 
 class Update:
-    """Updates the weights from the gradients of all replicas, unless one of them is not
-    finite.
+    """Updates the weights from the gradients of all replicas if they are finite.
 
     Args:
-        optimizer: Any unbuilt Keras optimizer; it gets gradients that are summed and
-            clipped.
+        optimizer: Any unbuilt Keras optimizer; it gets summed and clipped gradients.
         variables: All weights that are trained at any time.
         statistics: Weights that a forward pass changes (moving averages of
             BatchNormalization). They are averaged over the replicas, and restored if
             the update is skipped.
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 requires.
-        rate: The optimizer's learning rate; its variables are saved with the other
-            state.
+        rate: The optimizer's learning rate; its variables are part of the state.
     """
 
     def __init__(
@@ -52,67 +48,70 @@ class Update:
         scaled: bool,
         rate: AdjustableRate,
     ) -> None:
-        _refuse_own_rules(optimizer)
+        _require_plain_optimizer(optimizer)
         # Otherwise it would create its variables inside the first trace, and `fit`
         # would draw an extra batch to build it.
         optimizer.build(variables)
-        # A private hook of Keras; the sum has already been taken when it is called.
+        # A private hook of Keras. The gradients are already summed when it is called.
         optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
         self._optimizer = optimizer
         self._statistics = list(statistics)
         self.scaled = scaled
         """Whether the loss is scaled."""
         self._growth_steps = GROWTH_STEPS
-        self._options, self._decay = options, options.ema
+        self._options = options
+        self._ema_decay = options.ema
         self.factors: Mapping[int, float] = {}
-        """id of a variable -> factor of its learning rate, for those that have one."""
+        """id of a variable -> factor of its learning rate, if it has one."""
         self.steps = counter("steps", 0, "int64")
-        """Number of attempted updates: `optimizer.iterations` plus the skipped ones."""
+        """Number of attempted updates: `optimizer.iterations` and the skipped ones."""
         self.scale = counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
-        self._good = counter("good_steps", 0, "int64")
+        self._good_steps = counter("good_steps", 0, "int64")
         self.rate = rate
-        self.factor, self.pace = rate.factor, rate.pace
+        self.factor = rate.factor
+        """See `AdjustableRate`."""
+        self.pace = rate.pace
         """See `AdjustableRate`."""
         self.step_stats = StepStats(variables)
-        self.measures: Sequence[keras.Variable] = ()
-        """Variables of the running metrics, also restored if a loss is not finite."""
+        self.metric_variables: Sequence[keras.Variable] = ()
+        """Variables of the metrics, which are restored if a loss is not finite."""
         self.weights = list(variables)
         """All weights that are trained at any time, in the order of their norms."""
-        self._averages = {
-            id(variable): keras.Variable(
-                variable.numpy(), trainable=False, name=f"average_{n}"
-            )
-            for n, variable in enumerate(variables if self._decay is not None else ())
-        }
+        self._averages: dict[int, keras.Variable] = {}
+        if self._ema_decay is not None:
+            for index, variable in enumerate(variables):
+                name = f"average_{index}"
+                average = keras.Variable(variable.numpy(), trainable=False, name=name)
+                self._averages[id(variable)] = average
 
     @property
     def variables(self) -> list[keras.Variable]:
         """The state to save in a checkpoint."""
-        counters = [self.steps, self.scale, self._good, self.factor, self.pace]
+        counters = [self.steps, self.scale, self._good_steps, self.factor, self.pace]
         counters.append(self.rate.assigned)
         return [*counters, *self.step_stats.variables, *self._averages.values()]
 
     @property
-    def skipped(self) -> int:
-        """Number of updates that were skipped because a gradient was not finite."""
+    def skipped_steps(self) -> int:
+        """Number of updates skipped because a gradient was not finite."""
         return int(self.steps.numpy()) - int(self._optimizer.iterations.numpy())
 
     def scale_loss(self, loss: tf.Tensor) -> tf.Tensor:
-        """The loss to differentiate."""
+        """Returns the loss to differentiate."""
         return loss * self.scale.value if self.scaled else loss
 
     def unscale(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Gradients of the unscaled loss; exact, because the scale is a
-        power of two.
-        """
+        """Returns the gradients of the unscaled loss."""
         if not self.scaled:
             return gradients
-        inverse = 1.0 / self.scale.value
+        inverse = 1.0 / self.scale.value  # exact, because the scale is a power of two
         return [gradient * inverse for gradient in gradients]
 
-    def remember(self) -> list[tf.Tensor]:
+    def snapshot(self) -> list[tf.Tensor]:
         """Copies statistics and metrics before the forward pass, for `apply`."""
-        return [tf.identity(v.value) for v in (*self._statistics, *self.measures)]
+        return [
+            tf.identity(v.value) for v in (*self._statistics, *self.metric_variables)
+        ]
 
     def apply(
         self,
@@ -126,128 +125,134 @@ class Update:
         Args:
             gradients: This replica's part of the gradient of the mean loss over the
                 global batch.
-            loss: This replica's part of that mean, float32, not scaled.
+            loss: This replica's part of that mean loss, float32, not scaled.
             variables: The weights that the gradients belong to, in the same order.
-            before: What `remember` returned.
+            before: What `snapshot` returned.
         """
         context = tf.distribute.get_replica_context()
-        now = [tf.identity(v.value) for v in self._statistics]
-        before, measured = before[: len(now)], before[len(now) :]
-        if (replicas := context.num_replicas_in_sync) > 1:
-            gradients, now, loss = _summed(context, gradients, before, now, loss)
-        # Half the squared norm of each gradient; from their sum, the norm of all.
-        halves = tf.stack(
+        replicas = context.num_replicas_in_sync
+        statistics = [tf.identity(variable.value) for variable in self._statistics]
+        old_statistics = before[: len(statistics)]
+        old_metrics = before[len(statistics) :]
+        if replicas > 1:
+            gradients, statistics, loss = _all_reduce(
+                context, gradients, old_statistics, statistics, loss
+            )
+        # Half the squared norm of each gradient. Their sum gives the global norm.
+        half_squares = tf.stack(
             [tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients]
         )
-        norm = tf.sqrt(2.0 * tf.reduce_sum(halves))
+        norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
         # The same on every replica, because everything is computed from the sum.
-        sound = tf.reduce_all(
-            [tf.reduce_all(tf.math.is_finite(value)) for value in (loss, *now)]
+        is_forward_finite = tf.reduce_all(
+            [tf.reduce_all(tf.math.is_finite(value)) for value in (loss, *statistics)]
         )
-        finite = sound & tf.math.is_finite(norm)
+        is_finite = is_forward_finite & tf.math.is_finite(norm)
 
-        def accept(gradients: list, now: list, norm: tf.Tensor) -> None:
+        def accept(gradients: list, statistics: list, norm: tf.Tensor) -> None:
             if replicas > 1:
-                _assign(self._statistics, now)
+                _assign(self._statistics, statistics)
             gradients = clip_gradients(self._options, gradients, norm, variables)
             is_first = tf.equal(self._optimizer.iterations.value, 0)
-            self._step(gradients, variables)
-            self._average(variables, is_first)
+            self._apply_optimizer(gradients, variables)
+            self._update_averages(variables, is_first)
 
-        def reject(before: list, measured: list, loss: tf.Tensor) -> None:
-            _assign(self._statistics, before)
-            for measure, value in zip(self.measures, measured, strict=True):
-                measure.assign(tf.where(tf.math.is_finite(loss), measure.value, value))
+        def reject(old_statistics: list, old_metrics: list, loss: tf.Tensor) -> None:
+            _assign(self._statistics, old_statistics)
+            is_loss_finite = tf.math.is_finite(loss)
+            for variable, value in zip(self.metric_variables, old_metrics, strict=True):
+                variable.assign(tf.where(is_loss_finite, variable.value, value))
 
         def decide(
-            strategy: tf.distribute.Strategy, judged: Any, new: Any, old: Any
+            strategy: tf.distribute.Strategy,
+            checks: Any,
+            accept_arguments: Any,
+            reject_arguments: Any,
         ) -> None:
             # A branch can contain updates of mirrored variables only in cross-replica
             # context.
-            local = strategy.experimental_local_results
-            finite, sound, norm, halves = (local(value)[0] for value in judged)
+            results = [
+                strategy.experimental_local_results(value)[0] for value in checks
+            ]
+            is_finite, is_forward_finite, norm, half_squares = results
             run = strategy.extended.call_for_each_replica
 
-            def good() -> None:
-                run(accept, args=new)
-                self.step_stats.good(norm, halves, variables)
+            def take_step() -> None:
+                run(accept, args=accept_arguments)
+                self.step_stats.record_good_step(norm, half_squares, variables)
 
-            def bad() -> None:
-                run(reject, args=old)
+            def skip_step() -> None:
+                run(reject, args=reject_arguments)
                 # Not a bad step if only the loss scale is too large and can still be
                 # halved.
-                self.step_stats.bad(
-                    self.steps.value, ~sound | (self.scale.value <= 1.0)
-                )
+                is_bad = ~is_forward_finite | (self.scale.value <= 1.0)
+                self.step_stats.record_bad_step(self.steps.value, is_bad)
 
-            tf.cond(finite, good, bad)
-            self._count(finite, overflowed=sound & ~finite)
+            tf.cond(is_finite, take_step, skip_step)
+            self._count(is_finite, overflowed=is_forward_finite & ~is_finite)
 
-        judged, new = (finite, sound, norm, halves), (gradients, now, norm)
-        context.merge_call(decide, args=(judged, new, (before, measured, loss)))
+        checks = (is_finite, is_forward_finite, norm, half_squares)
+        accept_arguments = (gradients, statistics, norm)
+        reject_arguments = (old_statistics, old_metrics, loss)
+        context.merge_call(decide, args=(checks, accept_arguments, reject_arguments))
 
-    def _step(
+    def _apply_optimizer(
         self, gradients: list[tf.Tensor], variables: Sequence[keras.Variable]
     ) -> None:
         scaled = [variable for variable in variables if id(variable) in self.factors]
-        before = [tf.identity(variable.value) for variable in scaled]
+        old_values = [tf.identity(variable.value) for variable in scaled]
         self._optimizer.apply(gradients, variables)
-        for variable, old in zip(scaled, before, strict=True):
+        for variable, old in zip(scaled, old_values, strict=True):
             variable.assign(old + self.factors[id(variable)] * (variable.value - old))
 
-    def _average(self, variables: Sequence[keras.Variable], first: tf.Tensor) -> None:
-        if self._decay is None:
+    def _update_averages(
+        self, variables: Sequence[keras.Variable], is_first: tf.Tensor
+    ) -> None:
+        if self._ema_decay is None:
             return
-        share = tf.where(first, 1.0, 1.0 - self._decay)
+        share = tf.where(is_first, 1.0, 1.0 - self._ema_decay)
         for variable in variables:
             average = self._averages[id(variable)].value
             average.assign_add(share * (variable.value - average))
 
-    def _count(self, finite: tf.Tensor, overflowed: tf.Tensor) -> None:
-        """Counts the step and adapts the loss scale, unless the forward pass was not
-        finite.
-        """
+    def _count(self, is_finite: tf.Tensor, overflowed: tf.Tensor) -> None:
+        """Counts the step; adapts the loss scale if the forward pass was finite."""
         self.steps.value.assign_add(1)
         if not self.scaled:
             return
-        good = self._good.value + tf.cast(finite, tf.int64)
+        good = self._good_steps.value + tf.cast(is_finite, tf.int64)
         good = tf.where(overflowed, tf.zeros_like(good), good)
         grow = good >= self._growth_steps
         scale = self.scale.value * tf.where(grow, 2.0, tf.where(overflowed, 0.5, 1.0))
-        self._good.value.assign(tf.where(grow, tf.zeros_like(good), good))
+        self._good_steps.value.assign(tf.where(grow, tf.zeros_like(good), good))
         # float16 overflows at 65504 = 2**16; a scale beyond 2**32 helps no gradient.
         self.scale.value.assign(tf.clip_by_value(scale, 1.0, 2.0**32))
 
     def swap_ema(self) -> None:
-        """Swaps the weights with their averages, if there are any. Called between
-        steps.
-        """
-        for variable in self.weights if self._averages else ():
-            average, trained = self._averages[id(variable)], variable.numpy()
+        """Swaps the weights with their averages, if there are any, between steps."""
+        if not self._averages:
+            return
+        for variable in self.weights:
+            average = self._averages[id(variable)]
+            trained = variable.numpy()
             variable.assign(average.numpy())
             average.assign(trained)
 
 
-def _refuse_own_rules(optimizer: keras.optimizers.Optimizer) -> None:
-    """Raises UsageError for options that Keras applies before summing gradients over
-    replicas.
-    """
+def _require_plain_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises UsageError for options that Keras applies before replicas are summed."""
     if optimizer.built:
         raise UsageError(
             "--train.optimizer: it already belongs to a model; return a new one"
         )
-    if (
-        isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
-        or optimizer.loss_scale_factor
-    ):
+    scales_loss = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if scales_loss or optimizer.loss_scale_factor:
         raise UsageError(
             "--train.optimizer: loss scaling is built in; remove LossScaleOptimizer and"
             " loss_scale_factor"
         )
-    for name, flag in {
-        "gradient_accumulation_steps": "accumulate",
-        "use_ema": "ema",
-    }.items():
+    flags = {"gradient_accumulation_steps": "accumulate", "use_ema": "ema"}
+    for name, flag in flags.items():
         if getattr(optimizer, name, None):
             raise UsageError(f"--train.optimizer: remove {name} and use --train.{flag}")
 
@@ -257,18 +262,25 @@ def _assign(variables: Sequence[keras.Variable], values: list[tf.Tensor]) -> Non
         variable.assign(value)
 
 
-def _summed(
-    context: Any, gradients: list, before: list, now: list, loss: tf.Tensor
+def _all_reduce(
+    context: Any,
+    gradients: list,
+    old_statistics: list,
+    statistics: list,
+    loss: tf.Tensor,
 ) -> tuple[list[tf.Tensor], list[tf.Tensor], tf.Tensor]:
-    """Gradients and loss summed over the replicas, and the mean of the statistics
-    `now`.
-    """
+    """Sums gradients and loss over the replicas, and averages the statistics."""
     replicas = context.num_replicas_in_sync
-    # Changes, not values: statistics that do not change, such as frozen ones, must not
-    # drift.
-    changes = [(new - old) / replicas for new, old in zip(now, before, strict=True)]
-    # One call for all: each one synchronizes the replicas.
-    summed = context.all_reduce("sum", [*gradients, *changes, loss])
-    gradients, changes = summed[: len(gradients)], summed[len(gradients) : -1]
-    now = [old + change for old, change in zip(before, changes, strict=True)]
-    return gradients, now, summed[-1]
+    # Changes, not values: statistics that do not change, such as of frozen layers, must
+    # not drift.
+    changes = [
+        (new - old) / replicas
+        for new, old in zip(statistics, old_statistics, strict=True)
+    ]
+    # A single call, because each call synchronizes the replicas.
+    sums = context.all_reduce("sum", [*gradients, *changes, loss])
+    count = len(gradients)
+    statistics = [
+        old + change for old, change in zip(old_statistics, sums[count:-1], strict=True)
+    ]
+    return sums[:count], statistics, sums[-1]

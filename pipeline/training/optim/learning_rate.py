@@ -15,13 +15,12 @@ from pipeline.utils.errors import require_kind
 
 @keras.saving.register_keras_serializable("pipeline")
 class AdjustableRate(LearningRateSchedule):
-    """A schedule that is lowered and sped up by variables saved with the optimizer's
-    state.
+    """A schedule that variables of the optimizer's state can lower and speed up.
 
     A rate that a callback has assigned replaces the schedule. The rate is multiplied by
-    `factor`, which is 1 until a run is rolled back. If `paced` by a time limit, the
-    schedule may be evaluated at a later step than the current one, so that it ends when
-    the time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
+    `factor`, which is 1 until a run is rolled back. If a time limit paces the schedule,
+    it may be evaluated at a later step than the current one, so that it ends when the
+    time does (Li, Yumer, Ramanan, "Budgeted training", ICLR 2020).
     """
 
     def __init__(
@@ -30,17 +29,13 @@ class AdjustableRate(LearningRateSchedule):
         self.schedule = schedule
         self.paced = paced
         self.pace = counter("pace", [0.0, 0.0, 1.0], "float32")
-        """A step, the schedule's position at that step, and its increment per later
-        step.
-        """
+        """A step, the schedule's position at it, and the increment per later step."""
         self.factor = counter("rate_factor", 1.0, "float32")
         self.assigned = counter("assigned_rate", -1.0, "float32")
         """The rate that replaces the schedule; negative: none."""
 
     def assign(self, rate: float) -> None:
-        """Replaces the schedule by this rate, which may be 0, for the rest
-        of the run.
-        """
+        """Replaces the schedule by a rate, which may be 0, for the rest of the run."""
         self.assigned.assign(rate / float(self.factor.numpy()))
 
     def __call__(self, step: keras.KerasTensor) -> keras.KerasTensor:
@@ -57,13 +52,12 @@ class AdjustableRate(LearningRateSchedule):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "AdjustableRate":
-        return cls(
-            keras.saving.deserialize_keras_object(config["schedule"]), config["paced"]
-        )
+        schedule = keras.saving.deserialize_keras_object(config["schedule"])
+        return cls(schedule, config["paced"])
 
 
 def build_rate(options: config.Train, last_step: int, paced: bool) -> AdjustableRate:
-    """The learning rate from `train.schedule`; `paced` if there is a time limit."""
+    """Builds the learning rate of `train.schedule`; `paced` if time is limited."""
     name = options.schedule
     schedule = registry.call(
         "schedules", name, options.schedule_options, options.learning_rate, last_step
@@ -76,8 +70,9 @@ def build_rate(options: config.Train, last_step: int, paced: bool) -> Adjustable
 def layer_rates(
     layers: Sequence[keras.Layer], rates: Mapping[str, float]
 ) -> dict[int, float]:
-    """id of a variable -> factor of its learning rate; the last of several prefixes
-    counts.
+    """Returns id of a variable -> factor of its learning rate.
+
+    If several prefixes match a layer, the last one counts.
     """
     factors: dict[int, float] = {}
     for prefix, factor in rates.items():

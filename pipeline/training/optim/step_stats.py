@@ -1,7 +1,6 @@
-"""Statistics of the steps, kept on the device: the numbers of bad steps, the norms of
-gradients.
+"""Counts bad steps and records gradient norms on the device.
 
-They are saved in checkpoints, so that a resumed run continues to count, and the host
+Checkpoints contain these statistics, so that a resumed run continues to count. The host
 reads them once per call. A good step costs two small assignments.
 """
 
@@ -12,20 +11,22 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-# bad steps whose numbers are kept until the host reads them; more are only counted
+# Bad steps whose numbers are stored until the host reads them; further ones are only
+# counted.
 NAMED = 64
 _LAST, _ROW, _LONGEST, _NEW = range(4)
 
 
 class StepStats:
-    """The counters of a model with these trained weights; created in the scope of its
-    strategy.
+    """Statistics of the steps of a model; create them in the scope of its strategy.
+
+    `variables` are all weights that are trained at any time.
     """
 
     def __init__(self, variables: Sequence[keras.Variable]) -> None:
-        self._places = {id(variable): place for place, variable in enumerate(variables)}
-        # Number of the last one; consecutive ones up to it; most consecutive ones, and
-        # count, since the host last read them.
+        self._indices = {id(variable): n for n, variable in enumerate(variables)}
+        # The last bad step; the length of the row that it ends; the longest row and the
+        # number of bad steps since the host last read them.
         self._bad = counter("bad_steps", np.array([-1, 0, 0, 0]), "int64")
         self._numbers = counter("bad_step_numbers", np.full(NAMED, -1), "int64")
         # Sum, count, maximum.
@@ -37,72 +38,82 @@ class StepStats:
         """The state to save in a checkpoint."""
         return [self._bad, self._numbers, self._norms, self._peaks]
 
-    def good(
-        self, norm: tf.Tensor, halves: tf.Tensor, variables: Sequence[keras.Variable]
+    def record_good_step(
+        self,
+        norm: tf.Tensor,
+        half_squares: tf.Tensor,
+        variables: Sequence[keras.Variable],
     ) -> None:
-        """Records the norm of the gradient of a step that updates the weights, and half
-        the squared norm for each of `variables`, which are trained in this phase; in
-        cross-replica context.
+        """Records a step that updates the weights; called in cross-replica context.
+
+        Args:
+            norm: Global norm of the gradient.
+            half_squares: Half the squared norm for each of `variables`.
+            variables: The weights that are trained in this phase.
         """
         total, count, largest = tf.unstack(self._norms.value)
         self._norms.value.assign(
             tf.stack([total + norm, count + 1.0, tf.maximum(largest, norm)])
         )
-        places = [[self._places[id(variable)]] for variable in variables]
-        peaks = tf.tensor_scatter_nd_max(self._peaks.value, places, halves)
+        indices = [[self._indices[id(variable)]] for variable in variables]
+        peaks = tf.tensor_scatter_nd_max(self._peaks.value, indices, half_squares)
         self._peaks.value.assign(peaks)
 
-    def bad(self, step: tf.Tensor, is_bad: tf.Tensor) -> None:
-        """Counts a skipped step, in cross-replica context.
+    def record_bad_step(self, step: tf.Tensor, is_bad: tf.Tensor) -> None:
+        """Counts a skipped step; called in cross-replica context.
 
         `is_bad` is False if only the loss scale was too large.
         """
-        held = tf.identity(self._bad.value)
-        row = tf.where(held[_LAST] == step - 1, held[_ROW], 0) + 1
-        longest = tf.maximum(held[_LONGEST], row)
-        now = tf.stack([step, row, longest, held[_NEW] + 1])
-        free = tf.equal(tf.range(NAMED, dtype=tf.int64), held[_NEW])
-        self._numbers.value.assign(tf.where(free & is_bad, step, self._numbers.value))
-        self._bad.value.assign(tf.where(is_bad, now, held))
+        old = tf.identity(self._bad.value)
+        row = tf.where(old[_LAST] == step - 1, old[_ROW], 0) + 1
+        longest = tf.maximum(old[_LONGEST], row)
+        new = tf.stack([step, row, longest, old[_NEW] + 1])
+        is_next = tf.equal(tf.range(NAMED, dtype=tf.int64), old[_NEW])
+        numbers = tf.where(is_next & is_bad, step, self._numbers.value)
+        self._numbers.value.assign(numbers)
+        self._bad.value.assign(tf.where(is_bad, new, old))
 
     def pop_bad_steps(self) -> tuple[list[int], int, int] | None:
-        """The steps whose loss or gradient was not finite since the last call, or None.
+        """Returns the bad steps since the last call; None if there are none.
 
-        Returns: (the numbers of the first `NAMED`, counted from 0 as in
-        `Batches.tickets`; how many there were; the largest number of consecutive ones,
-        some of which may be from before).
+        Returns:
+            (the first `NAMED` steps, counted from 0; the number of bad steps; the
+            length of the longest row, some of which may be from before).
         """
-        held = np.array(self._bad.numpy())
-        new, row = int(held[_NEW]), int(held[_LONGEST])
-        if not new:
+        state = np.array(self._bad.numpy())
+        count = int(state[_NEW])
+        longest = int(state[_LONGEST])
+        if not count:
             return None
-        steps = self._numbers.numpy()[: min(new, NAMED)].tolist()
-        held[[_LONGEST, _NEW]] = 0
-        self._bad.assign(held)
-        return steps, new, row
+        steps = self._numbers.numpy()[: min(count, NAMED)].tolist()
+        state[[_LONGEST, _NEW]] = 0
+        self._bad.assign(state)
+        return steps, count, longest
 
     def begin(self) -> None:
-        """Resets the norms at the first step of an epoch, not at the end of one: a
-        checkpoint that is saved during validation still needs them.
+        """Resets the norms at the first step of an epoch.
+
+        Not at its end: a checkpoint that is saved during validation needs them.
         """
         for variable in (self._norms, self._peaks):
             variable.assign(np.zeros(variable.shape, np.float32))
 
     def norms(self) -> tuple[float, float, list[float]]:
-        """Norms of the gradients since `begin`: mean, maximum, and maximum for each
-        weight.
+        """Returns the mean and maximum norm since `begin`, and the maximum per weight.
 
         The first two are NaN if no step was good.
         """
         total, count, largest = self._norms.numpy().tolist()
         peaks = np.sqrt(2 * self._peaks.numpy()).tolist()
-        return (total / count, largest, peaks) if count else (math.nan, math.nan, peaks)
+        if not count:
+            return math.nan, math.nan, peaks
+        return total / count, largest, peaks
 
 
 def counter(
     name: str, value: float | list[float] | np.ndarray, dtype: str
 ) -> keras.Variable:
-    """A variable with the same value on every replica."""
+    """Creates a variable with the same value on every replica."""
     return keras.Variable(
         value, dtype=dtype, trainable=False, name=name, aggregation="only_first_replica"
     )

@@ -1,9 +1,9 @@
-"""What a user's loss or metric gets as `y_true` and `y_pred`.
+"""Converts y and outputs of a step to `y_true` and `y_pred` of a loss or metric.
 
 In a step, y of a classifier is the share of each class, float32 (batch, classes), and
-the outputs are logits. This is the only place that converts them: to whole numbers for
-Keras's `Sparse*` classes and for functions, to one column if the user's network has a
-single output, and to probabilities unless logits are asked for.
+the outputs are logits. Only this module converts them: to integers for Keras's
+`Sparse*` classes and for functions, to one column if the user's network has a single
+output, and to probabilities unless the loss or metric takes logits.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class Arguments:
     """Turns (y, outputs) of a step into (y_true, y_pred)."""
 
     classes: int
-    """0 in a regression, whose y and outputs are passed on as they are."""
+    """0 in a regression, whose y and outputs are passed on unchanged."""
     labels: str = "one-hot"
     """`one-hot`, float32 (batch, classes); `index`, int64 (batch,), or `float index`,
     float32; or `binary`: the second of two classes, float32 (batch, 1), in `y_pred`,
@@ -47,19 +47,19 @@ class Arguments:
 
 
 def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
-    """What a loss or metric may expect, the likeliest first.
+    """Returns the arguments that a loss or metric may expect, the likeliest first.
 
     Args:
         kind: A subclass of `keras.losses.Loss` or `keras.metrics.Metric`; None for a
             function.
-        metadata: Metadata of the task: `class_names` and `ends_in`, the end of the
-            user's network.
+        metadata: Metadata of the task: `class_names`, and `output_kind` of the user's
+            network.
         logits: Whether it expects logits.
     """
     classes = len(metadata.get("class_names", ()))
     if not classes:
         return [Arguments(0)]
-    has_one_output = metadata.get("ends_in") in ("sigmoid", "logit")
+    has_one_output = metadata.get("output_kind") in ("sigmoid", "logit")
     words = [base.__name__ for base in kind.__mro__] if kind else []
 
     def is_a(*beginnings: str) -> bool:
@@ -81,35 +81,36 @@ def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
 
 
 def examples(classes: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Random y and outputs of a step, float32 (count, classes), or (count, 1) for a
-    regression.
+    """Returns random y and outputs of a step, float32 (count, classes).
+
+    For a regression, `classes` is 0, and the shape is (count, 1).
     """
     generator = np.random.default_rng(0)
     outputs = generator.normal(size=(count, classes or 1)).astype(np.float32)
     if not classes:
         return generator.normal(size=(count, 1)).astype(np.float32), outputs
-    # Half of the answers are right. Two are class 0, which `argmax` finds in a single
-    # number.
+    # Half of the answers are right. Two of these are class 0, which `argmax` returns
+    # for a single number.
     labels = np.arange(count) % classes
     answers = np.where(np.arange(count) % 2, np.roll(labels, 1), labels)
     one_hot = np.eye(classes, dtype=np.float32)
     return one_hot[labels], outputs + 4 * one_hot[answers]
 
 
-def fitting(
-    call: Callable[[Any, Any], Any], possible: Iterable[Arguments], name: str, what: str
+def find_arguments(
+    call: Callable[[Any, Any], Any], possible: Iterable[Arguments], name: str, kind: str
 ) -> Arguments:
-    """The first arguments for which a function returns a value for each example.
+    """Returns the first arguments with which a function returns a value per example.
 
-    A function that compares whole numbers with the largest of a row, for example, also
-    runs with labels of another form, but an example's value then depends on the other
-    examples; arguments without that come first.
+    Prefers arguments with which a value depends on its example only. A function that
+    compares integers with the largest number of a row, for example, also runs with
+    labels in another form, but its values then depend on all examples.
 
     Args:
         call: A function of `y_true` and `y_pred`.
         possible: From `choices`.
         name: Name of the function in messages.
-        what: `loss` or `metric`.
+        kind: `loss` or `metric`.
 
     Raises:
         UsageError: No arguments fit, or it returns a single value for all examples.
@@ -117,40 +118,41 @@ def fitting(
     problems: list[str] = []
     dependent: list[Arguments] = []
     for arguments in possible:
-        # Another number than that of the classes, so that wrong axes do not fit by
-        # chance.
-        y, outputs = examples(arguments.classes, 7 if arguments.classes != 7 else 8)
+        # Not the number of classes, so that wrong axes do not fit by chance.
+        count = 7 if arguments.classes != 7 else 8
+        y, outputs = examples(arguments.classes, count)
         try:
             values = per_example(call(*arguments(y, outputs)))
-            rows = [
-                per_example(call(*arguments(y[row : row + 1], outputs[row : row + 1])))
-                for row in range(len(y))
-            ]
+            rows = []
+            for row in range(count):
+                part = slice(row, row + 1)
+                rows.append(per_example(call(*arguments(y[part], outputs[part]))))
         except Exception as error:  # of the user's function
             problems.append(reason(error))
             continue
         if values.shape.rank == 0:
             problems.insert(0, "it returns one value for the whole batch")
-        elif values.shape != (len(y),):
-            problems.insert(
-                0, f"it returns values of shape {values.shape} for {len(y)} examples"
-            )
-        elif np.allclose(
-            values, np.concatenate(rows), rtol=1e-4, atol=1e-5, equal_nan=True
-        ):
+        elif values.shape != (count,):
+            problem = f"it returns values of shape {values.shape} for {count} examples"
+            problems.insert(0, problem)
+        elif _are_close(values, np.concatenate(rows)):
             return arguments
         else:
             dependent.append(arguments)
     if dependent:
         return dependent[0]
     raise UsageError(
-        f"the {what} {name} must return one value per example, of shape (batch,), for"
+        f"the {kind} {name} must return one value per example, of shape (batch,), for"
         f" labels as whole numbers (batch,) or one-hot (batch, classes): {problems[0]}"
     )
 
 
+def _are_close(first: Any, second: Any) -> bool:
+    return np.allclose(first, second, rtol=1e-4, atol=1e-5, equal_nan=True)
+
+
 def per_example(values: Any) -> tf.Tensor:
-    """One value per example: the mean over all axes but the first, as in Keras."""
+    """Returns the mean over all axes but the first, as Keras does."""
     values = tf.convert_to_tensor(values)
     if values.shape.rank and values.shape.rank > 1:
         values = tf.reduce_mean(tf.reshape(values, (tf.shape(values)[0], -1)), axis=1)
@@ -158,9 +160,7 @@ def per_example(values: Any) -> tf.Tensor:
 
 
 def takes_from_logits(function: Callable[..., Any]) -> bool:
-    """Whether a function has an argument `from_logits`, such as Keras's
-    cross-entropies.
-    """
+    """Whether a function has an argument `from_logits`, as Keras's losses do."""
     try:
         return "from_logits" in inspect.signature(function).parameters
     except (TypeError, ValueError):  # of a C extension

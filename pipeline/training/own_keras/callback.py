@@ -1,4 +1,4 @@
-"""Callbacks that users hand over: Keras callbacks and their classes."""
+"""Adapts users' callbacks: Keras callbacks and their classes."""
 
 import functools
 import inspect
@@ -11,7 +11,7 @@ from keras.src.utils.python_utils import is_default
 
 from pipeline.training import plain_model
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.distributed import agreed
+from pipeline.training.distributed import mean_over_workers
 from pipeline.training.own_keras import optimizer_view
 from pipeline.utils.errors import UsageError, suggest
 
@@ -21,7 +21,7 @@ _REPLACED = {
     "SwapEMAWeights": 'use train={"ema": 0.999}',
     "ProgbarLogger": "the run prints its own progress",
 }
-# Attributes of callbacks of Keras, W&B and MLflow: a number of batches, or `epoch` or
+# Attributes of callbacks of Keras, W&B and MLflow: a number of batches, "epoch" or
 # None.
 _FREQUENCIES = ("save_freq", "update_freq", "log_freq", "log_every_n_steps")
 _BATCH_HOOKS = (
@@ -32,27 +32,28 @@ _BATCH_HOOKS = (
 )
 
 
-def adapt(found: Any) -> Callable[..., keras.callbacks.Callback | None]:
-    """A registered callback for a Keras callback, its class, or a function of the
-    context.
+def adapt(callback: Any) -> Callable[..., keras.callbacks.Callback | None]:
+    """Returns a registered callback for a Keras callback, its class, or a function.
+
+    A function of the context is already a registered callback.
     """
-    if inspect.isfunction(found):
-        return found
+    if inspect.isfunction(callback):
+        return callback
 
-    if not inspect.isclass(found):
-        from_object(found)
+    if not inspect.isclass(callback):
+        from_object(callback)
 
-    def callback(
+    def build_callback(
         context: CallbackContext, **options: Any
     ) -> keras.callbacks.Callback | None:
-        made = found(**options) if inspect.isclass(found) else found
-        return from_object(made, context.is_chief)
+        instance = callback(**options) if inspect.isclass(callback) else callback
+        return from_object(instance, context.is_chief)
 
-    return callback
+    return build_callback
 
 
 def from_object(callback: Any, is_chief: bool = True) -> "OwnCallback":
-    """The callback as part of a run; it is called in the chief of several workers only.
+    """Wraps a callback for a run; of several workers, only the chief calls it.
 
     Raises:
         UsageError: It is not a callback, or works against the run.
@@ -73,37 +74,23 @@ def from_object(callback: Any, is_chief: bool = True) -> "OwnCallback":
 
 
 class OwnCallback(keras.callbacks.Callback):
-    """Calls a user's callback as Keras does: once for each call of the compiled
-    function.
+    """Calls a user's callback as Keras does: once per call of the compiled function.
 
-    Its `model` is a plain Keras model, from raw inputs to answers, that shares the
-    weights of the network in training; its layers are those of the user. Its
-    `optimizer` has the rate of the run: setting it lasts. The other workers get rate
-    and `stop_training` from the chief.
+    The callback's `model` is a plain Keras model from raw inputs to answers, with the
+    user's layers, that shares the weights of the network in training. Its `optimizer`
+    shares the learning rate of the run, so that an assigned rate lasts. The other
+    workers get the rate and `stop_training` from the chief.
     """
 
     def __init__(
         self, callback: keras.callbacks.Callback, is_chief: bool = True
     ) -> None:
         super().__init__()
-        self.callback, self._is_chief = callback, is_chief
+        self.callback = callback
+        self._is_chief = is_chief
         self._view: Any = None
-        kind = type(callback)
-        own = (name for name in _BATCH_HOOKS if not is_default(getattr(callback, name)))
-        hook = next(own, None)
-        stated = [
-            getattr(callback, name) for name in _FREQUENCIES if hasattr(callback, name)
-        ]
-        self.per_batch: str | None = None
-        """Why it must be called after each step; None if once a call is enough."""
-        is_own = (
-            kind is keras.callbacks.LambdaCallback
-            or not kind.__module__.startswith("keras.")
-        )
-        if any(isinstance(frequency, int) for frequency in stated):
-            self.per_batch = f"the callback {kind.__name__} counts batches"
-        elif hook and is_own and not stated:  # else it listens per epoch
-            self.per_batch = f"the callback {kind.__name__} has {hook}"
+        self.per_batch = _reason_for_each_step(callback)
+        """Why it must be called after each step; None if once per call is enough."""
 
     def set_params(self, params: dict[str, Any]) -> None:
         super().set_params(params)
@@ -111,55 +98,53 @@ class OwnCallback(keras.callbacks.Callback):
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
-        # In each worker: with several, a variable is created by all of them together.
+        # In each worker, because all workers create a variable together.
         optimizer = optimizer_view.view(model.optimizer, model.step.update.rate)
-        self._view = model.plain(optimizer)
+        self._view = model.to_keras_model(optimizer)
         self._view.fit = self._view.train_on_batch = _refuse_fit
         self._view.compile = _refuse_compile
         self._view.get_layer = functools.partial(_layer, self._view)
-        # Without the optimizer, so that the file fits a model compiled with another
-        # one.
-        self._view.save_weights = plain_model.uncompiled(self._view).save_weights
+        # Without the optimizer, so that the file fits a model with any optimizer.
+        self._view.save_weights = plain_model.without_optimizer(self._view).save_weights
         if self._is_chief:
             self.callback.set_model(self._view)
             _set_mode(self.callback, model.metrics)
 
     def share(self) -> None:
-        """Gives all workers the rate and the `stop_training` of the chief."""
+        """Passes the rate and `stop_training` of the chief to all workers."""
         strategy = tf.distribute.get_strategy()
         if not isinstance(strategy, tf.distribute.MultiWorkerMirroredStrategy):
             return
         assigned = self.model.step.update.rate.assigned
-        # The mean over the workers, of which only the chief counts.
-        share = agreed(float(self._is_chief))
-        rate = agreed(float(assigned.numpy()) * self._is_chief)
-        stops = agreed(float(self.model.stop_training and self._is_chief))
+        # The mean over all workers, to which only the chief contributes.
+        share = mean_over_workers(float(self._is_chief))
+        rate = mean_over_workers(float(assigned.numpy()) * self._is_chief)
+        stops = mean_over_workers(float(self.model.stop_training and self._is_chief))
         assigned.assign(rate / share)
         self.model.stop_training = stops > 0
 
 
 def _hook(name: str) -> Callable[..., None]:
-    """A method that calls that of the user's callback, and names it in an error.
+    """Returns a method that calls the same method of the user's callback.
 
-    `stop_training` is passed on in both directions.
+    An error names the callback. `stop_training` is passed on in both directions.
     """
-
     is_shared = name.startswith(("on_epoch_", "on_train_"))
 
     def call(self: OwnCallback, *arguments: Any, **named: Any) -> None:
         if self._is_chief:
-            call_own(self, *arguments, **named)
+            call_user(self, *arguments, **named)
         if is_shared:
             self.share()
 
-    def call_own(self: OwnCallback, *arguments: Any, **named: Any) -> None:
+    def call_user(self: OwnCallback, *arguments: Any, **named: Any) -> None:
         self._view.stop_training = self.model.stop_training
         kind = type(self.callback).__name__
         try:
             getattr(self.callback, name)(*arguments, **named)
             self._view.optimizer.learning_rate.settle()
         except AttributeError as error:
-            raise _explained(error, self._view, kind) from error
+            raise _explain(error, self._view, kind) from error
         except Exception as error:
             error.add_note(f"raised by the callback {kind}; the run can be resumed")
             raise
@@ -176,38 +161,60 @@ for _name in dir(keras.callbacks.Callback):
 def _set_mode(callback: Any, metrics: Sequence[keras.metrics.Metric]) -> None:
     """Tells a callback that monitors a metric whether higher is better.
 
-    Keras looks that up among the metrics that the model was compiled with.
+    Keras looks for the metric only in the metrics that the model was compiled with.
     """
     if getattr(callback, "mode", None) != "auto" or not hasattr(callback, "monitor"):
         return
     name = callback.monitor.removeprefix("val_")
-    directions = (getattr(m, "_direction", None) for m in metrics if m.name == name)
-    if direction := next(filter(None, directions), None):
-        callback.mode = "max" if direction == "up" else "min"
+    for metric in metrics:
+        direction = getattr(metric, "_direction", None)
+        if metric.name == name and direction:
+            callback.mode = "max" if direction == "up" else "min"
+            return
 
 
-def _explained(error: AttributeError, view: keras.Model, kind: str) -> Exception:
-    """One line about an attribute that the model or optimizer of a callback does not
-    have.
-    """
+def _reason_for_each_step(callback: keras.callbacks.Callback) -> str | None:
+    """Returns why a callback must be called after each step; None if it need not be."""
+    kind = type(callback)
+    frequencies = []
+    for name in _FREQUENCIES:
+        if hasattr(callback, name):
+            frequencies.append(getattr(callback, name))
+    if any(isinstance(frequency, int) for frequency in frequencies):
+        return f"the callback {kind.__name__} counts batches"
+    is_lambda = kind is keras.callbacks.LambdaCallback
+    if kind.__module__.startswith("keras.") and not is_lambda:
+        return None
+    if frequencies:  # it is called once per epoch
+        return None
+    for name in _BATCH_HOOKS:
+        if not is_default(getattr(callback, name)):
+            return f"the callback {kind.__name__} has {name}"
+    return None
+
+
+def _explain(error: AttributeError, view: keras.Model, kind: str) -> Exception:
+    """Returns a one-line error about a missing attribute of the model or optimizer."""
     names = {id(view): "self.model", id(view.optimizer): "self.model.optimizer"}
     name = names.get(id(error.obj))
     if name is None:
         error.add_note(f"raised by the callback {kind}; the run can be resumed")
         return error
-    hint = "attributes of your own class are on its layer: self.model.get_layer(NAME)"
-    hint = hint if name == "self.model" else "read or set its learning_rate"
-    what = (
-        f"{name}.{error.name}, which the {type(error.obj).__name__} of a run does not"
-        " have"
+    hint = "read or set its learning_rate"
+    if name == "self.model":
+        hint = (
+            "attributes of your own class are on its layer: self.model.get_layer(NAME)"
+        )
+    return UsageError(
+        f"the callback {kind} uses {name}.{error.name}, which the"
+        f" {type(error.obj).__name__} of a run does not have; {hint}"
     )
-    return UsageError(f"the callback {kind} uses {what}; {hint}")
 
 
 def _layer(
     model: keras.Model, name: str | None = None, index: int | None = None
 ) -> keras.Layer:
-    """`get_layer`, which also finds the layers inside of layers by their names."""
+    """Returns a layer, like `get_layer`, but also a layer inside of a layer by name."""
     if name is None or any(layer.name == name for layer in model.layers):
         return keras.Model.get_layer(model, name=name, index=index)
     inner = model._flatten_layers(include_self=False)

@@ -1,4 +1,4 @@
-"""What a user's network ends in: logits, probabilities or features.
+"""Recognizes the outputs of a user's network: logits, probabilities or features.
 
 An activation is recognized by what it computes, not by its name: a layer, a function,
 an operation and the last layer of a nested model are all compared with softmax and
@@ -22,10 +22,10 @@ _ACTIVATIONS = {
 
 
 def probe_inputs(shape: tuple[int, ...]) -> np.ndarray:
-    """Eight inputs of different ranges, float32 (8, *shape).
+    """Returns eight inputs of different ranges, float32 (8, *shape).
 
-    Some are negative and some are large, so that logits do not look like probabilities
-    by chance.
+    They include negative and large numbers, so that logits do not look like
+    probabilities by chance.
     """
     generator = np.random.default_rng(0)
     uniform = generator.random(shape)
@@ -36,13 +36,13 @@ def probe_inputs(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def part(model: keras.Model, output: Any) -> keras.Model:
-    """The functional network up to one or several of its tensors."""
+    """Returns the functional network up to one or several of its tensors."""
     inputs = model.inputs[0] if len(model.inputs) == 1 else model.inputs
     return keras.Model(inputs, output, name=model.name)
 
 
 def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str]:
-    """The functional network up to its final softmax or sigmoid, and what it ended in.
+    """Removes the final softmax or sigmoid of a functional network.
 
     Args:
         model: A functional network with one output. The activation of its last layer is
@@ -50,9 +50,9 @@ def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str
         values: Inputs on which operations are compared.
 
     Returns:
-        The network; and `softmax` or `sigmoid`, which was removed; `linear` for an
-        output layer without activation; `features` for a layer with another activation;
-        `unknown` if the last operation does not tell.
+        The network, and its kind of outputs: `softmax` or `sigmoid`, which was removed;
+        `linear` for an output layer without activation; `features` for a layer with a
+        different activation; `unknown` if the last operation does not tell.
     """
     output = model.outputs[0]
     operation, node_index, _ = output._keras_history
@@ -72,11 +72,9 @@ def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str
     if "activation" in vars(operation) and operation.weights:
         nodes = itertools.chain(*model._nodes_by_depth.values())
         is_shared = sum(node.operation is operation for node in nodes) > 1
-        return (
-            (model, "unknown")
-            if is_shared
-            else _without_fused_activation(model, values)
-        )
+        if is_shared:
+            return model, "unknown"
+        return _remove_fused_activation(model, values)
     computed = part(model, [source, output])(values, training=False)
     before, after = map(keras.ops.convert_to_numpy, computed)
     if not getattr(operation, "weights", None) and _is_identity(operation, before):
@@ -85,12 +83,13 @@ def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str
         if kind in _ACTIVATIONS:
             return part(model, operation(inner.outputs[0])), kind
         return model, kind if before.shape == after.shape else "unknown"
-    if kind := _activation(before, after):
+    kind = _activation(before, after)
+    if kind:
         return part(model, source), kind
     return model, "unknown"
 
 
-def _without_fused_activation(
+def _remove_fused_activation(
     model: keras.Model, values: Any
 ) -> tuple[keras.Model, str]:
     """`remove_activation` for a last layer that has an argument `activation`."""
@@ -109,29 +108,24 @@ def _without_fused_activation(
 
 
 def _is_identity(operation: Any, values: np.ndarray) -> bool:
-    """Whether an operation changes at most the shape of numbers, of logits as of
-    probabilities.
-    """
-    numbers = (
-        np.random.default_rng(0).normal(scale=5, size=values.shape).astype(values.dtype)
-    )
+    """Whether an operation changes at most the shape of logits and probabilities."""
+    generator = np.random.default_rng(0)
+    numbers = generator.normal(scale=5, size=values.shape).astype(values.dtype)
     try:
-        computed = keras.ops.convert_to_numpy(
-            operation(keras.ops.convert_to_tensor(numbers))
-        )
+        result = operation(keras.ops.convert_to_tensor(numbers))
+        computed = keras.ops.convert_to_numpy(result)
     except Exception:  # it needs other arguments
         return False
-    return computed.size == numbers.size and _close(
-        computed.reshape(numbers.shape), numbers
-    )
+    if computed.size != numbers.size:
+        return False
+    return _close(computed.reshape(numbers.shape), numbers)
 
 
 def kind_of_answers(answers: np.ndarray) -> str:
-    """`softmax` for rows of probabilities, `sigmoid` for one probability, else
-    `linear`.
+    """Returns the kind of the answers of a network to several examples.
 
-    `log_softmax` for rows that are logarithms of probabilities. `answers` has shape
-    (examples, n), or another rank, which is `linear`.
+    It is `softmax` for rows of probabilities, `log_softmax` for their logarithms,
+    `sigmoid` for a single probability, and otherwise `linear`.
     """
     tolerance = _tolerance(answers)
     answers = answers.astype(np.float32)
@@ -150,9 +144,7 @@ def kind_of_answers(answers: np.ndarray) -> str:
 
 
 def _activation(before: np.ndarray, after: np.ndarray) -> str:
-    """The name of the activation that turns `before` into `after`; empty if it is
-    another one.
-    """
+    """Returns `softmax` or `sigmoid` if it turns `before` into `after`, or else ""."""
     if before.shape != after.shape:
         return ""
     for name, function in _ACTIVATIONS.items():
@@ -162,7 +154,7 @@ def _activation(before: np.ndarray, after: np.ndarray) -> str:
 
 
 def _run(model: keras.Model, tensor: keras.KerasTensor, values: Any) -> np.ndarray:
-    """A tensor of a functional network for these inputs."""
+    """Computes a tensor of a functional network for these inputs."""
     computed = part(model, tensor)(values, training=False)
     return keras.ops.convert_to_numpy(computed)
 

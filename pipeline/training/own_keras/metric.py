@@ -1,10 +1,7 @@
-"""Metrics that users hand over: Keras metrics, their classes, functions `(y_true,
-y_pred)`.
-"""
+"""Adapts users' metrics: Keras metrics, their classes and functions."""
 
 import functools
 import inspect
-import itertools
 import re
 from collections.abc import Callable, Container
 from typing import Any
@@ -21,28 +18,30 @@ from pipeline.utils.errors import UsageError, reason
 
 
 def adapt(metric: Any) -> Callable[..., keras.metrics.Metric]:
-    """A registered metric for a Keras metric, its class, or a function of one or two
-    arguments.
+    """Returns a registered metric for a Keras metric, its class, or a function.
+
+    A function with one required argument is already a registered metric.
     """
     if not (inspect.isfunction(metric) and declared(metric).required == 1):
         return functools.partial(from_object, metric)
 
-    def registered(metadata: Metadata, **options: Any) -> keras.metrics.Metric:
-        made = metric(metadata, **options)
-        is_keras = isinstance(made, keras.metrics.Metric) and _is_of_keras(type(made))
-        return from_object(made, metadata) if is_keras else made
+    def build_metric(metadata: Metadata, **options: Any) -> keras.metrics.Metric:
+        result = metric(metadata, **options)
+        if isinstance(result, keras.metrics.Metric) and _is_of_keras(type(result)):
+            return from_object(result, metadata)
+        return result
 
-    return registered
+    return build_metric
 
 
 def from_object(metric: Any, metadata: Metadata, **options: Any) -> "OwnMetric":
-    """The metric on y and outputs of a task.
+    """Returns the metric as a metric of y and outputs of a task.
 
     Args:
         metric: A Keras metric or loss, its class, or a function `(y_true, y_pred)` that
             returns one value per example. It gets labels as Keras's metrics expect them
             (`arguments.choices`), and probabilities unless its `from_logits` is true.
-        metadata: Metadata of the task, and `ends_in`, the end of the user's network.
+        metadata: Metadata of the task, and `output_kind` of the user's network.
         options: Arguments of the class or function.
 
     Raises:
@@ -50,9 +49,8 @@ def from_object(metric: Any, metadata: Metadata, **options: Any) -> "OwnMetric":
             `sample_weight`, so that the padding of the last batch would count.
     """
     if inspect.isclass(metric):
-        if (
-            "average" in inspect.signature(metric).parameters
-        ):  # else one value per class
+        # Without an average, there is one value per class.
+        if "average" in inspect.signature(metric).parameters:
             options = {"average": "macro", **options}
         metric = metric(**options)
         options = {}
@@ -76,7 +74,7 @@ def from_object(metric: Any, metadata: Metadata, **options: Any) -> "OwnMetric":
         )
     logits = bool(_config(metric).get("from_logits"))
     if getattr(metric, "threshold", 0.5) is None:  # compares classes with each other
-        metadata = {**metadata, "ends_in": "none"}
+        metadata = {**metadata, "output_kind": "none"}
     problem: UsageError | None = None
     for possible in arguments.choices(type(metric), metadata, logits):
         own_metric = OwnMetric(metric, possible)
@@ -97,32 +95,33 @@ def _of_function(
     possible = arguments.choices(
         None, metadata, logits=bool(keywords.get("from_logits"))
     )
-    chosen = arguments.fitting(function, possible, metric.name, "metric")
-    return OwnMetric(metric, chosen)
+    own_arguments = arguments.find_arguments(function, possible, metric.name, "metric")
+    return OwnMetric(metric, own_arguments)
 
 
 def _of_loss(loss: keras.losses.Loss, metadata: Metadata) -> "OwnMetric":
-    """The mean of a Keras loss, which Keras takes as a metric, too."""
+    """Returns the mean of a Keras loss, which Keras also accepts as a metric."""
     logits = bool(loss.get_config().get("from_logits"))
     possible = arguments.choices(type(loss), metadata, logits)
-    chosen = arguments.fitting(loss.call, possible, loss.name, "metric")
-    return OwnMetric(keras.metrics.MeanMetricWrapper(loss.call, name=loss.name), chosen)
+    own_arguments = arguments.find_arguments(loss.call, possible, loss.name, "metric")
+    metric = keras.metrics.MeanMetricWrapper(loss.call, name=loss.name)
+    return OwnMetric(metric, own_arguments)
 
 
-def free_name(name: str, taken: Container[str]) -> str:
-    """The name, with the first number that makes it a new one: `auc`, `auc_1`, ..., as
-    in Keras.
-    """
-    names = itertools.chain(
-        [name], (f"{name}_{number}" for number in itertools.count(1))
-    )
-    return next(name for name in names if name not in taken)
+def unique_name(name: str, taken: Container[str]) -> str:
+    """Returns the name, if needed with a number as in Keras: `auc`, `auc_1`, ..."""
+    result = name
+    number = 0
+    while result in taken:
+        number += 1
+        result = f"{name}_{number}"
+    return result
 
 
 def is_same(
     first: keras.metrics.Metric, second: keras.metrics.Metric, classes: int
 ) -> bool:
-    """Whether two new metrics give the same number for random y and outputs."""
+    """Whether two new metrics return the same number for random y and outputs."""
     y, outputs = arguments.examples(classes, 32)
     results = []
     for metric in (first, second):
@@ -133,9 +132,9 @@ def is_same(
 
 
 class OwnMetric(keras.metrics.Metric):
-    """A Keras metric on y and outputs of a step.
+    """A Keras metric of y and outputs of a step.
 
-    The metric is copied, so that its variables belong to the present strategy.
+    The metric is copied, so that its variables belong to the current strategy.
     """
 
     def __init__(
@@ -147,12 +146,10 @@ class OwnMetric(keras.metrics.Metric):
         super().__init__(name=name or _name(metric))
         self.metric = _copy(metric)
         self.own_arguments = own_arguments
-        if not getattr(
-            self.metric, "_built", True
-        ):  # now: a trace on two replicas cannot
-            width = (
-                1 if own_arguments.labels == "binary" else max(own_arguments.classes, 1)
-            )
+        # Built now, because a trace on two replicas cannot build it.
+        if not getattr(self.metric, "_built", True):
+            is_binary = own_arguments.labels == "binary"
+            width = 1 if is_binary else max(own_arguments.classes, 1)
             count = len(inspect.signature(self.metric._build).parameters)
             self.metric._build(*[(None, width)] * count)
 
@@ -189,9 +186,8 @@ def _config(metric: keras.metrics.Metric) -> dict[str, Any]:
 
 
 def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
-    if (
-        type(metric) is keras.metrics.MeanMetricWrapper
-    ):  # its config needs a registered function
+    # The config of a wrapper would need a registered function.
+    if type(metric) is keras.metrics.MeanMetricWrapper:
         return type(metric)(metric._fn, name=metric.name, **metric._fn_kwargs)
     config = _config(metric)
     try:
@@ -204,9 +200,7 @@ def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
 
 
 def _name(metric: keras.metrics.Metric) -> str:
-    """Its name without the number that Keras appends in a process that has several of
-    them.
-    """
+    """Returns the name without the number that Keras appends to a repeated name."""
     numbered = re.fullmatch(r"(.+)_\d+", metric.name)
     kind = type(metric).__name__.lower()
     if numbered and numbered[1].replace("_", "") == kind:
@@ -215,9 +209,7 @@ def _name(metric: keras.metrics.Metric) -> str:
 
 
 def _require_weights(metric: OwnMetric) -> None:
-    """Raises UsageError if examples of weight 0 change the result, or it is not one
-    number.
-    """
+    """Raises UsageError unless the result is one number that respects weights of 0."""
     classes = metric.own_arguments.classes
     count = 8 if classes != 8 else 9
     y, outputs = arguments.examples(classes, count)

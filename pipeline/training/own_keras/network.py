@@ -1,6 +1,4 @@
-"""Users' networks: Keras models, their classes, functions that build them, `.keras`
-files.
-"""
+"""Adapts users' networks: Keras models, classes, functions and `.keras` files."""
 
 import functools
 import inspect
@@ -19,7 +17,7 @@ from pipeline.training.own_keras import head
 from pipeline.training.pretrained import set_weights
 from pipeline.utils.errors import UsageError, reason
 
-# What a network ended in -> a sentence about it.
+# Kind of outputs of a network -> a sentence about it.
 NOTES = {
     "softmax": "its softmax is applied after the loss",
     "sigmoid": "its sigmoid is applied after the loss",
@@ -30,26 +28,27 @@ NOTES = {
 _PROBABILITIES = "it returns probabilities, whose logarithms are the logits"
 
 
-def adapt(found: Any) -> Callable[..., Any]:
-    """A function `(input_shape, classes, **options) -> keras.Model`; features functions
-    as is.
+def adapt(network: Any) -> Callable[..., Any]:
+    """Returns a function `(input_shape, classes, **options) -> keras.Model`.
+
+    A function, also a function from a tensor to features, is returned unchanged.
     """
-    if inspect.isclass(found):
-        return lambda input_shape, classes, **options: found(**options)
-    if callable(found) and not isinstance(found, keras.Model):
-        return found
-    return functools.partial(from_object, found)
+    if inspect.isclass(network):
+        return lambda input_shape, classes, **options: network(**options)
+    if callable(network) and not isinstance(network, keras.Model):
+        return network
+    return functools.partial(from_object, network)
 
 
 def from_object(
     network: Any, input_shape: tuple[int, ...], classes: int
 ) -> keras.Model:
-    """The network itself, or that of a `.keras` file.
+    """Returns the network, which may be in a `.keras` file.
 
-    `input_shape` is that of one example; `classes` is 1 for a regression.
+    `input_shape` is the shape of an example; `classes` is 1 for a regression.
     """
     if isinstance(network, Path):
-        return _loaded(str(network))
+        return _load(str(network))
     if not isinstance(network, keras.Model):
         raise UsageError(
             "a model must be a keras.Model, a function (input_shape, classes) that"
@@ -57,14 +56,13 @@ def from_object(
             f" {type(network).__name__}"
         )
     if type(network) not in (keras.Sequential, head.FUNCTIONAL):
-        _require_policy(
-            network, "float32"
-        )  # it cannot be exported in another precision
+        # It cannot be rebuilt for an export in float32.
+        _require_policy(network, "float32")
     return network
 
 
 @functools.cache
-def _loaded(path: str) -> keras.Model:
+def _load(path: str) -> keras.Model:
     try:
         return keras.models.load_model(path, compile=False)
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -73,15 +71,18 @@ def _loaded(path: str) -> keras.Model:
         ) from None
 
 
-def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
-    """A new network of the same config and weights, with the present dtype policy.
+def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
+    """Rebuilds a network with the same weights and the current dtype policy.
 
     Layers in float32 stay in float32 if the network has another policy. A subclassed
-    network cannot be rebuilt from its config and is returned itself. The network may
-    not be built yet; `input_shape` is that of one example.
+    network cannot be rebuilt from its config and is returned itself.
+
+    Args:
+        model: A network, which may not be built yet.
+        input_shape: The shape of an example.
 
     Raises:
-        UsageError: The network is trained in its own way, or computes in another
+        UsageError: The network overrides the training step, or computes in another
             precision.
     """
     kind = type(model)
@@ -94,34 +95,35 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
     if kind not in (keras.Sequential, head.FUNCTIONAL):
         _require_policy(model, keras.config.dtype_policy().name)
         return model
-    policy, own = keras.config.dtype_policy().name, _policy(model)
+    policy = keras.config.dtype_policy().name
+    old_policy = _policy(model)
 
-    def in_policy(layer: keras.Layer) -> keras.Layer:
+    def rebuild_layer(layer: keras.Layer) -> keras.Layer:
         if isinstance(layer, keras.layers.Lambda):  # Keras refuses to rebuild it
-            is_changed = own != "float32" and layer.dtype_policy.name == own
-            return _lambda_in(policy, layer) if is_changed else layer
-        with (
-            warnings.catch_warnings()
-        ):  # of Keras, about lambdas, which are not loaded from it
+            if old_policy == "float32" or layer.dtype_policy.name != old_policy:
+                return layer
+            return _copy_lambda(layer, policy)
+        with warnings.catch_warnings():
+            # Keras warns of lambdas, which are not loaded from the config here.
             warnings.simplefilter("ignore")
             config = layer.get_config()
-        # Functions of other packages, such as tf.nn.softmax, cannot be found by their
-        # name.
+        # Keras cannot find functions of other packages, such as tf.nn.softmax, by name.
         for name, value in vars(layer).items():
             if name in config and callable(value) and not hasattr(value, "get_config"):
                 config[name] = value
-        if own != "float32":
-            config = _replaced(config, own, policy)
-        elif "dtype" in config and layer.dtype_policy.name == own:
+        if old_policy != "float32":
+            config = _replace_policy(config, old_policy, policy)
+        elif "dtype" in config and layer.dtype_policy.name == old_policy:
             config["dtype"] = policy
         return type(layer).from_config(config)
 
     is_compiled = model.compiled
-    model.compiled = (
-        False  # else Keras also rebuilds its loss and metrics from their config
-    )
+    # Otherwise, Keras also rebuilds its loss and metrics from their config.
+    model.compiled = False
     try:
-        copy = keras.models.clone_model(model, clone_function=in_policy, recursive=True)
+        copy = keras.models.clone_model(
+            model, clone_function=rebuild_layer, recursive=True
+        )
     except (TypeError, ValueError, NotImplementedError) as error:
         raise UsageError(
             f"the model cannot be rebuilt from its config: {reason(error)}; define"
@@ -134,7 +136,8 @@ def copied(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
         copy.build((None, *input_shape))
     _require_policy(copy, policy)
     for layer, copied_layer in zip(model.layers, copy.layers, strict=True):
-        if layer.built:  # in a model that is not, too: an adapted Normalization
+        # A model that is not built may have built layers: an adapted Normalization.
+        if layer.built:
             set_weights(copied_layer, layer.get_weights())
     return copy
 
@@ -143,17 +146,17 @@ _PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float6
 
 
 def _policy(model: keras.Model) -> str:
-    """The dtype policy that a network was built with.
+    """Returns the dtype policy that a network was built with.
 
-    That is float32, unless there is another one, beside which float32 is an exception.
+    If a single other policy appears beside float32, it is that policy.
     """
     names = {layer.dtype_policy.name for layer in _layers(model)}
-    others = names.intersection(_PRECISIONS)
-    return others.pop() if len(others) == 1 else "float32"
+    policies = names.intersection(_PRECISIONS)
+    return policies.pop() if len(policies) == 1 else "float32"
 
 
 def _require_policy(model: keras.Model, policy: str) -> None:
-    """Raises UsageError if a layer computes in another precision than the run says."""
+    """Raises UsageError if a layer computes in another precision than the run."""
     for layer in _layers(model):
         name = layer.dtype_policy.name
         if name in _PRECISIONS and name != policy:
@@ -165,25 +168,27 @@ def _require_policy(model: keras.Model, policy: str) -> None:
 
 
 def _layers(model: keras.Model) -> list[keras.Layer]:
-    """The layers that compute."""
+    """Returns the layers that compute."""
     kinds = keras.Model | keras.layers.InputLayer
     return [layer for layer in model._flatten_layers() if not isinstance(layer, kinds)]
 
 
-def _replaced(config: Any, own: str, policy: str) -> Any:
-    """The config of a layer, and of layers in it, with another dtype policy."""
+def _replace_policy(config: Any, old: str, new: str) -> Any:
+    """Replaces a dtype policy in the config of a layer and of layers in it."""
     if isinstance(config, list | tuple):
-        return type(config)(_replaced(value, own, policy) for value in config)
+        return type(config)(_replace_policy(value, old, new) for value in config)
     if not isinstance(config, dict):
         return config
-    if config.get("class_name") == "DTypePolicy" and config["config"] == {"name": own}:
-        return policy
-    values = {name: _replaced(value, own, policy) for name, value in config.items()}
-    return {**values, "dtype": policy} if config.get("dtype") == own else values
+    if config.get("class_name") == "DTypePolicy" and config["config"] == {"name": old}:
+        return new
+    values = {name: _replace_policy(value, old, new) for name, value in config.items()}
+    if config.get("dtype") == old:
+        values["dtype"] = new
+    return values
 
 
-def _lambda_in(policy: str, layer: keras.layers.Lambda) -> keras.layers.Lambda:
-    """A Lambda layer of the same function with another dtype policy."""
+def _copy_lambda(layer: keras.layers.Lambda, policy: str) -> keras.layers.Lambda:
+    """Returns a Lambda layer of the same function with another dtype policy."""
     return keras.layers.Lambda(
         layer.function,
         output_shape=layer._output_shape,
@@ -197,13 +202,14 @@ def _lambda_in(policy: str, layer: keras.layers.Lambda) -> keras.layers.Lambda:
 def outputs(
     model: keras.Model, inputs: keras.KerasTensor, task: Task
 ) -> tuple[keras.KerasTensor, str, str]:
-    """The outputs of a network from `copied`, whose last activation is removed, as
-    logits.
+    """Returns the outputs of a network from `rebuild` as logits.
+
+    Removes the last activation of the network.
 
     Returns:
-        The outputs; what the network ended in: `softmax`, `sigmoid`, `linear` (logits),
-        `logit` (of the second of two classes), or `none` if the output layer is the
-        task's; and a sentence about it.
+        The outputs; the kind of outputs that the network had: `softmax`, `sigmoid`,
+        `linear` (logits), `logit` (of the second of two classes), or `none` if the
+        output layer is the task's; and a sentence about them.
 
     Raises:
         UsageError: The network takes another shape, or its head has another width.
@@ -223,7 +229,8 @@ def outputs(
     if type(model) in (keras.Sequential, head.FUNCTIONAL):
         body, kind = head.remove_activation(head.part(model, model.outputs[0]), values)
         logits = body(shaped_inputs)
-    rank, width = len(logits.shape), logits.shape[-1]
+    rank = len(logits.shape)
+    width = logits.shape[-1]
     if kind == "unknown":
         answers = _answers(model, values)
         kind = head.kind_of_answers(answers)
@@ -264,7 +271,7 @@ def outputs(
 
 
 def _regression_output(output: keras.KerasTensor) -> keras.KerasTensor:
-    """One number per example, float32 (batch, 1)."""
+    """Returns one number per example, float32 (batch, 1)."""
     if len(output.shape) != 2 or output.shape[-1] != 1:
         raise UsageError(
             f"the model returns values of shape {output.shape} per batch, but the data"
@@ -274,9 +281,7 @@ def _regression_output(output: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def _two_logits(logit: keras.KerasTensor) -> keras.KerasTensor:
-    """The logit of the second of two classes, (batch, 1), as two logits, float32
-    (batch, 2).
-    """
+    """Turns the logit of the second of two classes, (batch, 1), into two logits."""
     logit = keras.ops.cast(logit, "float32")
     return keras.ops.concatenate([keras.ops.zeros_like(logit), logit], axis=-1)
 
@@ -287,39 +292,39 @@ def _logarithms(probabilities: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def require_equal_answers(
-    given: keras.Model, trained: keras.Model, ends_in: str
+    original: keras.Model, trained: keras.Model, output_kind: str
 ) -> None:
-    """Raises UsageError unless a user's network and the one that is trained answer
-    alike.
+    """Raises UsageError if a rebuilt network answers differently than the original.
 
-    The latter was rebuilt from the config of the former. Nothing is compared in 16
-    bits, or if the user's network answers differently each time.
+    Nothing is compared in 16 bits, or if the user's network answers differently each
+    time.
 
     Args:
-        given: The user's network; not compared if it is not built yet.
-        trained: The network with logits as outputs.
-        ends_in: What the user's network ends in; see `outputs`.
+        original: The user's network; not compared if it is not built yet.
+        trained: The network rebuilt from its config, with logits as outputs.
+        output_kind: The kind of outputs of the user's network; see `outputs`.
     """
-    if keras.config.dtype_policy().name != "float32" or not given.built:
+    if keras.config.dtype_policy().name != "float32" or not original.built:
         return
     values = head.probe_inputs(tuple(trained.inputs[0].shape[1:]))
-    own_inputs = keras.tree.flatten(getattr(given, "inputs", None) or [])
-    own_values = values
-    if own_inputs and len(own_inputs[0].shape) == values.ndim - 1:
-        own_values = values[..., 0]
-    expected = _answers(given, own_values)
+    inputs = keras.tree.flatten(getattr(original, "inputs", None) or [])
+    original_values = values
+    if inputs and len(inputs[0].shape) == values.ndim - 1:
+        original_values = values[..., 0]
+    expected = _answers(original, original_values)
     answers = _answers(trained, values)
-    if ends_in == "softmax":
+    if output_kind == "softmax":
         answers = special.softmax(answers, axis=-1)
-    elif ends_in in ("sigmoid", "logit"):
+    elif output_kind in ("sigmoid", "logit"):
         answers = answers[:, 1:] - answers[:, :1]
-        answers = special.expit(answers) if ends_in == "sigmoid" else answers
+        if output_kind == "sigmoid":
+            answers = special.expit(answers)
     if np.allclose(expected, answers, rtol=1e-3, atol=1e-4, equal_nan=True):
         return
-    if np.array_equal(expected, _answers(given, own_values), equal_nan=True):
+    if np.array_equal(expected, _answers(original, original_values), equal_nan=True):
         difference = np.nanmax(np.abs(expected - answers))
         raise UsageError(
-            f"the model {given.name} answers differently once it is rebuilt from its"
+            f"the model {original.name} answers differently once it is rebuilt from its"
             f" config (by up to {difference:.2g}); check get_config of your layers, or"
             " pass a function (input_shape, classes) that returns the model"
         )
@@ -331,22 +336,17 @@ def _answers(model: keras.Model, values: np.ndarray) -> np.ndarray:
 
 
 def _reshape_inputs(inputs: keras.KerasTensor, model: keras.Model) -> keras.KerasTensor:
-    """The inputs, without the axis for one channel if the network takes (height,
-    width).
-    """
-    own_inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
-    if (
-        len(own_inputs) == 1
-        and len(own_inputs[0].shape) == 3
-        and inputs.shape[3:] == (1,)
-    ):
-        inputs = keras.layers.Reshape(inputs.shape[1:3])(inputs)
-    if len(own_inputs) > 1:
+    """Drops the axis of a single channel if the network takes (height, width)."""
+    model_inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
+    if len(model_inputs) > 1:
         raise UsageError(
-            f"the model has {len(own_inputs)} inputs, but the data have one"
+            f"the model has {len(model_inputs)} inputs, but the data have one"
         )
+    ranks = [len(tensor.shape) for tensor in model_inputs]
+    if ranks == [3] and inputs.shape[3:] == (1,):
+        inputs = keras.layers.Reshape(inputs.shape[1:3])(inputs)
     shape = tuple(inputs.shape[1:])
-    for tensor in own_inputs:
+    for tensor in model_inputs:
         expected = tuple(tensor.shape[1:])
         pairs = zip(expected, shape, strict=False)
         if len(expected) != len(shape) or any(a not in (None, b) for a, b in pairs):
@@ -358,10 +358,10 @@ def _reshape_inputs(inputs: keras.KerasTensor, model: keras.Model) -> keras.Kera
     return inputs
 
 
-def give_back(
+def copy_weights_to_original(
     original: keras.Model, copy: keras.Model, input_shape: tuple[int, ...]
 ) -> None:
-    """Copies the trained weights into the network that the user handed over."""
+    """Copies the trained weights into the network that the user passed."""
     if not original.built:
         original.build((None, *input_shape))
     set_weights(original, copy.get_weights())

@@ -1,4 +1,4 @@
-"""Optimizers that users hand over: Keras optimizers and their classes."""
+"""Adapts users' optimizers: Keras optimizers and their classes."""
 
 import functools
 import inspect
@@ -10,25 +10,30 @@ import keras
 from pipeline.utils.errors import UsageError, reason
 
 # The update rule of the run clips, averages and accumulates, over all replicas.
-_OWN = (
-    *("clipnorm", "clipvalue", "global_clipnorm", "loss_scale_factor"),
-    *("ema_overwrite_frequency", "gradient_accumulation_steps"),
+_RUN_OPTIONS = (
+    "clipnorm",
+    "clipvalue",
+    "global_clipnorm",
+    "loss_scale_factor",
+    "ema_overwrite_frequency",
+    "gradient_accumulation_steps",
 )
 
 
-def adapt(found: Any) -> Callable[..., keras.optimizers.Optimizer]:
-    """A registered optimizer for a Keras optimizer, its class, or a
-    function of a rate.
+def adapt(optimizer: Any) -> Callable[..., keras.optimizers.Optimizer]:
+    """Returns a registered optimizer for a Keras optimizer, its class, or a function.
+
+    A function of a learning rate is already a registered optimizer.
     """
-    return found if inspect.isfunction(found) else functools.partial(from_object, found)
+    if inspect.isfunction(optimizer):
+        return optimizer
+    return functools.partial(from_object, optimizer)
 
 
 def from_object(
     optimizer: Any, learning_rate: Any, **options: Any
 ) -> keras.optimizers.Optimizer:
-    """A new optimizer of this config, or of this class and `options`, with the run's
-    schedule.
-    """
+    """Builds an optimizer like `optimizer`, or of that class with `options`."""
     if inspect.isclass(optimizer):
         try:
             return optimizer(**{"learning_rate": learning_rate, **options})
@@ -46,7 +51,7 @@ def from_object(
             f" {type(optimizer).__name__}"
         )
     try:
-        config = {**optimizer.get_config(), **dict.fromkeys(_OWN)}
+        config = {**optimizer.get_config(), **dict.fromkeys(_RUN_OPTIONS)}
         config |= {"use_ema": False, "learning_rate": 0.0}
         copy = type(optimizer).from_config(config)
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""The optimizer of a run as the callbacks of a user see it."""
+"""The optimizer of a run as users' callbacks see it."""
 
 import math
 from typing import Any
@@ -11,31 +11,33 @@ from pipeline.utils.errors import UsageError
 
 
 def view(optimizer: keras.optimizers.Optimizer, rate: AdjustableRate) -> "View":
-    """An optimizer of the same class and name that shares the state of `optimizer`.
+    """Returns an optimizer of the same class and name that shares the state.
 
-    Its `learning_rate` is a variable, as in an optimizer without a schedule. Saved with
-    a model, it is an optimizer of that class, which Keras restores with its state.
+    Its `learning_rate` is a variable, as in an optimizer without a schedule. In the
+    file of a model, it is an optimizer of that class, which Keras restores with its
+    state.
     """
     kind = type(optimizer)
     # Keras saves an optimizer by the module and the name of its class.
-    module = (
-        "keras.optimizers" if kind.__module__.startswith("keras.") else kind.__module__
-    )
-    made = type(kind.__name__, (View, kind), {"__module__": module})
-    copy: Any = object.__new__(made)
-    current = Rate(optimizer, rate)
-    iterations, *others = optimizer.variables
-    state = {"_learning_rate": current, "_variables": [iterations, current, *others]}
-    copy.__dict__.update({**optimizer.__dict__, **state})
+    module = kind.__module__
+    if module.startswith("keras."):
+        module = "keras.optimizers"
+    view_class = type(kind.__name__, (View, kind), {"__module__": module})
+    copy: Any = object.__new__(view_class)
+    current_rate = Rate(optimizer, rate)
+    iterations, *state = optimizer.variables
+    copy.__dict__.update(optimizer.__dict__)
+    copy.__dict__["_learning_rate"] = current_rate
+    copy.__dict__["_variables"] = [iterations, current_rate, *state]
     return copy
 
 
 class View(keras.optimizers.Optimizer):
-    """An optimizer of which a callback may set the learning rate only."""
+    """An optimizer whose learning rate is the only attribute that can be set."""
 
     @property
     def learning_rate(self) -> "Rate":
-        """The rate of the next step; what is assigned lasts for the rest of the run."""
+        """The rate of the next step; an assigned rate lasts for the rest of the run."""
         return self._learning_rate
 
     @learning_rate.setter
@@ -50,7 +52,7 @@ class View(keras.optimizers.Optimizer):
     lr = learning_rate  # its name before Keras 3
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # What starts with "_" is set by Keras and TensorFlow, which track attributes.
+        # Keras and TensorFlow, which track attributes, set names that start with "_".
         if name not in ("learning_rate", "lr") and not name.startswith("_"):
             raise UsageError(
                 f"a callback cannot set {name} of the optimizer, only its learning_rate"
@@ -59,20 +61,18 @@ class View(keras.optimizers.Optimizer):
 
 
 class Rate(keras.Variable):
-    """The learning rate of a run as a variable: it is read from the run and assigned to
-    it.
-    """
+    """The learning rate of a run as a variable."""
 
     def __init__(
         self, optimizer: keras.optimizers.Optimizer, rate: AdjustableRate
     ) -> None:
-        self._optimizer, self._rate = optimizer, rate
+        self._optimizer = optimizer
+        self._rate = rate
         self._shown: float | None = None
         super().__init__(0.0, dtype="float32", trainable=False, name="learning_rate")
-        # That of this replica: the variable of all replicas is no number for Python.
-        replicas = tf.distribute.get_strategy().experimental_local_results(
-            super().value
-        )
+        # The value of this replica: Python cannot convert a mirrored variable to float.
+        strategy = tf.distribute.get_strategy()
+        replicas = strategy.experimental_local_results(super().value)
         self._value: tf.Variable = replicas[0]
 
     @property
@@ -85,12 +85,12 @@ class Rate(keras.Variable):
         return self._value
 
     def settle(self) -> None:
-        """Passes on to the run what was assigned to `value` itself."""
+        """Passes a rate that was assigned to `value` itself on to the run."""
         if self._shown is None or not tf.executing_eagerly():
             return
-        now = float(self._value)
-        if now != self._shown:
-            self._direct_assign(now)
+        rate = float(self._value)
+        if rate != self._shown:
+            self._direct_assign(rate)
 
     def _direct_assign(self, value: Any) -> None:
         rate = float(value)

@@ -1,4 +1,4 @@
-"""Learning rate schedules that users hand over: Keras schedules and their classes."""
+"""Adapts users' learning rate schedules: Keras schedules and their classes."""
 
 import inspect
 from collections.abc import Callable
@@ -9,23 +9,29 @@ from keras.optimizers.schedules import LearningRateSchedule
 from pipeline.utils.errors import UsageError
 
 
-def adapt(found: Any) -> Callable[..., LearningRateSchedule]:
-    """A registered schedule for a Keras schedule, its class, or a function of rate and
-    steps.
+def adapt(schedule: Any) -> Callable[..., LearningRateSchedule]:
+    """Returns a registered schedule for a Keras schedule, its class, or a function.
+
+    A function of rate and steps is already a registered schedule.
     """
-    if inspect.isclass(found):
-        first = next(iter(inspect.signature(found).parameters))
-        return lambda learning_rate, steps, **options: found(
-            **({first: learning_rate} if first.endswith("learning_rate") else {}),
-            **options,
-        )
-    if inspect.isfunction(found):
-        return found
-    return lambda learning_rate, steps: from_object(found)
+    if inspect.isfunction(schedule):
+        return schedule
+    if not inspect.isclass(schedule):
+        return lambda learning_rate, steps: from_object(schedule)
+
+    def build_schedule(
+        learning_rate: float, steps: int, **options: Any
+    ) -> LearningRateSchedule:
+        first = next(iter(inspect.signature(schedule).parameters))
+        if not first.endswith("learning_rate"):
+            return schedule(**options)
+        return schedule(**{first: learning_rate}, **options)
+
+    return build_schedule
 
 
 def from_object(schedule: Any) -> LearningRateSchedule:
-    """The schedule itself, a function of the step."""
+    """Returns the schedule itself, a function of the step."""
     if not isinstance(schedule, LearningRateSchedule):
         raise UsageError(
             "a schedule must be a name or a Keras schedule; got"

@@ -31,8 +31,8 @@ def one_hot(classes):
     return np.eye(classes, dtype=np.float32)[LABELS[classes]]
 
 
-def metadata(classes, ends_in="none"):
-    return {"class_names": [str(n) for n in range(classes)], "ends_in": ends_in}
+def metadata(classes, output_kind="none"):
+    return {"class_names": [str(n) for n in range(classes)], "output_kind": output_kind}
 
 
 def probabilities(classes):
@@ -49,8 +49,8 @@ def value_of(metric, y, outputs):
     return float(metric.result())
 
 
-def ours(metric, classes, ends_in="none", **options):
-    own = own_metric.from_object(metric, metadata(classes, ends_in), **options)
+def ours(metric, classes, output_kind="none", **options):
+    own = own_metric.from_object(metric, metadata(classes, output_kind), **options)
     return value_of(own, one_hot(classes), LOGITS[classes])
 
 
@@ -162,24 +162,24 @@ def test_a_metric_of_several_classes_is_that_of_keras_with_one_hot_labels(kind):
     assert ours(kind(), 3) == pytest.approx(stock, rel=1e-5)
 
 
-@pytest.mark.parametrize("ends_in", ["sigmoid", "logit"])
+@pytest.mark.parametrize("output_kind", ["sigmoid", "logit"])
 @pytest.mark.parametrize("kind", [*STOCK, metrics.Recall])
-def test_a_metric_of_one_output_is_that_of_keras(kind, ends_in):
+def test_a_metric_of_one_output_is_that_of_keras(kind, output_kind):
     """Keras gets labels (n,) and one probability; not both classes, of which Precision
     differs.
     """
     y = LABELS[2][:, None].astype(np.float32)
     stock = value_of(kind(), y, special.expit(second()))
-    assert ours(kind(), 2, ends_in) == pytest.approx(stock, rel=1e-5)
+    assert ours(kind(), 2, output_kind) == pytest.approx(stock, rel=1e-5)
 
 
 def test_metrics_that_compare_classes_see_both_of_one_output():
-    for ends_in in ("none", "sigmoid"):
+    for output_kind in ("none", "sigmoid"):
         expected = metrics.F1Score(average="macro")
         expected.update_state(one_hot(2), probabilities(2), WEIGHT)
-        f1 = ours(metrics.F1Score(average="macro"), 2, ends_in)
+        f1 = ours(metrics.F1Score(average="macro"), 2, output_kind)
         assert f1 == pytest.approx(float(expected.result()), rel=1e-5)
-        top = ours(metrics.CategoricalAccuracy(), 2, ends_in)
+        top = ours(metrics.CategoricalAccuracy(), 2, output_kind)
         assert top == pytest.approx(
             np.average((second()[:, 0] > 0) == LABELS[2], weights=WEIGHT)
         )
@@ -221,14 +221,14 @@ def test_a_metric_that_cannot_be_used_is_refused(metric, message):
         ours(metric, 3)
 
 
-def built(options, classes=3, ends_in="none"):
+def built(options, classes=3, output_kind="none"):
     class Problem:
         metadata = metadata(classes)
 
         def metrics(self):
             return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
-    return model_builder._metrics(Problem(), Train(metrics=options), ends_in)
+    return model_builder._metrics(Problem(), Train(metrics=options), output_kind)
 
 
 @pytest.mark.parametrize(
@@ -323,8 +323,8 @@ LOSSES = {
 
 @pytest.mark.parametrize("case", LOSSES)
 def test_a_loss_has_the_value_of_its_formula(case):
-    loss, ends_in, expected = LOSSES[case]
-    call = own_loss.from_object(loss, metadata(3, ends_in))
+    loss, output_kind, expected = LOSSES[case]
+    call = own_loss.from_object(loss, metadata(3, output_kind))
     np.testing.assert_allclose(
         call(one_hot(3), LOGITS[3]), expected, rtol=1e-4, atol=1e-6
     )
@@ -335,7 +335,7 @@ def by_hand(y_true, y_pred):
 
 
 @pytest.mark.parametrize(
-    ("loss", "ends_in"),
+    ("loss", "output_kind"),
     [
         (losses.BinaryCrossentropy(), "sigmoid"),
         (losses.BinaryCrossentropy(from_logits=True), "logit"),
@@ -343,8 +343,8 @@ def by_hand(y_true, y_pred):
         (by_hand, "sigmoid"),
     ],
 )
-def test_a_loss_of_one_output_is_the_binary_crossentropy(loss, ends_in):
-    call = own_loss.from_object(loss, metadata(2, ends_in))
+def test_a_loss_of_one_output_is_the_binary_crossentropy(loss, output_kind):
+    call = own_loss.from_object(loss, metadata(2, output_kind))
     expected = np.logaddexp(0, second()[:, 0]) - LABELS[2] * second()[:, 0]
     np.testing.assert_allclose(
         call(one_hot(2), LOGITS[2]), expected, rtol=1e-4, atol=1e-5
@@ -352,7 +352,7 @@ def test_a_loss_of_one_output_is_the_binary_crossentropy(loss, ends_in):
 
 
 @pytest.mark.parametrize(
-    ("loss", "ends_in", "message"),
+    ("loss", "output_kind", "message"),
     [
         (total, "none", "total must return one value per example"),
         (
@@ -373,9 +373,9 @@ def test_a_loss_of_one_output_is_the_binary_crossentropy(loss, ends_in):
         (3, "none", "a loss must be a name"),
     ],
 )
-def test_a_loss_that_cannot_be_used_is_refused(loss, ends_in, message):
+def test_a_loss_that_cannot_be_used_is_refused(loss, output_kind, message):
     with pytest.raises(UsageError, match=message):
-        own_loss.from_object(loss, metadata(3, ends_in))
+        own_loss.from_object(loss, metadata(3, output_kind))
 
 
 def test_a_regression_gets_its_numbers():

@@ -180,13 +180,15 @@ def test_answers_are_those_of_the_users_network(classes, kind, make):
     expected = np.asarray(keras.tree.flatten(own(values, training=False))[0])
     problem = task(classes)
     inputs = problem.inputs()
-    outputs, ends_in, _ = network.outputs(network.copied(own, SHAPE), inputs, problem)
-    assert ends_in == kind
+    outputs, output_kind, _ = network.outputs(
+        network.rebuild(own, SHAPE), inputs, problem
+    )
+    assert output_kind == kind
     trained = keras.Model(inputs, outputs)
     assert trained.output_shape == (None, classes) and outputs.dtype == "float32"
     if kind != "none":
-        network.require_equal_answers(own, trained, ends_in)
-        answers = problem.standalone(trained, ends_in)(values)
+        network.require_equal_answers(own, trained, output_kind)
+        answers = problem.standalone(trained, output_kind)(values)
         np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -203,12 +205,12 @@ def test_a_head_of_another_width_is_refused(classes, make, message):
     with pytest.raises(
         UsageError, match=f"the model returns {message} .* {classes} classes .class 0, "
     ):
-        network.outputs(network.copied(make(), SHAPE), problem.inputs(), problem)
+        network.outputs(network.rebuild(make(), SHAPE), problem.inputs(), problem)
 
 
 def test_several_sigmoids_are_no_single_label():
     problem = task(3)
-    own = network.copied(functional(dense(3, "sigmoid")), SHAPE)
+    own = network.rebuild(functional(dense(3, "sigmoid")), SHAPE)
     with pytest.raises(
         UsageError, match="a sigmoid of 3 values, but each example has one of 3"
     ):
@@ -223,7 +225,7 @@ def test_what_a_network_was_compiled_with_is_not_rebuilt():
 
     own = functional(dense())
     own.compile("sgd", own_loss, metrics=[own_loss])
-    copy = network.copied(own, SHAPE)
+    copy = network.rebuild(own, SHAPE)
     assert own.compiled and not copy.compiled
 
 
@@ -248,21 +250,21 @@ def test_a_copy_that_answers_differently_is_refused():
     for factor, same in ((1.0, True), (3.0, False)):
         own = functional(Forgetful(factor), dense(activation="softmax"))
         inputs = problem.inputs()
-        outputs, ends_in, _ = network.outputs(
-            network.copied(own, SHAPE), inputs, problem
+        outputs, output_kind, _ = network.outputs(
+            network.rebuild(own, SHAPE), inputs, problem
         )
         trained = keras.Model(inputs, outputs)
         if same:
-            network.require_equal_answers(own, trained, ends_in)
+            network.require_equal_answers(own, trained, output_kind)
             continue
         with pytest.raises(UsageError, match="answers differently .* check get_config"):
-            network.require_equal_answers(own, trained, ends_in)
+            network.require_equal_answers(own, trained, output_kind)
 
 
 def test_a_softmax_after_a_random_layer_is_removed():
     own = functional(AlwaysDropout(0.5), dense(activation="softmax"))
     problem = task(3)
-    outputs = network.outputs(network.copied(own, SHAPE), problem.inputs(), problem)
+    outputs = network.outputs(network.rebuild(own, SHAPE), problem.inputs(), problem)
     assert outputs[1:] == ("softmax", network.NOTES["softmax"])
 
 

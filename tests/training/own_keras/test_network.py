@@ -62,7 +62,7 @@ def test_all_layers_compute_in_the_precision_of_the_run(policy):
     model, expected = own("mixed_float16"), own(policy)
     expected.set_weights(model.get_weights())
     with policy_scope(policy):
-        copy = network.copied(model, (4, 4))
+        copy = network.rebuild(model, (4, 4))
     assert policies(copy) == policies(expected)
     assert {name for _, name in policies(copy)} == {policy, "float32"}
     values = np.random.default_rng(0).normal(size=(5, 4, 4)).astype("float32")
@@ -77,9 +77,9 @@ def test_a_layer_in_another_precision_is_refused():
         with pytest.raises(
             UsageError, match="layer 'half' .* float16, but the precision is mixed"
         ):
-            network.copied(model, (4,))
+            network.rebuild(model, (4,))
         subclassed = Subclassed()
-        assert network.copied(subclassed, (4,)) is subclassed
+        assert network.rebuild(subclassed, (4,)) is subclassed
         # An object, which cannot be built again in float32 for the export.
         with pytest.raises(
             UsageError, match="mixed_bfloat16, but the precision is float32"

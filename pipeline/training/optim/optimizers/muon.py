@@ -1,6 +1,4 @@
-"""Muon: orthogonalized momentum, so that all directions of a step have the
-same length.
-"""
+"""Muon: orthogonalized momentum."""
 
 import math
 from typing import Annotated, Any
@@ -10,10 +8,13 @@ from keras.optimizers.schedules import LearningRateSchedule
 
 # Adam's constants for variables other than hidden matrices, as in the reference
 # implementation.
-_BETA_1, _BETA_2, _EPSILON = 0.9, 0.95, 1e-8
-# One step is a x + b x^3 + c x^5 on each singular value: steep at 0, about 1 after five
-# of them.
-_COEFFICIENTS, _ITERATIONS = (3.4445, -4.7750, 2.0315), 5
+_BETA_1 = 0.9
+_BETA_2 = 0.95
+_EPSILON = 1e-8
+# An iteration is a x + b x^3 + c x^5 on each singular value: steep at 0, about 1 after
+# five iterations.
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
 
 
 def muon(
@@ -32,9 +33,9 @@ def muon(
     Args:
         momentum: Weight of the old direction in the new one.
         nesterov: Whether to use Nesterov momentum.
-        adam_factor: Learning rate of Adam for the rest, as a factor of that of the
-            orthogonal steps. Small convolutional networks learn fastest with 0.02 and a
-            factor of 0.1.
+        adam_factor: Adam's learning rate divided by the rate of the orthogonal steps.
+            Small convolutional networks learn fastest with a rate of 0.02 and a factor
+            of 0.1.
     """
     return Muon(
         learning_rate, momentum=momentum, nesterov=nesterov, adam_factor=adam_factor
@@ -42,7 +43,7 @@ def muon(
 
 
 def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
-    """A matrix (rows, columns) with its singular values moved near 1; float32.
+    """Moves the singular values of a matrix (rows, columns) near 1; float32.
 
     Uses five Newton-Schulz steps, only matrix products, instead of a singular value
     decomposition. Values above 0.002 of the Frobenius norm end up between 0.68 and
@@ -92,32 +93,25 @@ class Muon(keras.optimizers.Optimizer):
         **options: Any,
     ) -> None:
         super().__init__(learning_rate, **options)
-        self.momentum, self.nesterov, self.adam_factor = momentum, nesterov, adam_factor
+        self.momentum = momentum
+        self.nesterov = nesterov
+        self.adam_factor = adam_factor
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Creates the state: a momentum for each variable, and a second moment for
-        Adam.
-        """
+        """Creates a momentum for each variable, and a second moment for Adam's."""
         if self.built:
             return
         super().build(variables)
-        # They map inputs to outputs, and have several directions to orthogonalize.
-        shapes = enumerate(v.shape for v in variables)
-        matrices = [
-            n
-            for n, s in shapes
-            if len(s) in (2, 4) and min(math.prod(s[:-1]), s[-1]) > 1
-        ]
-        hidden = {n for n in matrices[1:-1] if "embedding" not in variables[n].path}
+        matrices = [variable for variable in variables if _is_matrix(variable.shape)]
+        hidden = {id(v) for v in matrices[1:-1] if "embedding" not in v.path}
         self._momentums = self.add_optimizer_variables(variables, "momentum")
-        self._velocities = [
-            (
-                None
-                if number in hidden
-                else self.add_variable_from_reference(variable, "velocity")
-            )
-            for number, variable in enumerate(variables)
-        ]
+        velocities = []
+        for variable in variables:
+            velocity = None
+            if id(variable) not in hidden:
+                velocity = self.add_variable_from_reference(variable, "velocity")
+            velocities.append(velocity)
+        self._velocities = velocities
 
     def update_step(
         self,
@@ -127,7 +121,8 @@ class Muon(keras.optimizers.Optimizer):
     ) -> None:
         """Updates one variable and its state; called by Keras on each replica."""
         index = self._get_variable_index(variable)
-        momentum, velocity = self._momentums[index], self._velocities[index]
+        momentum = self._momentums[index]
+        velocity = self._velocities[index]
         gradient = keras.ops.cast(gradient, variable.dtype)
         rate = keras.ops.cast(learning_rate, variable.dtype)
         if velocity is None:
@@ -165,8 +160,16 @@ class Muon(keras.optimizers.Optimizer):
 
     def get_config(self) -> dict[str, Any]:
         """The arguments for `from_config`, without the state."""
-        own = {
-            name: getattr(self, name)
-            for name in ("momentum", "nesterov", "adam_factor")
+        return {
+            **super().get_config(),
+            "momentum": self.momentum,
+            "nesterov": self.nesterov,
+            "adam_factor": self.adam_factor,
         }
-        return {**super().get_config(), **own}
+
+
+def _is_matrix(shape: tuple[int, ...]) -> bool:
+    """Whether a variable has several directions to orthogonalize."""
+    if len(shape) not in (2, 4):
+        return False
+    return min(math.prod(shape[:-1]), shape[-1]) > 1

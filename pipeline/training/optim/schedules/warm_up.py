@@ -1,6 +1,4 @@
-"""Learning rate schedules with a linear warm-up: constant, cosine, linear and step
-decay.
-"""
+"""Learning rate schedules with a linear warm-up: constant, cosine, linear, step."""
 
 from typing import Annotated, Any
 
@@ -10,7 +8,7 @@ from keras.optimizers.schedules import LearningRateSchedule
 
 @keras.saving.register_keras_serializable("pipeline")
 class WarmUp(LearningRateSchedule):
-    """A linear warm-up, then `decay`; float32, a pure function of the step.
+    """A linear warm-up, then `decay`; a pure function of the step, float32.
 
     Args:
         learning_rate: The peak rate.
@@ -23,28 +21,30 @@ class WarmUp(LearningRateSchedule):
     def __init__(
         self, learning_rate: float, steps: int, *, warmup: float = 0.0, **options: Any
     ) -> None:
-        self.learning_rate, self.steps, self.warmup = learning_rate, steps, warmup
+        self.learning_rate = learning_rate
+        self.steps = steps
+        self.warmup = warmup
         self.options = options
 
     def decay(self, rate: Any, step: Any) -> Any:
-        """The rate of a step after the warm-up, float32 ()."""
+        """Returns the rate of a step after the warm-up, float32 ()."""
         return rate
 
     def __call__(self, step: Any) -> Any:
         rising = self.warmup * self.steps
         step = keras.ops.cast(step, "float32")
         rate = self.decay(keras.ops.cast(self.learning_rate, "float32"), step)
-        return (
-            rate * keras.ops.minimum(1.0, (step + 1.0) / rising)
-            if rising >= 1
-            else rate
-        )
+        if rising < 1:
+            return rate
+        return rate * keras.ops.minimum(1.0, (step + 1.0) / rising)
 
     def get_config(self) -> dict[str, Any]:
-        own = {
-            name: getattr(self, name) for name in ("learning_rate", "steps", "warmup")
+        return {
+            "learning_rate": self.learning_rate,
+            "steps": self.steps,
+            "warmup": self.warmup,
+            **self.options,
         }
-        return {**own, **self.options}
 
 
 def constant(
@@ -103,10 +103,11 @@ class _Annealed(WarmUp):
     def decay(self, rate: Any, step: Any) -> Any:
         rising = self.warmup * self.steps
         done = keras.ops.clip((step - rising) / max(self.steps - rising, 1.0), 0.0, 1.0)
-        left = 1.0 - done
+        remaining = 1.0 - done
         if self.options["shape"] == "cosine":
-            left = 0.5 * (1.0 + keras.ops.cos(done * 3.141592653589793))
-        return rate * (self.options["final"] + (1.0 - self.options["final"]) * left)
+            remaining = 0.5 * (1.0 + keras.ops.cos(done * 3.141592653589793))
+        final = self.options["final"]
+        return rate * (final + (1.0 - final) * remaining)
 
 
 def step(
@@ -136,9 +137,7 @@ def step(
 @keras.saving.register_keras_serializable("pipeline")
 class _Step(WarmUp):
     def decay(self, rate: Any, step: Any) -> Any:
-        for share in self.options["at"]:
-            factor = keras.ops.where(
-                step >= share * self.steps, self.options["factor"], 1.0
-            )
-            rate = rate * factor
+        for fraction in self.options["at"]:
+            is_after = step >= fraction * self.steps
+            rate = rate * keras.ops.where(is_after, self.options["factor"], 1.0)
         return rate
