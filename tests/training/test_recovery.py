@@ -69,9 +69,9 @@ def alive(monkeypatch):
     """The number of models of this run in memory whenever one is built."""
     models, counts, real = [], [], trainer.build
 
-    def build(*arguments):
+    def build(*arguments, **options):
         counts.append(sum(model() is not None for model in models))
-        model = real(*arguments)
+        model = real(*arguments, **options)
         models.append(weakref.ref(model))
         return model
 
