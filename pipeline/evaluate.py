@@ -29,7 +29,7 @@ _ARGUMENTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class EvaluateOptions:
     """What to measure, and where to write it."""
 
     split: str | None = None
@@ -42,10 +42,12 @@ class Options:
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.evaluate MODEL [DATA] [--option VALUE ...]`."""
     if {"--help", "-h"} & set(arguments):
-        print(help_text.page(PROGRAM, _ABOUT, Options(), _ARGUMENTS))
+        print(help_text.page(PROGRAM, _ABOUT, EvaluateOptions(), _ARGUMENTS))
         return 0
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    options = Options(**cli_parser.changes(arguments[len(words) :], Options))
+    options = EvaluateOptions(
+        **cli_parser.changes(arguments[len(words) :], EvaluateOptions)
+    )
     if len(words) not in (1, 2):
         raise UsageError(
             f"{PROGRAM} needs a run or an exported model, and perhaps data"

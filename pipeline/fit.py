@@ -21,7 +21,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # options are checked before TensorFlow is imported
-    from pipeline.runtime.environment import Runtime
+    from pipeline.runtime.environment import Machine
 
 __all__ = ["Run", "fit", "main"]
 
@@ -112,7 +112,7 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
         return _run(config, machine, stops, start)
 
 
-def _run(config: Config, machine: "Runtime", stops: StopSignals, start: float) -> Run:
+def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -> Run:
     """Carries out the config of a run."""
     from pipeline.data import dataset
     from pipeline.export import formats

@@ -14,8 +14,8 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
-    from pipeline.data.dataset import Data
-    from pipeline.runtime.environment import Runtime
+    from pipeline.data.dataset import LoadedData
+    from pipeline.runtime.environment import Machine
 
 INSPECTED = Path("inspected")
 PROGRAM = "python -m pipeline.inspect"
@@ -86,7 +86,7 @@ def _inspect(request: Request) -> Path:
 
 
 def _speed(
-    config: Config, machine: "Runtime", data: "Data"
+    config: Config, machine: "Machine", data: "LoadedData"
 ) -> Iterator[tuple[str, object]]:
     """Measures the input pipeline and the training step."""
     from pipeline.training import speed

@@ -23,7 +23,7 @@ from pipeline.utils.errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
-class Data:
+class LoadedData:
     """Everything that a command needs before the model is built."""
 
     source: Source
@@ -63,7 +63,7 @@ class Data:
 
 
 def _recorded(run: RunDirectory) -> dict[str, str | None]:
-    """The fingerprint and content that `Data.write` recorded; empty in a new run."""
+    """The fingerprint and content that `LoadedData` recorded; empty in a new run."""
     try:
         before = safe_io.read_json(run.source)
         return {key: before[key] for key in ("fingerprint", "content")}
@@ -234,7 +234,7 @@ def task_of(config: Config, info: Info | Metadata) -> Task:
     )
 
 
-def load(config: Config) -> Data:
+def load(config: Config) -> LoadedData:
     """Opens the source, cleans, decodes and splits the examples, and learns the
     metadata.
 
@@ -261,6 +261,6 @@ def load(config: Config) -> Data:
     decisions += _similar_classes(metadata)
     decisions += _copies(source, parts, config)
     decisions += _require_unchanged(run, source, parts, config) if run else []
-    return Data(
+    return LoadedData(
         source, metadata, task_of(config, metadata), parts, clean, decisions, seconds
     )

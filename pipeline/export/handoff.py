@@ -20,7 +20,7 @@ from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, run_result, savedmodel
 from pipeline.runtime import run_directory
-from pipeline.runtime.environment import Runtime
+from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import event_files
@@ -32,7 +32,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
 
-def restored(config: Config, machine: Runtime) -> Trainer:
+def restored(config: Config, machine: Machine) -> Trainer:
     """The newest checkpoint of an earlier run, without writing to the run.
 
     Raises UsageError if the data or the checkpoints of the run cannot be used.

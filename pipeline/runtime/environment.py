@@ -29,7 +29,7 @@ _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -3, -1, -8
 
 
 @dataclasses.dataclass(frozen=True)
-class Runtime:
+class Machine:
     """The devices and settings of a run."""
 
     precision: str
@@ -52,7 +52,7 @@ class Runtime:
         """Whether this process writes and prints."""
         return self.cluster is None or self.cluster.is_chief
 
-    def decided(self, name: str, value: str, reason: str) -> "Runtime":
+    def decided(self, name: str, value: str, reason: str) -> "Machine":
         """A copy with one more decision."""
         from pipeline.contracts import Decision
 
@@ -62,7 +62,7 @@ class Runtime:
 
 def start(
     options: config.Runtime, cluster: Cluster | None = None, token: str = ""
-) -> Runtime:
+) -> Machine:
     """Imports TensorFlow, sets the seeds, chooses devices, precision and XLA.
 
     The precision `auto` means float32 until a trial has shown that a 16-bit policy is
@@ -119,7 +119,7 @@ def start(
     if xla:
         reason = "faster on GPUs" if options.xla == "auto" else "requested"
         decisions.append(Decision("xla", "on", reason))
-    return Runtime(precision, xla, strategy, tuple(decisions), cluster)
+    return Machine(precision, xla, strategy, tuple(decisions), cluster)
 
 
 def _settings_of_user() -> list[tuple[str, str, str]]:

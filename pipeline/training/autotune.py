@@ -98,12 +98,12 @@ def steps_per_call(
 
 
 def precision(
-    machine: environment.Runtime,
-    build: Callable[[environment.Runtime], keras.Model],
+    machine: environment.Machine,
+    build: Callable[[environment.Machine], keras.Model],
     train: Batches,
     validation: Batches | None,
     watchdog: Watchdog,
-) -> tuple[environment.Runtime, keras.Model]:
+) -> tuple[environment.Machine, keras.Model]:
     """The machine with the faster precision, and its model.
 
     The machine was started with `--runtime.precision auto`. The number of steps in

@@ -13,9 +13,9 @@ from pipeline.config import registry
 from pipeline.config.config import RUNS, Config
 from pipeline.contracts import Batches, Decision
 from pipeline.data import augmentation, batching, split_names
-from pipeline.data.dataset import Data
+from pipeline.data.dataset import LoadedData
 from pipeline.runtime import run_directory
-from pipeline.runtime.environment import Runtime
+from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, StopSignals
 from pipeline.runtime.watchdog import Watchdog
@@ -49,7 +49,7 @@ class Trainer:
     left: Batches  # the training batches that are left
 
     def __init__(
-        self, config: Config, machine: Runtime, data: Data, stops: StopSignals
+        self, config: Config, machine: Machine, data: LoadedData, stops: StopSignals
     ) -> None:
         # Before anything is written: importing a user's module may raise an error.
         registry.load("engines", config.train.engine)
@@ -103,7 +103,7 @@ class Trainer:
         self.machine = machine.decided("precision", precision, reason)
         return True
 
-    def _built(self, machine: Runtime) -> keras.Model:
+    def _built(self, machine: Machine) -> keras.Model:
         progress_bar.stage("building", f"{self.config.model.name}, {machine.precision}")
         in_step = self.batches is self.plain
         accumulate = self.attempt.accumulate

@@ -13,7 +13,7 @@ from pipeline.data.cleaning import issues, manifest, scan
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, html_pages
 from pipeline.utils.errors import UsageError
-from pipeline.utils.html_pages import Picture, Row, Section
+from pipeline.utils.html_pages import PageSection, Picture, Row
 
 MOST_SHOWN = 60
 """Entries shown for each reason."""
@@ -159,7 +159,7 @@ def gallery(
     for entry in entries:
         parts[manifest.ACTIONS.index(entry["action"]), entry["reason"]].append(entry)
     sections = [
-        Section(
+        PageSection(
             f"{reason}: {len(part):,}, action {manifest.ACTIONS[action]}",
             f"the first {MOST_SHOWN}" if len(part) > MOST_SHOWN else "",
             [_row(entry, picture) for entry in part[:MOST_SHOWN]],
