@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
             f"{model} is neither a run, such as runs/digits-1, nor an exported model"
         )
     run = Run.load(model) if (model / "config.json").is_file() else None
-    version = model if run else repository.chosen(model)
+    version = model if run else repository.select_version(model)
     if not run and not data:
         raise UsageError(f"{model} needs labelled data, or a run in its place")
 

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     python = shutil.which(options.python) if options.python else None
     if options.python and python is None:
         raise UsageError(f"--python: {options.python!r} is not a program")
-    version = repository.chosen(directory)
+    version = repository.select_version(directory)
     interpreter = Path(python).absolute() if python else None
     outcome = verify(version, python=interpreter)
     verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"

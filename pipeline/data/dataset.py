@@ -255,7 +255,7 @@ def load(config: Config) -> LoadedData:
     if run:
         splits.require_same_examples(run.splits, parts, source.location)
     learned = {**task.metadata, **task.learn(parts["train"].column)}
-    metadata = run_directory.frozen(config.run_directory, learned)
+    metadata = run_directory.original_metadata(config.run_directory, learned)
     notes = _missing_classes(metadata, parts["train"])
     decisions += [] if config.dry_run else notes
     decisions += _similar_classes(metadata)

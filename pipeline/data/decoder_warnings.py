@@ -50,7 +50,7 @@ class Warnings:
             return []
         names, end = [], time.monotonic() + _SECONDS
         for row in range(self._first, len(store.short["id"])):
-            with native_logs.held(WARNINGS) as one:
+            with native_logs.filter_stderr(WARNINGS) as one:
                 try:
                     store.decode(tf.constant(row, tf.int64))
                 except READ_ERRORS:  # said elsewhere
@@ -69,5 +69,5 @@ def held() -> Iterator[Warnings]:
     """Collects the warnings of the block, which libjpeg writes without
     names of files.
     """
-    with native_logs.held(WARNINGS) as lines:
+    with native_logs.filter_stderr(WARNINGS) as lines:
         yield Warnings(lines)

@@ -178,7 +178,9 @@ class OnTheFly(Store):
             raise undecodable(self._source, id, error, self._remedy) from None
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        with native_logs.held(WARNINGS):  # `decoder_warnings` names the examples
+        with native_logs.filter_stderr(
+            WARNINGS
+        ):  # `decoder_warnings` names the examples
             parts = [self._take(row) for row in rows]
         return {
             name: np.stack([part[name].numpy() for part in parts])

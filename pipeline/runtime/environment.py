@@ -52,7 +52,7 @@ class Machine:
         """Whether this process writes and prints."""
         return self.cluster is None or self.cluster.is_chief
 
-    def decided(self, name: str, value: str, reason: str) -> "Machine":
+    def add_decision(self, name: str, value: str, reason: str) -> "Machine":
         """A copy with one more decision."""
         from pipeline.contracts import Decision
 
@@ -154,7 +154,7 @@ def import_tensorflow() -> bool:
         os.environ.setdefault("KERAS_HOME", str(files.temporary_home() / "keras"))
     if "keras" not in sys.modules:  # the user may have set another backend
         os.environ["KERAS_BACKEND"] = "tensorflow"
-    with native_logs.of_start(), _no_garbage_collection(), cpu_info.onednn():
+    with native_logs.filter_startup(), _no_garbage_collection(), cpu_info.onednn():
         import tensorflow as tf
 
         seen = tf.config.list_physical_devices("GPU")
@@ -206,8 +206,8 @@ def _keep_freed_memory() -> None:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that can change a result."""
-    from pipeline.runtime.environment_check import installed
+    from pipeline.runtime.environment_check import installed_version
 
     names = ("tensorflow", "keras", "tensorflow-datasets", "numpy", "scikit-learn")
     own = {"python": platform.python_version(), "pipeline": pipeline.__version__}
-    return own | {name: installed(name) or "not installed" for name in names}
+    return own | {name: installed_version(name) or "not installed" for name in names}

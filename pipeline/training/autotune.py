@@ -118,7 +118,7 @@ def precision(
             "several workers; another precision must be set explicitly",
         )
     if other is None or train.first_step >= train.last_step:
-        return machine.decided("precision", "float32", reason), model
+        return machine.add_decision("precision", "float32", reason), model
 
     def seconds(model: keras.Model, policy: str) -> float:
         progress_bar.stage("timing", f"a training step in {policy}")
@@ -130,11 +130,13 @@ def precision(
     run = slow * (train.last_step - train.first_step)
     if run < SHORTEST_RUN:
         reason = f"a run of about {run:.0f} s is too short for a trial"
-        return machine.decided("precision", "float32", reason), model
+        return machine.add_decision("precision", "float32", reason), model
     changed = dataclasses.replace(machine, precision=other)
     candidate = build(changed)
     fast = seconds(candidate, other)
     measured = f"{1000 * fast:,.1f} ms per step, float32 {1000 * slow:,.1f} ms"
     if slow / fast < LEAST_GAIN:
-        return machine.decided("precision", "float32", f"{other}: {measured}"), model
-    return changed.decided("precision", other, measured), candidate
+        return machine.add_decision(
+            "precision", "float32", f"{other}: {measured}"
+        ), model
+    return changed.add_decision("precision", other, measured), candidate

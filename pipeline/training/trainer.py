@@ -95,12 +95,14 @@ class Trainer:
         precision: str | None = self.config.runtime.precision
         reason = self.config.reasons.get("runtime.precision", "requested")
         if precision == "auto":
-            precision = run_directory.decided(self.config.run_directory, "precision")
+            precision = run_directory.saved_decision(
+                self.config.run_directory, "precision"
+            )
             reason = "as at the start of this run"
         if precision is None:
             return False
         machine = dataclasses.replace(self.machine, precision=precision)
-        self.machine = machine.decided("precision", precision, reason)
+        self.machine = machine.add_decision("precision", precision, reason)
         return True
 
     def _built(self, machine: Machine) -> keras.Model:
@@ -224,8 +226,10 @@ class Trainer:
                 f"after step {batches.first_step:,}, from the newest intact checkpoint",
             )
             if self.stops.limit:
-                used = f"{clock(self.stops.elapsed)} of {clock(self.stops.limit)} used"
-                say("time", f"{used}; a longer --runtime.time-limit continues longer")
+                used = clock(self.stops.seconds_elapsed)
+                limit = clock(self.stops.limit)
+                advice = "a longer --runtime.time-limit continues longer"
+                say("time", f"{used} of {limit} used; {advice}")
 
     def train(self) -> bool:
         """Trains to the last step or until the time is up; returns whether a step was
@@ -302,7 +306,7 @@ class Trainer:
             if machine.is_chief:
                 say(decision.name, decision)
             try:
-                with self.stops.deferred():
+                with self.stops.defer():
                     engine(self.model, batches, validation, callbacks)
             except Stopped as stopped:
                 self.wait_for_workers()  # the chief may still be saving

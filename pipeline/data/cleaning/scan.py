@@ -99,7 +99,7 @@ def scan(source: Source) -> Scan:
         parts = {
             name: column[start : start + count] for name, column in columns.items()
         }
-        with native_logs.held(_NOISE):
+        with native_logs.filter_stderr(_NOISE):
             failed = _measure(source, split, count, parts) if count else {}
         errors.update({start + position: why for position, why in failed.items()})
         start += count

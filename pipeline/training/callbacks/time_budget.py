@@ -84,7 +84,8 @@ class TimeBudget(keras.callbacks.Callback):
         step, reached = self._positions()
         if self._start is not None or not step:
             return
-        elapsed, left = agreed(self._stops.elapsed), max(0.0, self._seconds_left())
+        elapsed = agreed(self._stops.seconds_elapsed)
+        left = max(0.0, self._seconds_left())
         reached = max(
             step, min(reached, self._last * elapsed / max(elapsed + left, 1e-6))
         )
@@ -114,7 +115,7 @@ class TimeBudget(keras.callbacks.Callback):
 
     def _seconds_left(self) -> float:
         """Equal on all workers, as their rates must be."""
-        return agreed(self._stops.left or 0.0)
+        return agreed(self._stops.seconds_left or 0.0)
 
     def _positions(self) -> tuple[int, float]:
         """The optimizer's step, and the position in the schedule at that step."""
