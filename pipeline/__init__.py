@@ -1,9 +1,8 @@
 """From images on disk to a verified SavedModel, with Keras 3 and TensorFlow.
 
 `Config` and its sections describe a run; `from pipeline.fit import fit` starts one and
-returns a `Run`; a `Client` queries an exported model. `Source` and `Task` here are
-sections of a `Config`; the base classes of the same names, for custom sources and
-tasks, are in `pipeline.contracts`.
+returns a `Run`; a `Client` queries an exported model. The base classes `Source` and
+`Task`, for custom sources and tasks, are in `pipeline.contracts`.
 
 Names are imported on first use: `import pipeline` imports nothing else.
 """
@@ -21,8 +20,8 @@ if TYPE_CHECKING:
     from pipeline.config.sections import Log as Log
     from pipeline.config.sections import Model as Model
     from pipeline.config.sections import Runtime as Runtime
-    from pipeline.config.sections import Source as Source
-    from pipeline.config.sections import Task as Task
+    from pipeline.config.sections import SourceConfig as SourceConfig
+    from pipeline.config.sections import TaskConfig as TaskConfig
     from pipeline.config.sections import Train as Train
     from pipeline.contracts import Batches as Batches
     from pipeline.contracts import Decision as Decision
@@ -44,8 +43,8 @@ _MODULES = {
             "Log",
             "Model",
             "Runtime",
-            "Source",
-            "Task",
+            "SourceConfig",
+            "TaskConfig",
             "Train",
         ),
         "pipeline.config.sections",

@@ -25,7 +25,7 @@ _VALUES = "1 to 100 values"
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class DoctorOptions:
     """Checks Python, packages, GPUs, CPU, memory and disk. With --parity, instead
     trains for a few steps in every supported way, and compares weights and optimizer
     state with stock Keras.
@@ -69,7 +69,7 @@ def check_environment() -> int:
     return 1 if errors else 0
 
 
-def parity(options: Options) -> int:
+def parity(options: DoctorOptions) -> int:
     """Trains all cases and prints a table; returns 1 if a difference is too large."""
     recipe = command_line.recipe(options.parity)
     if options.model:
@@ -125,11 +125,8 @@ def main(arguments: list[str]) -> int:
     """`python -m pipeline.doctor [--parity [RECIPE]]`; returns 1 if a check fails."""
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--help" in words or "-h" in words:
-        print(
-            help_text.page(
-                PROGRAM, " ".join((Options.__doc__ or "").split()), Options()
-            )
-        )
+        summary = " ".join((DoctorOptions.__doc__ or "").split())
+        print(help_text.page(PROGRAM, summary, DoctorOptions()))
         return 0
     if not words:
         return check_environment()
@@ -138,7 +135,7 @@ def main(arguments: list[str]) -> int:
     after = words.index("--parity") + 1
     if after == len(words) or words[after].startswith("--"):
         words.insert(after, command_line.DEFAULT_RECIPE)
-    return parity(Options(**cli_parser.changes(words, Options)))
+    return parity(DoctorOptions(**cli_parser.changes(words, DoctorOptions)))
 
 
 if __name__ == "__main__":

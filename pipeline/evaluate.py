@@ -29,7 +29,7 @@ _ARGUMENTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class EvaluateOptions:
     """What to measure, and where to write it."""
 
     split: str | None = None
@@ -42,10 +42,12 @@ class Options:
 def main(arguments: list[str]) -> int:
     """`python -m pipeline.evaluate MODEL [DATA] [--option VALUE ...]`."""
     if {"--help", "-h"} & set(arguments):
-        print(help_text.page(PROGRAM, _ABOUT, Options(), _ARGUMENTS))
+        print(help_text.page(PROGRAM, _ABOUT, EvaluateOptions(), _ARGUMENTS))
         return 0
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    options = Options(**cli_parser.changes(arguments[len(words) :], Options))
+    options = EvaluateOptions(
+        **cli_parser.changes(arguments[len(words) :], EvaluateOptions)
+    )
     if len(words) not in (1, 2):
         raise UsageError(
             f"{PROGRAM} needs a run or an exported model, and perhaps data"
@@ -56,7 +58,7 @@ def main(arguments: list[str]) -> int:
             f"{model} is neither a run, such as runs/digits-1, nor an exported model"
         )
     run = Run.load(model) if (model / "config.json").is_file() else None
-    version = model if run else repository.chosen(model)
+    version = model if run else repository.select_version(model)
     if not run and not data:
         raise UsageError(f"{model} needs labelled data, or a run in its place")
 

@@ -21,7 +21,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # options are checked before TensorFlow is imported
-    from pipeline.runtime.environment import Runtime
+    from pipeline.runtime.environment import Machine
 
 __all__ = ["Run", "fit", "main"]
 
@@ -108,11 +108,11 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
         start = time.monotonic()
         # Imports TensorFlow, as do the modules below
         machine = environment.start(asked.runtime, workers, asked.digest())
-        config = resolve(request, machine, stops.left, folder)
+        config = resolve(request, machine, stops.seconds_left, folder)
         return _run(config, machine, stops, start)
 
 
-def _run(config: Config, machine: "Runtime", stops: StopSignals, start: float) -> Run:
+def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -> Run:
     """Carries out the config of a run."""
     from pipeline.data import dataset
     from pipeline.export import formats
@@ -137,7 +137,7 @@ def _run(config: Config, machine: "Runtime", stops: StopSignals, start: float) -
     known: dict[str, Any] = {"trainer": trainer}
     try:
         with (
-            run_directory.opened(config) as place,
+            run_directory.open_run(config) as place,
             recovery.report_interruption(config, place),
         ):
             trainer.resume(place)
@@ -148,7 +148,7 @@ def _run(config: Config, machine: "Runtime", stops: StopSignals, start: float) -
             # Test, pictures, export, verification
             def show(result: dict[str, Any]) -> None:
                 run = Run(config, place.path, history, result, trainer=trainer)
-                known["evaluation"] = found = run.tested(handoff.answers)
+                known["evaluation"] = found = run.test_evaluation(handoff.answers)
                 if not config.dry_run:
                     results.show(found, place.path, history)
 

@@ -15,7 +15,7 @@ from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
     from pipeline.data.dataset import LoadedData
-    from pipeline.runtime.environment import Runtime
+    from pipeline.runtime.environment import Machine
 
 INSPECTED = Path("inspected")
 PROGRAM = "python -m pipeline.inspect"
@@ -86,7 +86,7 @@ def _inspect(request: Request) -> Path:
 
 
 def _speed(
-    config: Config, machine: "Runtime", data: "LoadedData"
+    config: Config, machine: "Machine", data: "LoadedData"
 ) -> Iterator[tuple[str, object]]:
     """Measures the input pipeline and the training step."""
     from pipeline.training import speed

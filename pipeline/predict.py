@@ -41,7 +41,7 @@ _ARGUMENTS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class PredictOptions:
     """How to query the model, and how to write its answers."""
 
     format: Literal["jsonl", "csv"] | None = None
@@ -101,11 +101,13 @@ def _say(name: str, text: str) -> None:
     print(f"{name:<10} {plain(text)}", file=sys.stderr, flush=True)
 
 
-def _parse(arguments: list[str]) -> tuple[str, list[str], Options]:
+def _parse(arguments: list[str]) -> tuple[str, list[str], PredictOptions]:
     """Returns the model, the words that name files, and the options."""
     is_word = lambda word: word == "-" or not word.startswith("-")  # noqa: E731
     words = list(itertools.takewhile(is_word, arguments))
-    given = Options(**cli_parser.changes(arguments[len(words) :], Options))
+    given = PredictOptions(
+        **cli_parser.changes(arguments[len(words) :], PredictOptions)
+    )
     if len(words) < 2:
         raise UsageError(
             f"{PROGRAM} MODEL FILES takes {EXPECTED}, and then files, directories,"
@@ -156,7 +158,7 @@ def main(arguments: list[str]) -> int:
     skipped.
     """
     if {"--help", "-h"} & set(arguments):
-        print(help_text.page(PROGRAM, _ABOUT, Options(), _ARGUMENTS))
+        print(help_text.page(PROGRAM, _ABOUT, PredictOptions(), _ARGUMENTS))
         return 0
     model, words, options = _parse(arguments)
     output = options.output

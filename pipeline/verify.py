@@ -19,7 +19,7 @@ version (the pinned one or the newest)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options:
+class VerifyOptions:
     """Checks that TensorFlow Serving will give the same answers as the trained model.
 
     The exit code is 0 if all checks passed, and 1 if one failed: then the model must
@@ -39,9 +39,9 @@ def main(arguments: list[str]) -> int:
     failed.
     """
     if "--help" in arguments or "-h" in arguments:
-        about = " ".join((Options.__doc__ or "").split())
+        about = " ".join((VerifyOptions.__doc__ or "").split())
         positional = {"DIRECTORY": _DIRECTORY}
-        print(help_text.page(_PROGRAM, about, Options(), positional))
+        print(help_text.page(_PROGRAM, about, VerifyOptions(), positional))
         return 0
     if not arguments or not arguments[0] or arguments[0].startswith("-"):
         raise UsageError(
@@ -49,13 +49,13 @@ def main(arguments: list[str]) -> int:
         )
     directory, options = (
         Path(arguments[0]),
-        Options(**cli_parser.changes(arguments[1:], Options)),
+        VerifyOptions(**cli_parser.changes(arguments[1:], VerifyOptions)),
     )
     require_path(directory, "DIRECTORY")
     python = shutil.which(options.python) if options.python else None
     if options.python and python is None:
         raise UsageError(f"--python: {options.python!r} is not a program")
-    version = repository.chosen(directory)
+    version = repository.select_version(directory)
     interpreter = Path(python).absolute() if python else None
     outcome = verify(version, python=interpreter)
     verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"

@@ -91,7 +91,7 @@ def measure(images, truth, confusions, seed):
     from cleanlab.filter import find_label_issues
 
     from pipeline.config import registry
-    from pipeline.config.config import Config, Data, Log, Model, Source, Train
+    from pipeline.config.config import Config, Data, Log, Model, SourceConfig, Train
     from pipeline.evaluation import label_noise
     from pipeline.fit import fit
 
@@ -100,7 +100,7 @@ def measure(images, truth, confusions, seed):
         path = Path(directory, "noisy.npz")
         np.savez(path, images=images, labels=labels, class_names=NAMES)
         config = Config(
-            source=Source(name="arrays", options={"path": path}),
+            source=SourceConfig(name="arrays", options={"path": path}),
             data=Data(augment={"flip": {}, "crop": {"padding": 4}}),
             model=Model(name="convnet", options={"blocks": 3, "filters": 32}),
             train=Train(

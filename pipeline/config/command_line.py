@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import cli_parser, data_path, help_text, registry
-from pipeline.config.config import RUNS, Config, Source
+from pipeline.config.config import RUNS, Config, SourceConfig
 from pipeline.config.request import Request
 from pipeline.config.validation import only_one, require_path
 from pipeline.utils import safe_io
@@ -24,7 +24,7 @@ DEFAULT_RECIPE = "digits"
 PHOTOS = "photos"
 """The recipe for the data at a path."""
 # For a help page before there are data; a folder without a path cannot be opened.
-_NO_DATA = Source.from_file({"name": "folder", "options": {}}, checked=False)
+_NO_DATA = SourceConfig.from_file({"name": "folder", "options": {}}, checked=False)
 _HELP = """\
 usage: {program} [RECIPE or PATH] [--config FILE] [--option VALUE ...]
 
@@ -210,7 +210,7 @@ def recipe_request(name: str) -> Request:
     )
 
 
-def photos_request(data: Path | Source) -> Request:
+def photos_request(data: Path | SourceConfig) -> Request:
     """What the recipe `photos` asks for these data."""
     if isinstance(data, Path):
         require_path(data, "the path of the data")
@@ -239,7 +239,7 @@ def _recipe_request(
         words.pop("name")
         words.pop("options", None)
         options = registry.read_options("sources", source["name"], words, "--source.{}")
-        return photos_request(Source(name=source["name"], options=options))
+        return photos_request(SourceConfig(name=source["name"], options=options))
     except UsageError:
         if not allow_no_data:
             raise
@@ -338,7 +338,7 @@ def read(
         options = registry.convert(
             "sources", given["name"], given["options"] | dict(source or {})
         )
-        return Config(source=Source(name=given["name"], options=options)).changed(
+        return Config(source=SourceConfig(name=given["name"], options=options)).changed(
             **values
         )
     except UsageError as error:

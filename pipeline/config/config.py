@@ -22,8 +22,8 @@ from pipeline.config.sections import (
     Log,
     Model,
     Runtime,
-    Source,
-    Task,
+    SourceConfig,
+    TaskConfig,
     Train,
 )
 from pipeline.config.validation import Checked, only_one
@@ -61,10 +61,10 @@ class Config(Checked):
     """Resume a run even if the data, or options such as --train.epochs, have changed;
     otherwise the command lists the changes and stops.
     """
-    source: Source
+    source: SourceConfig
     # Factories, so that a mistake in a registry is an error of the command, not of this
     # import.
-    task: Task = dataclasses.field(default_factory=Task)
+    task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
     clean: Clean = dataclasses.field(default_factory=Clean)
     data: Data = dataclasses.field(default_factory=Data)
     model: Model = dataclasses.field(default_factory=Model)

@@ -19,7 +19,7 @@ from pipeline.config import (
 )
 from pipeline.config.config import Config
 from pipeline.config.request import Request
-from pipeline.config.sections import Source, Train
+from pipeline.config.sections import SourceConfig, Train
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, did_you_mean, suggest
 
@@ -102,11 +102,11 @@ def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Reque
     return command_line.recipe_request(recipe or command_line.DEFAULT_RECIPE)
 
 
-def _source(values: dict[str, Any]) -> Source:
+def _source(values: dict[str, Any]) -> SourceConfig:
     """The source of `source={"name": ..., "option": ...}`."""
-    name = values.pop("name", Source.name)
+    name = values.pop("name", SourceConfig.name)
     options = values.pop("options", {})
-    return Source(name=name, options={**options, **values})
+    return SourceConfig(name=name, options={**options, **values})
 
 
 # Arguments of a Keras optimizer -> options of the run, which hold for all replicas

@@ -160,7 +160,7 @@ def choices(kind: Any) -> list[Choice]:
         for named in getattr(hint, "__metadata__", ()):
             is_dict = typing.get_origin(hint.__origin__) is dict
             if isinstance(named, Named) and (is_dict or own in kind.__annotations__):
-                section = kind.__name__.lower()
+                section = kind.__name__.removesuffix("Config").lower()
                 found.append(
                     Choice(section, name, named.registry, name if is_dict else own)
                 )

@@ -41,7 +41,7 @@ class Section(Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Source(Section):
+class SourceConfig(Section):
     """Where the examples come from."""
 
     name: Annotated[str, Named("sources")] = "tfds"
@@ -65,7 +65,7 @@ class Source(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Task(Section):
+class TaskConfig(Section):
     """The problem to solve."""
 
     name: Annotated[str, Named("tasks")] = "image_classification"

@@ -254,7 +254,9 @@ def load(config: Config) -> LoadedData:
     if run:
         splits.require_same_examples(run.splits, parts, source.location)
     learned = task.learn(parts["train"].column)
-    metadata = run_directory.frozen(config.run_directory, {**task.metadata, **learned})
+    metadata = run_directory.original_metadata(
+        config.run_directory, {**task.metadata, **learned}
+    )
     missing_classes = _missing_classes(metadata, parts["train"])
     if not config.dry_run:
         decisions += missing_classes

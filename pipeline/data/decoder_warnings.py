@@ -61,7 +61,7 @@ class DecoderWarnings:
 
 
 def _has_warnings(store: OnTheFly, row: int) -> bool:
-    with native_logs.held(WARNINGS) as lines:
+    with native_logs.filter_stderr(WARNINGS) as lines:
         try:
             store.decode(tf.constant(row, tf.int64))
         except READ_ERRORS:  # reported elsewhere
@@ -75,5 +75,5 @@ def collect() -> Iterator[DecoderWarnings]:
 
     Decoders write them without the names of the files.
     """
-    with native_logs.held(WARNINGS) as lines:
+    with native_logs.filter_stderr(WARNINGS) as lines:
         yield DecoderWarnings(lines)

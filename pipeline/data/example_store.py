@@ -179,7 +179,8 @@ class OnTheFly(Store):
             raise decoding_error(self._source, id, error, self._remedy) from None
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        with native_logs.held(WARNINGS):  # `decoder_warnings` names the examples
+        # `decoder_warnings` names the examples.
+        with native_logs.filter_stderr(WARNINGS):
             examples = [self._take(row) for row in rows]
         return {
             name: np.stack([example[name].numpy() for example in examples])

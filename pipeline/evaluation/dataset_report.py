@@ -19,7 +19,7 @@ from pipeline.data.image_sizes import sample, spread
 from pipeline.data.splits import Split
 from pipeline.utils import console, html_pages
 from pipeline.utils.errors import UsageError
-from pipeline.utils.html_pages import Picture, Row, Section
+from pipeline.utils.html_pages import PageSection, Picture, Row
 
 Lines = Iterator[tuple[str, str]]
 _SAMPLE = 500  # examples to read if reading all of them would take long
@@ -117,7 +117,7 @@ def files(source: Source) -> Lines:
     yield "files", text
 
 
-def pictures(data: LoadedData, config: Config) -> list[Section]:
+def pictures(data: LoadedData, config: Config) -> list[PageSection]:
     """Images of each class, evenly spread over its examples, and augmented ones."""
     train, location, names = (
         data.splits["train"],
@@ -138,7 +138,7 @@ def pictures(data: LoadedData, config: Config) -> list[Section]:
         some = train.take(places[spread(len(places), _PER_CLASS)])
         titles = [f"{name}: {location(int(id))}" for id in some["id"]]
         rows.append(_row(some["image"], titles, name))
-    return [Section("Examples of each class in train", rows=rows), *augmented]
+    return [PageSection("Examples of each class in train", rows=rows), *augmented]
 
 
 def augmentations(
@@ -146,7 +146,7 @@ def augmentations(
     operations: Mapping[str, Any],
     seed: int,
     location: Callable[[int], str],
-) -> list[Section]:
+) -> list[PageSection]:
     """Images before and after the run's augmentations, and after each one alone, in two
     epochs.
     """
@@ -167,7 +167,7 @@ def augmentations(
                 rows.append(_row(after, titles, f"epoch {epoch + 1}"))
         except UsageError as error:
             text = str(error)
-        sections.append(Section(f"Augmentation {title}", text, rows))
+        sections.append(PageSection(f"Augmentation {title}", text, rows))
     return sections
 
 

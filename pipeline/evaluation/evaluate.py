@@ -80,10 +80,10 @@ def _answer_function(
 
 def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:
     """Metrics of one split as plain JSON values."""
-    return measured(model, task, answers(model, task, batches))
+    return compute_metrics(model, task, answers(model, task, batches))
 
 
-def measured(
+def compute_metrics(
     model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
     """Metrics of answers as plain JSON values: the task's metrics, and those of
@@ -124,7 +124,7 @@ class _Fields(dict):
         return tf.constant(self._examples.column(name))
 
 
-def answered(
+def update_answers(
     task: Task, columns: dict[str, np.ndarray], examples: Split
 ) -> dict[str, np.ndarray]:
     """The same columns, of these examples, with the answers of a calibrated task."""
@@ -134,7 +134,7 @@ def answered(
     return {**columns, **{name: np.asarray(values) for name, values in found.items()}}
 
 
-def calibrated_by(task: Task, calibration: Metadata) -> Task:
+def apply_calibration(task: Task, calibration: Metadata) -> Task:
     """The task with calibrated answers; `calibration` is the result of the function
     above.
     """

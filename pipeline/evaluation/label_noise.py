@@ -69,7 +69,7 @@ def rank(
     return order, listed
 
 
-def assigned(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarray:
+def assign_folds(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarray:
     """The fold of each example, 0 ... folds - 1, int64 (examples,).
 
     Depends on labels and units, both int64 (examples,), not on the order of the
@@ -123,7 +123,7 @@ def out_of_fold(
         " interruption"
     )
     say("folds", f"{folds}, each predicted by a model trained on the others; {again}")
-    fold, answers = assigned(labels, units, folds), []
+    fold, answers = assign_folds(labels, units, folds), []
     for number in range(folds):
         run = folder / "folds" / f"{number + 1}-of-{folds}"
         held_out = ids[fold == number]

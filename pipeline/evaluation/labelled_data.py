@@ -190,7 +190,7 @@ def evaluate_split(
     if isinstance(store, OnTheFly):
         for note in warned.notes(store, locate):
             say(note.name, note)
-    metrics = evaluate.measured(model, task, answers)
+    metrics = evaluate.compute_metrics(model, task, answers)
     return Evaluation(name, task, metrics, answers, splits[name], locate)
 
 
@@ -221,7 +221,7 @@ class _ExportedNetwork:
 
 def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
     """The answers of an exported version to a split of labelled data."""
-    manifest = version_manifest.about(version)
+    manifest = version_manifest.properties(version)
     if "metadata" not in manifest:
         raise UsageError(f"{version} does not describe its task; evaluate its run")
     task = registry.call("tasks", manifest["task"], {}, manifest["metadata"])

@@ -114,7 +114,7 @@ def _compare(recipe: config.Config, loaded: dataset.LoadedData, case: Case) -> R
         runtime={"precision": case.precision, "replicas": case.replicas},
     )
     strategy, _ = devices.choose(settings.runtime)
-    machine = environment.Runtime(case.precision, False, strategy, ())
+    machine = environment.Machine(case.precision, False, strategy, ())
     train = loaded.splits["train"]
     rows = train.rows[: STEPS_PER_EPOCH * settings.train.batch_size]
     batches = batching.training(

@@ -20,7 +20,7 @@ from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command, suggest
 
-PROGRAM = "python -m pipeline.export"
+PROGRAM = "pipeline export"
 _HELP = f"""\
 usage: {PROGRAM} RUN [--export.option VALUE ...]
        {PROGRAM} NAME --pin VERSION
@@ -60,7 +60,7 @@ class _Pin:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.export RUN` or `NAME --pin VERSION`.
+    """`pipeline export RUN` or `pipeline export NAME --pin VERSION`.
 
     Returns 1 if nothing was published, or if a version failed its checks and was not
     pinned.
@@ -97,8 +97,8 @@ def configure(path: Path, words: list[str]) -> Config:
         sys.exit(0)
     changes = _changes(words)
     config = command_line.read(run.config, changes.get("source"), names_only=stored)
-    exported = {**changes.get("export", {}), "enabled": True}
-    config = config.changed(**{**changes, "export": exported, "run_directory": path})
+    changes["export"] = {**changes.get("export", {}), "enabled": True}
+    config = config.changed(**changes, run_directory=path)
     if stored and config.export.precision != "float32":
         raise UsageError(
             f"--export.precision {config.export.precision}: the metrics of a run with"
@@ -114,20 +114,23 @@ def configure(path: Path, words: list[str]) -> Config:
 
 
 def _changes(words: list[str]) -> dict[str, Any]:
-    """The values given by the words, nested as for `Config.changed`."""
-    found = cli_parser.changes(words, Config)
-    for name, value in found.items():
-        section, options = (
-            (name, value) if isinstance(value, dict) else ("", {name: value})
-        )
+    """Parses the options on the command line, nested as for `Config.changed`."""
+    changes = cli_parser.changes(words, Config)
+    for name, value in changes.items():
+        if isinstance(value, dict):
+            section = name
+            options = value
+        else:
+            section = ""
+            options = {name: value}
         if wrong := sorted(options.keys() - _ALLOWED.get(section, ())):
             flag = f"--{section}.{wrong[0]}" if section else f"--{wrong[0]}"
             raise UsageError(
                 f"{flag.replace('_', '-')} does not apply to an export; remove it"
             )
-    if "path" in found.get("source", {}):
-        found["source"]["path"] = Path(" ".join(found["source"]["path"]))
-    return found
+    if "path" in changes.get("source", {}):
+        changes["source"]["path"] = Path(" ".join(changes["source"]["path"]))
+    return changes
 
 
 def export_again(config: Config) -> int:
@@ -137,7 +140,8 @@ def export_again(config: Config) -> int:
 
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
-    start, run = time.monotonic(), RunDirectory(Path(str(config.run_directory)))
+    start = time.monotonic()
+    run = RunDirectory(Path(str(config.run_directory)))
     with StopSignals().listening(), locks.held(run.path):
         temp_files.sweep(run_directory.export_directory(config))
         from pipeline.runtime import environment
@@ -149,11 +153,10 @@ def export_again(config: Config) -> int:
         if run.examples.is_file():  # of a run with Python objects
             result = handoff.export_stored(config, run)
         else:
-            trainer = handoff.restored(config, machine)
-            incomplete = "" if trainer.checkpoint.complete else " (incomplete)"
-            steps = (
-                f"{trainer.checkpoint.step:,} of {trainer.batches.last_step:,} steps"
-            )
+            trainer = handoff.restore_trainer(config, machine)
+            checkpoint = trainer.checkpoint
+            incomplete = "" if checkpoint.complete else " (incomplete)"
+            steps = f"{checkpoint.step:,} of {trainer.batches.last_step:,} steps"
             say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
             result = handoff.Handoff(trainer, start).export_again()
         _record(config, run, result)
@@ -162,42 +165,41 @@ def export_again(config: Config) -> int:
 
 
 def _record(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
-    """Writes the newest export of a finished run to its `result.json`, unless it is
-    elsewhere.
+    """Records the export in the `result.json` of a finished run.
+
+    Leaves the file alone if the export went to another directory.
     """
     try:
         before = safe_io.read_json(run.result)
         same = all(before[name] == result[name] for name in ("steps", "config_digest"))
-        place = Path(
-            before["export"] or run_directory.export_directory(config) / "1"
-        ).parent
+        version = before["export"] or run_directory.export_directory(config) / "1"
+        directory = Path(version).parent
     except (OSError, ValueError, LookupError, TypeError):
         return
-    if same and result["export"] and place == Path(result["export"]).parent:
+    if same and result["export"] and directory == Path(result["export"]).parent:
         new = {name: result[name] for name in ("export", "verification")}
         files.write_json(run.result, {**before, **new})
 
 
 def _pin(name: str, words: list[str]) -> int:
-    given = cli_parser.changes(words, _Pin)
-    version = given.get("pin")
-    if (version is None) == (not given.get("unpin")):
+    options = cli_parser.changes(words, _Pin)
+    version = options.get("pin")
+    if (version is None) == (not options.get("unpin")):
         raise UsageError("pass either --pin VERSION, such as --pin 3, or --unpin")
     models = Export().directory
     model = models / name if repository.versions(models / name) else Path(name)
     versions = repository.versions(model)
     if not versions:
-        known = [
-            path.name for path in models.glob("[!.]*") if repository.versions(path)
-        ]
+        paths = models.glob("[!.]*")
+        names = [path.name for path in paths if repository.versions(path)]
         raise UsageError(
-            f"{models} has no exported model {name!r}; {suggest(name, known)}"
+            f"{models} has no exported model {name!r}; {suggest(name, names)}"
         )
     if version is not None:
         if version not in versions:
-            known = [str(number) for number in sorted(versions)]
+            numbers = ", ".join(map(str, sorted(versions)))
             raise UsageError(
-                f"--pin {version}: {model} has only the versions {', '.join(known)}"
+                f"--pin {version}: {model} has only the versions {numbers}"
             )
         from pipeline.export.verification import verify
 
@@ -208,10 +210,8 @@ def _pin(name: str, words: list[str]) -> int:
     repository.pin(model, version)
     say("pinned", "nothing" if version is None else versions[version])
     config = model / repository.CONFIG
-    say(
-        "served",
-        f"{repository.live(model)}, by servers that read {config}, as in SERVING.md",
-    )
+    served = repository.live(model)
+    say("served", f"{served}, by servers that read {config}, as in SERVING.md")
     return 0
 
 

@@ -1,8 +1,7 @@
-"""The network of a version in other file formats beside its SavedModel: Keras, LiteRT,
-ONNX.
+"""Exports the network in other formats beside the SavedModel: Keras, LiteRT, ONNX.
 
-`python -m pipeline.export.formats DIRECTORY` compares their answers with the golden
-answers, and prints the lines that `proof` documents.
+`python -m pipeline.export.formats DIRECTORY` compares their answers with the stored
+ones, and prints the lines that `proof` documents.
 """
 
 import io
@@ -36,29 +35,31 @@ if TYPE_CHECKING:  # `verify` knows the names of the files without TensorFlow
 
 FILES = {"keras": "model.keras", "litert": "model.tflite", "onnx": "model.onnx"}
 Answers = Callable[..., Mapping[str, np.ndarray]]
-"""Takes the inputs of `serving_default` by name; returns name -> values of the answers.
-"""
+"""Takes the inputs of `serving_default` by name; returns its outputs by name."""
 
 
 def try_out(config: "Config", task: "Task", examples: "Split") -> None:
-    """Writes and loads the formats of the untrained network, which takes seconds.
+    """Exports the untrained network in every format, which takes seconds.
 
-    Says which file will not be compared. Raises UsageError for a format that cannot be
-    made of this network, before it is trained.
+    Prints which files cannot be compared with the SavedModel. Raises UsageError, before
+    training, for a format into which the network cannot be converted.
     """
     from pipeline.training import model_builder
 
     formats = config.export.formats
     progress_bar.stage("trying", ", ".join(FILES[name] for name in formats))
     network = model_builder.network(task, config.model, "float32")
-    request = task.requests(examples.take(np.arange(1)))["serving_default"].items()
-    inputs = {name: strings(v) if isinstance(v, list) else v for name, v in request}
+    inputs = dict(task.requests(examples.take(np.arange(1)))["serving_default"])
+    for name, values in inputs.items():
+        if isinstance(values, list):
+            inputs[name] = strings(values)
     with temp_files.temporary() as folder:
         failed = write(folder, formats, network, task)
-        for file in present(folder):
+        for file in list_files(folder):
             try:
                 answers = _LOADERS[file](folder / file)
-                if file != FILES["keras"]:  # whose inputs may be those of the network
+                # The inputs of the Keras file may be the prepared ones.
+                if file != FILES["keras"]:
                     answers(**inputs)
             except ImportError as error:
                 say("note", f"{file} will not be compared: {reason(error)}")
@@ -75,12 +76,11 @@ def try_out(config: "Config", task: "Task", examples: "Split") -> None:
 def write(
     directory: Path, formats: Collection[str], network: "SteppedModel", task: "Task"
 ) -> dict[str, str]:
-    """Writes the files of these formats; each answers as `serving_default`, without the
-    labels.
+    """Writes a network in these formats into the directory of a version.
 
-    The directory is that of a version. The network is in float32, the task calibrated
-    if the answers are to be. Returns the files that cannot be made of the network, and
-    why.
+    Each file answers like `serving_default`, without the labels. The network is in
+    float32; the answers are calibrated if the task is. Returns the files into which the
+    network cannot be converted, and why.
     """
     import tensorflow as tf
 
@@ -88,7 +88,8 @@ def write(
     function, specs = task.serve(network)["serving_default"]
 
     def numbers(*arguments: Any) -> dict[str, Any]:
-        return {k: v for k, v in function(*arguments).items() if v.dtype != tf.string}
+        answers = function(*arguments).items()
+        return {name: value for name, value in answers if value.dtype != tf.string}
 
     traced = tf.function(numbers, input_signature=specs, autograph=False)
     for name in sorted(set(formats)):
@@ -110,12 +111,13 @@ def write(
 def _litert_model(traced: Any) -> bytes:
     import tensorflow as tf
 
-    concrete, module = traced.get_concrete_function(), tf.Module()
-    module.function, module.weights = traced, list(concrete.variables)
+    concrete = traced.get_concrete_function()
+    module = tf.Module()
+    module.function = traced
+    module.weights = list(concrete.variables)
     converter = tf.lite.TFLiteConverter.from_concrete_functions([concrete], module)
-    converter.experimental_enable_resource_variables = (
-        False  # the weights become constants
-    )
+    # The weights become constants.
+    converter.experimental_enable_resource_variables = False
     return converter.convert()
 
 
@@ -124,12 +126,12 @@ def _onnx_model(traced: Any, specs: list[Any]) -> bytes:
     import tf2onnx
 
     def erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
-        """GELU has this operation, which ONNX has not: 1 - erf(x)."""
-        about = {"shapes": node.output_shapes, "dtypes": node.output_dtypes}
+        """Converts an operation of GELU that ONNX lacks: erfc(x) = 1 - erf(x)."""
+        types = {"shapes": node.output_shapes, "dtypes": node.output_dtypes}
         graph.remove_node(node.name)
-        one = graph.make_const(f"{name}/one", np.array(1, np.float32)).output[0]
+        unit = graph.make_const(f"{name}/one", np.array(1, np.float32)).output[0]
         erf = graph.make_node("Erf", node.input).output[0]
-        graph.make_node("Sub", [one, erf], outputs=node.output, name=name, **about)
+        graph.make_node("Sub", [unit, erf], outputs=node.output, name=name, **types)
 
     logging.getLogger("tf2onnx").setLevel(logging.CRITICAL)
     handlers: Any = {"Erfc": (erfc, [])}
@@ -139,8 +141,9 @@ def _onnx_model(traced: Any, specs: list[Any]) -> bytes:
 
 
 def write_keras(path: Path, model: "keras.Model", metadata: Mapping[str, Any]) -> None:
-    """Saves a model that Keras loads without this package; `metadata` as `task` in its
-    metadata.
+    """Saves a model that Keras loads without this package.
+
+    The metadata of the task is stored as `task` in the metadata of the file.
     """
     contents = io.BytesIO()
     with temp_files.temporary() as folder:
@@ -152,43 +155,44 @@ def write_keras(path: Path, model: "keras.Model", metadata: Mapping[str, Any]) -
             for name in saved.namelist():
                 content = saved.read(name)
                 if name == "metadata.json":
-                    content = json.dumps(
-                        {**json.loads(content), "task": dict(metadata)}
-                    ).encode()
+                    fields = {**json.loads(content), "task": dict(metadata)}
+                    content = json.dumps(fields).encode()
                 copy.writestr(name, content)
     files.write_bytes(path, contents.getvalue())
 
 
-def present(directory: Path) -> list[str]:
-    """The names of the files that a version has in other formats."""
+def list_files(directory: Path) -> list[str]:
+    """Returns the files of a version in other formats."""
     return [file for file in FILES.values() if (directory / file).is_file()]
 
 
-def check_of(file: str) -> str:
-    """The name of the check of a file."""
+def check_name(file: str) -> str:
+    """Returns the name of the check of a file."""
     return f"answers {file}"
 
 
 def check(directory: Path, file: str) -> str:
-    """Compares the numbers that a file answers with the golden answers.
+    """Compares the answers of a file with the stored ones.
 
-    Raises Failure if they differ by more than an answer of the SavedModel may.
+    Raises Failure if they differ by more than the tolerance for the SavedModel.
     """
     golden = proof.read_golden(directory / proof.GOLDEN)["serving_default"]
-    outputs = {name: v for name, v in golden["outputs"].items() if v.dtype != object}
+    outputs = {}
+    for name, values in golden["outputs"].items():
+        if values.dtype != object:
+            outputs[name] = values
     try:
         answers = _LOADERS[file](directory / file)
     except ImportError as error:
         return f"not compared: {reason(error)}"
     if file == FILES["keras"]:
-        outputs = {
-            n: v for n, v in outputs.items() if n in ("probabilities", "prediction")
-        }
-        if not outputs:
+        name = "probabilities" if "probabilities" in outputs else "prediction"
+        if name not in outputs:
             return (
                 "not compared: it returns the outputs of the network, not the answers"
             )
-        answers = _named(answers, outputs)
+        outputs = {name: outputs[name]}
+        answers = _name_output(answers, name, outputs[name])
     precision = str(version_manifest.read(directory).get("precision"))
     sides = {"inputs": golden["inputs"], "outputs": outputs}
     session: Any = SimpleNamespace(run=lambda signature, inputs: answers(**inputs))
@@ -218,23 +222,21 @@ def _keras(path: Path) -> Answers:
     return lambda **inputs: {"": np.asarray(model(*inputs.values(), training=False))}
 
 
-def _named(answers: Answers, outputs: Mapping[str, np.ndarray]) -> Answers:
-    """The only output of a Keras model with the name and shape of the golden one."""
-    ((name, stored),) = outputs.items()
+def _name_output(answers: Answers, name: str, stored: np.ndarray) -> Answers:
+    """Gives the only output of a Keras model the name and shape of the stored one."""
 
-    def reshaped(**inputs: np.ndarray) -> dict[str, np.ndarray]:
+    def reshape(**inputs: np.ndarray) -> dict[str, np.ndarray]:
         (values,) = answers(**inputs).values()
         return {name: values.reshape(-1, *stored.shape[1:])}
 
-    return reshaped
+    return reshape
 
 
 def _litert(path: Path) -> Answers:
     import tensorflow as tf
 
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # that a later TensorFlow has no interpreter
+    # TensorFlow warns that a later release has no interpreter.
+    with warnings.catch_warnings(action="ignore"):
         return tf.lite.Interpreter(str(path)).get_signature_runner()
 
 
@@ -252,5 +254,6 @@ _LOADERS = {FILES["keras"]: _keras, FILES["litert"]: _litert, FILES["onnx"]: _on
 if __name__ == "__main__":
     version = Path(sys.argv[1])
     proof.main(
-        (check_of(file), partial(check, version, file)) for file in present(version)
+        (check_name(file), partial(check, version, file))
+        for file in list_files(version)
     )

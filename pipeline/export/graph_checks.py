@@ -1,5 +1,4 @@
-"""What TensorFlow Serving and its clients require of a graph: its signatures and its
-operations.
+"""Checks the signatures and operations of a graph for TensorFlow Serving.
 
 `operation_checks.txt` lists every operation with a CPU kernel in the wheel of
 TensorFlow 2.20.0, which TensorFlow Serving 2.20.0, the newest release, is built from:
@@ -18,7 +17,6 @@ import numpy as np
 from pipeline.serving.signatures import Field, signatures
 from pipeline.utils.errors import Failure
 
-_FLOAT, _STRING = np.dtype(np.float32), np.dtype(object)
 # Types that REST cannot carry: half precision, and those that no client can send.
 _UNSUPPORTED = (np.dtype(np.float16), np.dtype("V"))
 _FILE = Path(__file__).with_name("operation_checks.txt")
@@ -36,29 +34,30 @@ _DEVICE = re.compile(r"device:([A-Za-z_]+)(?::(\d+|\*))?")
 
 
 def check_signatures(definitions: Mapping[str, Any], golden: Mapping[str, Any]) -> str:
-    """Checks names, types and shapes of all signatures, and compares them with stored
-    examples.
+    """Checks names, types and shapes of all signatures against stored examples.
 
     Raises Failure if a server or client could not use a signature, or if the signature
     does not match the stored examples.
     """
-    found = signatures(definitions)
-    if "serving_default" not in found:
+    served = signatures(definitions)
+    names = list(served)
+    if "serving_default" not in served:
         raise Failure("the signature serving_default is missing")
-    if [*found] != sorted(golden):
+    if names != sorted(golden):
         raise Failure(
-            f"the signatures are {[*found]}, the stored answers are of {sorted(golden)}"
+            f"the signatures are {names}, the stored answers are of {sorted(golden)}"
         )
-    for name, signature in found.items():
+    for name, signature in served.items():
         for side in ("inputs", "outputs"):
-            fields, arrays = getattr(signature, side), golden[name].get(side, {})
+            fields = getattr(signature, side)
+            arrays = golden[name].get(side, {})
             if set(fields) != set(arrays):
                 raise Failure(
                     f"{name}: {side} are {sorted(fields)}, stored are {sorted(arrays)}"
                 )
             for key, field in fields.items():
                 _check_field(f"{name}: {key}", field, arrays[key])
-    return f"{len(found)} signatures: {', '.join(found)}"
+    return f"{len(names)} signatures: {', '.join(names)}"
 
 
 def _check_field(title: str, field: Field, array: np.ndarray) -> None:
@@ -67,9 +66,8 @@ def _check_field(title: str, field: Field, array: np.ndarray) -> None:
     if not field.shape or field.shape[0] is not None:
         raise Failure(f"{title}: the first axis is not the batch: {field}")
     axes = zip(field.shape[1:], array.shape[1:], strict=False)
-    fits = len(field.shape) == array.ndim and all(
-        size in (None, stored) for size, stored in axes
-    )
+    fits = all(size in (None, stored) for size, stored in axes)
+    fits = fits and len(field.shape) == array.ndim
     if field.dtype != array.dtype or not fits:
         raise Failure(
             f"{title} is {field}, stored is {Field(array.dtype, array.shape)}"
@@ -77,29 +75,29 @@ def _check_field(title: str, field: Field, array: np.ndarray) -> None:
 
 
 @functools.cache
-def released() -> frozenset[str]:
-    """Names of the operations that the released server runs on a CPU."""
-    lines = _FILE.read_text(encoding="utf-8").splitlines()
-    return frozenset(
-        name for line in lines if not line.startswith("#") for name in line.split()
-    )
+def server_operations() -> frozenset[str]:
+    """Returns the names of the operations that TensorFlow Serving runs on a CPU."""
+    names: list[str] = []
+    for line in _FILE.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            names += line.split()
+    return frozenset(names)
 
 
 def check_operations(graph: Any) -> str:
-    """Checks that the released server can run a GraphDef; raises Failure if not.
+    """Checks that TensorFlow Serving can run a GraphDef; raises Failure if not.
 
-    Every operation is in `released` or a function of the graph; no function must be
-    compiled by XLA, which servers disable; nothing is placed on a device other than the
-    first CPU, without which a server refuses the model; nothing ends the process or
-    accesses files.
+    Every operation is in `server_operations` or a function of the graph; no function
+    must be compiled by XLA, which servers disable; no operation is placed on a device
+    other than the first CPU, because a server without the device refuses the model; no
+    operation ends the process or accesses files.
     """
     functions = {function.signature.name for function in graph.library.function}
-    nodes = [
-        *graph.node,
-        *(n for function in graph.library.function for n in function.node_def),
-    ]
+    nodes = list(graph.node)
+    for function in graph.library.function:
+        nodes += function.node_def
     names = {node.op for node in nodes} - functions
-    if unknown := sorted(names - released()):
+    if unknown := sorted(names - server_operations()):
         raise Failure(f"TensorFlow Serving 2.20 lacks operations: {', '.join(unknown)}")
     for node in nodes:
         for kind, number in _DEVICE.findall(node.device):
@@ -112,18 +110,21 @@ def check_operations(graph: Any) -> str:
                 f"the function {name} must be compiled by XLA, which servers disable"
             )
     harmful = [node for node in nodes if _HARMFUL.fullmatch(node.op)]
-    prints = (node for node in nodes if node.op == "PrintV2")
-    harmful += [
-        node for node in prints if node.attr["output_stream"].s.startswith(b"file:")
-    ]
+    for node in nodes:
+        stream = node.attr["output_stream"].s if node.op == "PrintV2" else b""
+        if stream.startswith(b"file:"):
+            harmful.append(node)
     for function in graph.library.function:
-        if not _LOADER.fullmatch(function.signature.name):
-            harmful += [
-                node for node in function.node_def if _CHECKPOINTS.fullmatch(node.op)
-            ]
-    for node in harmful:
+        if _LOADER.fullmatch(function.signature.name):
+            continue
+        for node in function.node_def:
+            if _CHECKPOINTS.fullmatch(node.op):
+                harmful.append(node)
+    if harmful:
+        name = harmful[0].name
+        operation = harmful[0].op
         raise Failure(
-            f"{node.name} is {node.op}: it ends the server or accesses its files"
+            f"{name} is {operation}: it ends the server or accesses its files"
         )
     return (
         f"{len(names)} operations, all in TensorFlow Serving 2.20; no XLA, no fixed"

@@ -1,6 +1,4 @@
-"""The end of a run: tests, exports and verifies the trained model; exports it again
-later.
-"""
+"""Tests, exports and verifies a trained model at the end of a run, or later again."""
 
 import dataclasses
 import time
@@ -20,7 +18,7 @@ from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, run_result, savedmodel
 from pipeline.runtime import run_directory
-from pipeline.runtime.environment import Runtime
+from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import event_files
@@ -32,8 +30,8 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
 
-def restored(config: Config, machine: Runtime) -> Trainer:
-    """The newest checkpoint of an earlier run, without writing to the run.
+def restore_trainer(config: Config, machine: Machine) -> Trainer:
+    """Restores the newest checkpoint of an earlier run, without writing to the run.
 
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
@@ -51,11 +49,17 @@ class Handoff:
     """
 
     def __init__(self, trainer: Trainer, start: float) -> None:
-        self.config, self.run, self.data = trainer.config, trainer.run, trainer.data
-        self.model, self.checkpoint = trainer.model, trainer.checkpoint
-        self.evaluated, self.start = trainer.evaluation_batches, start
+        self.config = trainer.config
+        self.run = trainer.run
+        self.data = trainer.data
+        self.model = trainer.model
+        self.checkpoint = trainer.checkpoint
+        self.evaluated = trainer.evaluation_batches
+        self.start = start
+        self.test_split = split_names.evaluation_split(self.evaluated)
+        """The split of the final test: test, or else validation, or else train."""
         self.answers: dict[str, np.ndarray] = {}
-        """Those of the evaluation split, calibrated, after the test."""
+        """Calibrated answers to the test split, after the test."""
 
     def conclude(
         self, trained: bool, show: Callable[[dict[str, Any]], None]
@@ -63,33 +67,34 @@ class Handoff:
         """Tests, exports and reports; returns the result and the path of `result.json`.
 
         A finished run keeps its result unless this process `trained`. After a test,
-        `show` is called with the result and draws the `answers`.
+        calls `show` with the result, to draw the `answers`.
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
         self.choose_weights()
         self.model.copy_weights_to_original()
-        judged = split_names.evaluation_split(self.evaluated)
-        step = self.checkpoint.step
-        result = None if trained else run_result.finished(self.config, self.run, step)
+        split = self.test_split
+        result = None
+        if not trained:
+            step = self.checkpoint.step
+            result = run_result.load_result(self.config, self.run, step)
         written: Path | None = self.run.result
         why = ""
-        if result is not None and judged in result:
+        if result is not None and split in result:
             say(
                 "finished",
                 f"{self.run} was complete; nothing was trained, tested or exported"
                 " again",
             )
-            run_result.report_test(self.config, result, judged)
+            run_result.report_test(self.config, result, split)
         else:
             result = self._test()
-            show(
-                result
-            )  # before there is a result: if killed, a resumed run tests again
+            # Before the result is written: a resumed run tests again if this is killed.
+            show(result)
             run_result.write(result, self.run, fallback)  # the export may be killed
             if self.config.log.tensorboard:
                 epoch = max(0, self.checkpoint.epoch - 1)
-                event_files.write_results(self.run, judged, epoch, result[judged])
+                event_files.write_results(self.run, split, epoch, result[split])
             result = self._export(result)
             written, why = run_result.write(result, self.run, fallback)
         if not self.config.dry_run:
@@ -98,57 +103,52 @@ class Handoff:
         return result, written
 
     def standalone(self) -> keras.Model:
-        """The trained network as a plain Keras model; `model.keras` has the same
-        answers.
+        """Writes `model.keras`, and returns the network as a plain Keras model.
 
-        In the file, the network is one layer, so that a later process can export it.
+        In the file, the network is a single layer, so that a later process can export
+        it.
         """
-        model, path = self.model, self.run.model
+        model = self.model
+        path = self.run.model
         if model.dtype_policy.name != "float32":
             model = copy_network(model, self.data.task, self.config.model)
         plain = model.to_keras_model(is_nested=True)
         kinds = {type(layer) for layer in plain._flatten_layers(include_self=False)}
-        if own := sorted(
-            k.__name__ for k in kinds if not k.__module__.startswith("keras.")
-        ):
-            needed = (
-                "needs the definition of these layers before Keras loads it:"
-                f" {', '.join(own)}"
+        custom = [kind for kind in kinds if not kind.__module__.startswith("keras.")]
+        if custom:
+            names = ", ".join(sorted(kind.__name__ for kind in custom))
+            say(
+                "note",
+                f"{path.name} needs the definition of these layers before Keras loads"
+                f" it: {names}",
             )
-            say("note", f"{path.name} {needed}")
         try:
             formats.write_keras(path, plain, self.data.metadata)
-            if objects.used_in(
-                dataclasses.asdict(self.config)
-            ):  # a later process has no data
-                examples = self.data.splits[
-                    split_names.evaluation_split(self.evaluated)
-                ]
+            # A later process does not have the Python objects, such as the data.
+            if objects.used_in(dataclasses.asdict(self.config)):
+                examples = self.data.splits[self.test_split]
                 npz.write(self.run.examples, savedmodel.golden_examples(examples))
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{path} cannot be written: {reason(error)}")
         return model.to_keras_model()
 
     def export_again(self) -> dict[str, Any]:
-        """Tests, exports and reports, but does not write to the run; returns the
-        result.
-        """
+        """Tests, exports and reports without writing to the run; returns the result."""
         self.choose_weights()
         result = self._export(self._test())
         run_result.report_export(self.config, self.run, result)
         return result
 
     def choose_weights(self) -> None:
-        """Gives the model the best or the last weights, or their averages if there are
-        any.
-        """
+        """Sets the best or the last weights, or their averages if there are any."""
         weights = self.checkpoint.restore_final_weights()
         say(weights.name, weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any
 
     def _test(self) -> dict[str, Any]:
-        """The result before the export: metrics of each split, calibration."""
-        task, evaluated = self.data.task, self.evaluated
+        """Returns the result before the export: metrics of each split, calibration."""
+        task = self.data.task
+        evaluated = self.evaluated
         count = sum(len(self.data.splits[name]) for name in evaluated)
         progress_bar.stage("testing", f"{count:,} examples")
         calibration: Metadata = {}
@@ -156,18 +156,18 @@ class Handoff:
             calibration = evaluate.calibration(
                 self.model, task, evaluated["validation"]
             )
-        calibrated = evaluate.calibrated_by(task, calibration)
-        judged, metrics = split_names.evaluation_split(evaluated), {}
+        calibrated = evaluate.apply_calibration(task, calibration)
+        metrics = {}
         for name, batches in evaluated.items():
             # One trace of the network for all splits, regardless of the calibration.
             answers = evaluate.answers(self.model, task, batches)
-            metrics[name] = evaluate.measured(self.model, calibrated, answers)
-            if name == judged:
-                self.answers = evaluate.answered(
+            metrics[name] = evaluate.compute_metrics(self.model, calibrated, answers)
+            if name == self.test_split:
+                self.answers = evaluate.update_answers(
                     calibrated, answers, self.data.splits[name]
                 )
         seconds = time.monotonic() - self.start
-        result = run_result.measured(
+        result = run_result.summarize(
             self.config, self.checkpoint, metrics, seconds, calibration
         )
         result["trained"] = {
@@ -177,36 +177,40 @@ class Handoff:
             "examples": {name: len(split) for name, split in self.data.splits.items()},
             "left_out": len(self.data.cleaning.excluded),
         }
-        run_result.report_test(self.config, result, judged)
+        run_result.report_test(self.config, result, self.test_split)
         return result
 
     def _export(self, result: dict[str, Any]) -> dict[str, Any]:
-        """The result of `_test` with the export and its verification, or why there is
-        none.
-        """
+        """Exports the model, if requested, and adds the export to the result."""
         if not self.config.export.enabled:
             return result
         progress_bar.stage(
             "exporting", "the model, and verifying it in another process"
         )
-        task = evaluate.calibrated_by(self.data.task, result["calibration"])
-        examples = self.data.splits[split_names.evaluation_split(self.evaluated)]
-        result = _exported(self.config, self.model, task, examples, result)
+        task = evaluate.apply_calibration(self.data.task, result["calibration"])
+        examples = self.data.splits[self.test_split]
+        result = _add_export(self.config, self.model, task, examples, result)
         return {**result, "seconds": round(time.monotonic() - self.start, 2)}
 
 
-def _exported(
+def _add_export(
     config: Config,
     model: SteppedModel,
     task: Task,
     examples: Split,
     result: dict[str, Any],
-    **about: Any,
+    digest: str | None = None,
 ) -> dict[str, Any]:
-    """The result of a test with the export and its verification."""
-    metrics = {name: result[name] for name in split_names.SPLITS if name in result}
-    about |= {"metrics": metrics, "trained": result["trained"]}
-    outcome = savedmodel.export(model, task, config, examples, **about)
+    """Exports a model; returns the result of its test with export and verification."""
+    outcome = savedmodel.export(
+        model,
+        task,
+        config,
+        examples,
+        metrics={name: result[name] for name in split_names.SPLITS if name in result},
+        trained=result["trained"],
+        digest=digest,
+    )
     directory = str(outcome.directory) if outcome.passed else None
     return {**result, "export": directory, "verification": outcome.as_json()}
 
@@ -220,9 +224,10 @@ def export_stored(config: Config, run: RunDirectory) -> dict[str, Any]:
         result = safe_io.read_json(run.result)
         columns = npz.read(run.examples, 2**32)
         examples = Split(MemoryStore(columns), np.arange(len(columns["id"])))
-        _, calibration, digest = (
-            result[n] for n in ("trained", "calibration", "config_digest")
-        )
+        if "trained" not in result:
+            raise KeyError("trained")
+        calibration = result["calibration"]
+        digest = result["config_digest"]
         model = stored_network(config, run)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UsageError(
@@ -235,29 +240,26 @@ def export_stored(config: Config, run: RunDirectory) -> dict[str, Any]:
         " examples",
     )
     run_result.report_test(config, result, split_names.evaluation_split(result))
-    precision = (
-        run_directory.decided(run.path, "precision") or "the precision of training"
-    )
+    precision = run_directory.saved_decision(run.path, "precision")
     say(
         "note",
-        f"nothing is measured again: the metrics are those of {run.result}, in"
-        f" {precision}",
+        f"nothing is measured again: the metrics are from {run.result}, in"
+        f" {precision or 'the precision of training'}",
     )
-    task = evaluate.calibrated_by(
-        model.task, calibration if config.export.calibrate else {}
-    )
-    result = _exported(config, model, task, examples, result, digest=digest)
+    if not config.export.calibrate:
+        calibration = {}
+    task = evaluate.apply_calibration(model.task, calibration)
+    result = _add_export(config, model, task, examples, result, digest=digest)
     run_result.report_export(config, run, result)
     return result
 
 
 def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
-    """The trained network in `model.keras`, with its task."""
+    """Loads the trained network from `model.keras`, with its task."""
     metadata = safe_io.read_json(run.metadata)
     if not objects.is_text_only(config.model.name):
-        registry.load(
-            "models", config.model.name
-        )  # defines its own layers, if it has any
+        # Importing the model defines its custom layers, if it has any.
+        registry.load("models", config.model.name)
     plain = keras.models.load_model(run.model, compile=False)
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
     model = SteppedModel(network.inputs, network.outputs)

@@ -44,19 +44,17 @@ def write_golden(
         for side, arrays in sides.items():
             for name, values in arrays.items():
                 array = np.asarray(values, object if isinstance(values, list) else None)
-                if (
-                    array.dtype == object
-                ):  # NumPy strips zero bytes at the end of a string
-                    array = np.array([text + b"." for text in array.flat]).reshape(
-                        array.shape
-                    )
+                if array.dtype == object:
+                    # NumPy strips zero bytes at the end of a string.
+                    texts = np.array([text + b"." for text in array.flat])
+                    array = texts.reshape(array.shape)
                 flat[f"{signature}/{side}/{name}"] = array
     path.parent.mkdir(parents=True, exist_ok=True)
     np.savez_compressed(path, **flat)
 
 
 def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
-    """The content of a file of `write_golden`; strings as arrays of bytes objects."""
+    """Reads a file of `write_golden`; strings become arrays of bytes objects."""
     golden: dict[str, dict[str, dict[str, np.ndarray]]] = {}
     for key, array in npz.read(path, _MOST_GOLDEN).items():
         signature, side, name = key.split("/")
@@ -69,11 +67,11 @@ def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
 def checks(
     directory: Path, wait: Callable[[], object] | None = None
 ) -> Iterator[tuple[str, Check]]:
-    """(name, check) of all checks of a version, in order.
+    """Yields the name and function of all checks of a version, in order.
 
-    Run each before requesting the next, and stop after a failure of one in `STOPS`.
-    `wait`, if given, returns when the answers and the manifest are written; what is
-    slow is done before.
+    Run each check before requesting the next, and stop if a check in `STOPS` fails.
+    `wait`, if given, blocks until the answers and the manifest are written; the slow
+    checks run before it.
     """
     manifest: dict[str, Any] = {}
     golden: dict[str, request_checks.Golden] = {}
@@ -91,10 +89,8 @@ def checks(
     def load() -> str:
         start = time.monotonic()
         sessions.append(Session(directory))
-        return (
-            f"TensorFlow {runtime_version()},"
-            f" {1000 * (time.monotonic() - start):.0f} ms"
-        )
+        milliseconds = 1000 * (time.monotonic() - start)
+        return f"TensorFlow {runtime_version()}, {milliseconds:.0f} ms"
 
     def read() -> str:
         golden.update(read_golden(directory / GOLDEN))
@@ -103,10 +99,8 @@ def checks(
     if not wait:
         yield "digests", digests
     # Before anything in the graph is run.
-    yield (
-        "operations",
-        lambda: graph_checks.check_operations(saved_graph(directory).graph_def),
-    )
+    graph = lambda: saved_graph(directory).graph_def  # noqa: E731
+    yield "operations", lambda: graph_checks.check_operations(graph())
     yield "loads", load
     (session,) = sessions
     yield "warm-up", partial(warmup.check, session, directory)
@@ -132,24 +126,21 @@ def _finish() -> str:
 
 
 def run(checks: Iterable[tuple[str, Check]], out: TextIO) -> int:
-    """Runs checks and writes the lines; 1 if a check failed."""
+    """Runs checks and writes the lines; returns 1 if a check failed."""
     code = 0
     for name, check in checks:
         print(json.dumps({"check": name}), file=out, flush=True)
         try:
-            line = {"check": name, "passed": True, "detail": check()}
+            detail = check()
+            passed = True
         except Exception as error:  # a damaged file can raise anything
-            code, detail = (
-                1,
-                str(error).partition("\n")[0],
-            )  # TensorFlow then lists nodes
-            line = {
-                "check": name,
-                "passed": False,
-                "detail": detail or type(error).__name__,
-            }
+            # After the first line, TensorFlow lists nodes.
+            detail = str(error).partition("\n")[0] or type(error).__name__
+            passed = False
+            code = 1
+        line = {"check": name, "passed": passed, "detail": detail}
         print(json.dumps(line), file=out, flush=True)
-        if not line["passed"] and name in STOPS:
+        if name in STOPS and not passed:
             break
     return code
 
@@ -163,7 +154,7 @@ def main(checks: Iterable[tuple[str, Check]]) -> None:
 
 
 if __name__ == "__main__":
-    # loads the libraries, perhaps while the SavedModel is still written
+    # Loads the libraries, perhaps while the SavedModel is still written.
     runtime_version()
     wait = sys.stdin.read if sys.stdin.readline() else None
     main(checks(Path(sys.argv[1]), wait))

@@ -1,8 +1,7 @@
-"""Requests to a served model: stored ones get the stored answers, malformed ones are
-refused.
+"""Checks the answers of a served model to stored and to malformed requests.
 
-The answers of the trained model are compared in batches of different sizes. Each
-malformed request must be answered with INVALID_ARGUMENT and leave the server running.
+Stored requests, in batches of different sizes, must get the answers of the trained
+model. Malformed requests must get INVALID_ARGUMENT and leave the server running.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -52,57 +51,62 @@ def check_answers(
     strings must be equal, except for ranks with nearly equal scores. If a batch needs
     more examples than are stored, examples are repeated.
     """
-    inputs, outputs = golden["inputs"], golden["outputs"]
+    inputs = golden["inputs"]
+    outputs = golden["outputs"]
     tolerance = tolerances * TOLERANCES.get(precision, TOLERANCES["float32"])
-    ties, swapped, worst = _ties(outputs, tolerance), 0, 0.0
+    ties = _ties(outputs, tolerance)
+    swapped = 0
+    worst = 0.0
     for size in sizes:
         rows = np.arange(size) % len(next(iter(inputs.values())))
         answers = session.run(signature, {name: v[rows] for name, v in inputs.items()})
         if set(answers) != set(outputs):
             raise Failure(f"the outputs are {sorted(answers)}, not {sorted(outputs)}")
         for name, stored in outputs.items():
-            got, want = answers[name], stored[rows]
-            if got.shape != want.shape or got.dtype != want.dtype:
+            actual = answers[name]
+            expected = stored[rows]
+            if actual.shape != expected.shape or actual.dtype != expected.dtype:
                 raise Failure(
-                    f"{name}: {got.dtype} {got.shape}, not {want.dtype} {want.shape}"
+                    f"{name}: {actual.dtype} {actual.shape}, not {expected.dtype}"
+                    f" {expected.shape}"
                 )
-            if got.dtype.kind == "f":
-                difference = float(np.abs(got - want).max(initial=0.0))
-                if not difference <= tolerance * np.abs(stored).max(
-                    initial=0.0
-                ):  # also if NaN
+            if actual.dtype.kind == "f":
+                difference = float(np.abs(actual - expected).max(initial=0.0))
+                limit = tolerance * np.abs(stored).max(initial=0.0)
+                if not difference <= limit:  # also if NaN
                     raise Failure(
                         f"{name}: differs by {difference:.2g} in a batch of {size}"
                     )
                 worst = max(worst, difference)
             else:
-                unequal, tied = got != want, _tied_values(ties, rows, want.shape)
-                if (unequal & ~tied).any():
-                    at = tuple(np.argwhere(unequal & ~tied)[0])
+                unequal = actual != expected
+                wrong = unequal & ~_tied_values(ties, rows, expected.shape)
+                for position in np.argwhere(wrong)[:1]:
+                    at = tuple(position)
                     raise Failure(
-                        f"{name}: {got[at]!r} instead of {want[at]!r}, batch of {size}"
+                        f"{name}: {actual[at]!r} instead of {expected[at]!r}, batch of"
+                        f" {size}"
                     )
                 swapped += int(unequal.sum())
-    note = f"; {swapped} values differ where scores are nearly equal" if swapped else ""
-    return (
-        f"batches of {', '.join(map(str, sizes))}; largest difference {worst:.1g}{note}"
-    )
+    batches = ", ".join(map(str, sizes))
+    summary = f"batches of {batches}; largest difference {worst:.1g}"
+    if swapped:
+        summary += f"; {swapped} values differ where scores are nearly equal"
+    return summary
 
 
 def _ties(outputs: Mapping[str, Any], tolerance: float) -> np.ndarray:
-    """bool (examples, ranks): whether the score of a rank nearly equals an adjacent
-    one.
+    """Whether the score of a rank nearly equals an adjacent score.
 
-    The scores are the float output (examples, n) with the largest n; empty if there is
-    none.
+    The scores are the float output (examples, n) with the largest n. Returns bool
+    (examples, ranks), empty if there are no scores.
     """
     tables = [v for v in outputs.values() if v.dtype.kind == "f" and v.ndim > 1]
     if not tables:
         return np.zeros((0, 0), bool)
     scores = max(tables, key=lambda values: values.shape[1])
     scores = -np.sort(-scores.reshape(len(scores), -1), axis=1)
-    # After the last rank comes nothing, or a score that is not stored and at most as
-    # large.
+    # The score after the last rank is not stored; it is at most as large as the last.
     close = -np.diff(scores, axis=1) <= _TIES * tolerance * np.abs(scores[:, :-1])
     last = np.abs(scores[:, -1:]) <= tolerance
     return np.hstack([close, last]) | np.hstack([last & False, close])
@@ -111,9 +115,7 @@ def _ties(outputs: Mapping[str, Any], tolerance: float) -> np.ndarray:
 def _tied_values(
     ties: np.ndarray, rows: np.ndarray, shape: tuple[int, ...]
 ) -> np.ndarray:
-    """Which values of an output of this shape may differ; its second axis
-    is the rank.
-    """
+    """Which values of an output may differ; its second axis is the rank."""
     ranks = 1 if len(shape) == 1 else shape[1]
     if len(shape) > 2 or not ties.size or ranks > ties.shape[1]:
         return np.zeros(shape, bool)
@@ -123,50 +125,50 @@ def _tied_values(
 def refusal_checks(
     session: Session, signature: str, inputs: Inputs
 ) -> Iterator[tuple[str, Check]]:
-    """Yields (name, check) for a signature; `inputs` is a valid request. A check raises
-    Failure.
-    """
+    """Yields a check for each input of a signature; `inputs` is a valid request."""
     for name in inputs:
         target = f"{signature}, {name}" if len(inputs) > 1 else signature
-        check = partial(_all_refused, session, signature, inputs, name)
+        check = partial(_check_refusals, session, signature, inputs, name)
         yield f"refuses {target}", check
 
 
-def malformed(values: np.ndarray, free: Collection[int] = ()) -> dict[str, np.ndarray]:
-    """Maps problems to malformed arrays, from valid `values`: wrong rank, size, type or
-    content.
+def malformed_arrays(
+    values: np.ndarray, free: Collection[int] = ()
+) -> dict[str, np.ndarray]:
+    """Makes malformed arrays, by problem, from valid `values`.
 
-    The axes that are `free` may have any length. A model without guards would answer
-    some of them, because it broadcasts a missing axis or takes images of any size.
+    Their rank, size, type or content is wrong. The axes that are `free` may have any
+    length. A model without guards would answer some of these requests, because it
+    broadcasts a missing axis or takes images of any size.
     """
-    good, is_text = values[np.arange(2) % len(values)], values.dtype.kind == "O"
+    good = values[np.arange(2) % len(values)]
+    is_text = values.dtype.kind == "O"
+    other_type = np.float32 if values.dtype == float else np.float64
     wrong = {
         "no batch axis": np.asarray(good[0], object) if is_text else good[0],
         "one axis too many": good[None],
         "empty batch": good[:0],
-        "wrong type": np.zeros(
-            good.shape, np.float32 if values.dtype == float else np.float64
-        ),
+        "wrong type": np.zeros(good.shape, other_type),
     }
     for axis in {*range(1, good.ndim)} - {*free}:
         wrong[f"axis {axis} too long"] = np.concatenate([good, good], axis=axis)
         wrong[f"axis {axis} empty"] = good[(slice(None),) * axis + (slice(0),)]
     if values.dtype.kind == "f":
         for number in (np.nan, np.inf):
-            spoiled = good.copy()
-            spoiled.reshape(-1)[-1] = number
-            wrong[str(number)] = spoiled
+            damaged = good.copy()
+            damaged.reshape(-1)[-1] = number
+            wrong[str(number)] = damaged
     if is_text:  # one malformed string fails the whole batch
         texts = malformed_strings(good.reshape(-1)[0])
         for name, text in texts.items():
-            spoiled = good.copy()
-            spoiled.reshape(-1)[-1] = text
-            wrong[name] = spoiled
+            damaged = good.copy()
+            damaged.reshape(-1)[-1] = text
+            wrong[name] = damaged
     return wrong
 
 
 def malformed_strings(good: bytes) -> dict[str, bytes]:
-    """Maps problems to malformed versions of an encoded image or of other bytes.
+    """Makes malformed versions, by problem, of an encoded image or of other bytes.
 
     Empty for text, because any text may be valid.
     """
@@ -183,21 +185,21 @@ def malformed_strings(good: bytes) -> dict[str, bytes]:
 
 
 def _is_text(content: bytes) -> bool:
-    """Whether a string is text in UTF-8, in contrast to the content of a file."""
+    """Whether a string is text in UTF-8 rather than the content of a file."""
     try:
         return not set(content.decode()) & _CONTROLS
     except UnicodeDecodeError:
         return False
 
 
-def _all_refused(session: Session, signature: str, inputs: Inputs, name: str) -> str:
-    wrong = malformed(inputs[name], _free_axes(session, signature, name))
+def _check_refusals(session: Session, signature: str, inputs: Inputs, name: str) -> str:
+    wrong = malformed_arrays(inputs[name], _free_axes(session, signature, name))
     for problem, values in wrong.items():
         try:
-            answered = _answered(session, signature, inputs, name, values)
+            has_answer = _is_answered(session, signature, inputs, name, values)
         except Failure as error:
             raise Failure(f"{problem}: {error}") from None
-        if answered:
+        if has_answer:
             raise Failure(f"{problem}: the model answered")
     return f"INVALID_ARGUMENT for {len(wrong)} kinds of requests"
 
@@ -209,7 +211,7 @@ def _free_axes(session: Session, signature: str, name: str) -> list[int]:
     return [number for number, axis in enumerate(axes) if axis.size < 0]
 
 
-def _answered(
+def _is_answered(
     session: Session, signature: str, inputs: Inputs, name: str, values: np.ndarray
 ) -> bool:
     """Whether a request is answered; False if it is rejected with INVALID_ARGUMENT."""

@@ -1,6 +1,4 @@
-"""The result of a run: what `result.json` contains, and the last lines that are
-printed.
-"""
+"""The result of a run: the content of `result.json`, and the last lines printed."""
 
 import os
 import secrets
@@ -25,26 +23,24 @@ from pipeline.utils.console import counted, numbers, say
 from pipeline.utils.errors import reason
 
 NOT_EXPORTED = "export"
-"""Name of the only check of an export that could not be written, for example to a full
-disk.
-"""
+"""The only check of an export that could not be written, such as to a full disk."""
 
 
-def measured(
+def summarize(
     config: Config,
     saver: CheckpointCallback,
     metrics: dict[str, dict[str, Any]],
     seconds: float,
     calibration: Metadata,
 ) -> dict[str, Any]:
-    """The content of `result.json` before the export: everything needed to compare
-    runs.
+    """Returns the content of `result.json` before the export.
 
     `examples_per_second` is the median over the epochs, without the warm-up; None if a
     run has too few steps. `stopped` is `time` if the time limit ended the run early.
     """
     speeds = saver.history.get("examples_per_second", ())
     speeds = [speed for speed in speeds if speed > 0]  # NaN: nothing was measured
+    speed = round(statistics.median(speeds), 1) if speeds else None
     return {
         "recipe": config.recipe,
         "config_digest": config.digest(),
@@ -55,7 +51,7 @@ def measured(
         "time_limit": config.runtime.time_limit,
         **metrics,
         "calibration": dict(calibration),
-        "examples_per_second": round(statistics.median(speeds), 1) if speeds else None,
+        "examples_per_second": speed,
         "seconds": round(seconds, 2),
         "export": None,
         "verification": None,
@@ -64,45 +60,42 @@ def measured(
 
 
 def fallback(run: RunDirectory) -> RunDirectory:
-    """A temporary directory for files if the disk of the run is full; not
-    created yet.
-    """
+    """Names a temporary directory for files if the disk of the run is full."""
     # Not `tempfile.gettempdir()`, which raises if every disk is full.
     parent = os.environ.get("TMPDIR", "/tmp")
     return RunDirectory(Path(parent, f"{run.path.name}-{secrets.token_hex(4)}"))
 
 
 def write(
-    result: Mapping[str, Any], run: RunDirectory, other: RunDirectory
+    result: Mapping[str, Any], run: RunDirectory, fallback: RunDirectory
 ) -> tuple[Path | None, str]:
-    """Writes `result.json` to the run directory, or to the other one if that fails.
+    """Writes `result.json` to the run directory, or to the fallback if that fails.
 
-    Returns: (its path, or None if both failed; why it is not in the run directory).
+    Returns the path, None if both failed; and why it is not in the run directory.
     """
     why = ""
-    for place in (run, other):
+    for directory in (run, fallback):
         try:
-            place.path.mkdir(parents=True, exist_ok=True)
-            files.write_json(place.result, result)
-            if place is run:
-                other.result.unlink(missing_ok=True)  # from an earlier failure
-            return place.result, why
+            directory.path.mkdir(parents=True, exist_ok=True)
+            files.write_json(directory.result, result)
+            if directory is run:
+                fallback.result.unlink(missing_ok=True)  # from an earlier failure
+            return directory.result, why
         except OSError as error:
             why = why or error.strerror or reason(error)
     return None, why
 
 
-def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | None:
-    """The result of a run complete after this step; None if it has to be tested or
-    exported.
+def load_result(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | None:
+    """Reads the result of a run that is complete after this step.
 
-    It has to be if options have changed, if `result.json` is damaged, or if there is no
-    export in the directory and with the options of the config; a deleted export counts
-    if there are newer versions.
+    Returns None if the run must be tested or exported again: if options have changed,
+    `result.json` is damaged, or there is no export in the directory and with the
+    options of the config. A deleted export counts if there are newer versions.
     """
     try:
         result = safe_io.read_json(run.result)
-        same = (result["config_digest"], result["steps"]) == (config.digest(), step)
+        same = result["config_digest"] == config.digest() and result["steps"] == step
         same &= result.keys() >= {"calibration", "examples_per_second", "verification"}
         good = not config.export.enabled or _is_exported(config, result)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
@@ -111,9 +104,7 @@ def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | N
 
 
 def options(export: Export) -> dict[str, Any]:
-    """The options that determine the content of a version, as `options` in the
-    manifest.
-    """
+    """Returns `options` of the manifest, which determine the content of a version."""
     return {
         "precision": export.precision,
         "batch_sizes": sorted(set(export.batch_sizes)),
@@ -129,32 +120,29 @@ def _is_exported(config: Config, result: Mapping[str, Any]) -> bool:
         return False
     if not (version / "saved_model.pb").is_file():
         return int(version.name) < max(repository.versions(version.parent), default=0)
-    about = version_manifest.about(version)
-    same_run = about.get("config_digest") == result["config_digest"]
-    return same_run and about.get("options") == options(config.export)
+    manifest = version_manifest.properties(version)
+    same_run = manifest.get("config_digest") == result["config_digest"]
+    return same_run and manifest.get("options") == options(config.export)
 
 
-def report_test(config: Config, result: dict[str, Any], judged: str) -> None:
-    """Prints the metrics of the test split (or the split in its place), calibration,
-    and speed.
-    """
+def report_test(config: Config, result: dict[str, Any], split: str) -> None:
+    """Prints the metrics of the split of the final test, calibration, and speed."""
     if config.dry_run:
         return
-    metrics, calibration = result[judged], result["calibration"]
-    say(judged, f"{numbers(metrics)}  ({counted(metrics['examples'], 'example')})")
-    if calibration:
-        metadata = ", ".join(
-            f"{name} {value:.3f}" for name, value in calibration.items()
-        )
-        changed = ", ".join(
-            f"{name} {metrics[name]:.4f} -> {value:.4f}"
-            for name, value in metrics.get("calibrated", {}).items()
-            # The calibrated loss is the cross-entropy; `loss` is that of --train.loss.
-            if name != "loss" or config.train.loss is None
-        )
+    metrics = result[split]
+    say(split, f"{numbers(metrics)}  ({counted(metrics['examples'], 'example')})")
+    if result["calibration"]:
+        values = result["calibration"].items()
+        calibration = ", ".join(f"{name} {value:.3f}" for name, value in values)
+        changes = []
+        for name, value in metrics.get("calibrated", {}).items():
+            # The calibrated loss is the cross-entropy; `loss` may be another one.
+            if name != "loss" or config.train.loss is None:
+                changes.append(f"{name} {metrics[name]:.4f} -> {value:.4f}")
         say(
             "calibrated",
-            f"{metadata}, fitted on the validation split; {judged} {changed}",
+            f"{calibration}, fitted on the validation split; {split}"
+            f" {', '.join(changes)}",
         )
     if result["examples_per_second"]:
         say("speed", f"{result['examples_per_second']:,.0f} examples/s in training")
@@ -165,7 +153,7 @@ def report_files(
 ) -> None:
     """Prints where the files of the run are and, if its disk is full, what to do.
 
-    `why` is the reason why `result.json` is not in the run directory; empty if it is.
+    `why` says why `result.json` is not in the run directory; empty if it is.
     """
     if not why:
         names = ("result.json", "predictions.csv", "curves.png", "mistakes.png")
@@ -182,8 +170,9 @@ def report_files(
 
 def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     """Prints the result of the export, and the next command."""
-    verification, version = result["verification"], result["export"]
-    again = f"python -m pipeline.export {shlex.quote(str(run))}"
+    verification = result["verification"]
+    version = result["export"]
+    again = f"pipeline export {shlex.quote(str(run))}"
     if verification is None:
         say("export", "none (--export.no-enabled)")
     elif version is None:
@@ -198,12 +187,9 @@ def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> 
     else:
         say("export", f"{version}, verified: {PROVED}")
         _as_served(Path(version), result)
-        say(
-            "serve",
-            f"{Path(version).parent}/SERVING.md shows how to start a server and"
-            " call it",
-        )
-        say("next", f"python -m pipeline.verify {shlex.quote(version)}")
+        guide = Path(version).parent / "SERVING.md"
+        say("serve", f"{guide} shows how to start a server and call it")
+        say("next", f"pipeline verify {shlex.quote(version)}")
     for file, why in left_out(result).items():
         say("left out", f"{file}: {why}")
     if config.dry_run:
@@ -224,27 +210,27 @@ def _not_exported(verification: Mapping[str, Any], again: str) -> None:
         return
     for name, detail in failed.items():
         say("FAILED", f"{name}: {detail}")
-    worse = [*failed] == ["quality"]
-    why = (
-        "is intact, but worse than the served version" if worse else "failed its checks"
-    )
-    say("export", f"NOT published: {verification['directory']} {why}")
-    if worse:
-        say("next", f"{again} --export.tolerance None publishes it anyway")
+    directory = verification["directory"]
+    if [*failed] != ["quality"]:
+        say("export", f"NOT published: {directory} failed its checks")
+        return
+    why = "is intact, but worse than the served version"
+    say("export", f"NOT published: {directory} {why}")
+    say("next", f"{again} --export.tolerance None publishes it anyway")
 
 
 def _as_served(version: Path, result: dict[str, Any]) -> None:
-    """If the export's precision differs from training: prints the difference and its
-    metrics.
-    """
-    about = version_manifest.read(version)
-    precision, trained = about["precision"], about["trained_precision"]
+    """Prints the effect of an export in a precision other than the training's."""
+    manifest = version_manifest.read(version)
+    precision = manifest["precision"]
+    trained = manifest["trained_precision"]
     if precision == trained.removeprefix("mixed_"):
         return
     say(
         "precision",
         f"{precision} in the export, {trained} in training; compared on"
-        f" {about['compared']} examples: {text_files.differences(about['difference'])}",
+        f" {manifest['compared']} examples:"
+        f" {text_files.differences(manifest['difference'])}",
     )
-    if about["judged"] in result:
-        say("as served", f"{about['judged']} {numbers(about['metrics'])}")
+    if manifest["judged"] in result:
+        say("as served", f"{manifest['judged']} {numbers(manifest['metrics'])}")

@@ -34,30 +34,50 @@ Endpoints = Mapping[str, tuple[Any, list[tf.TensorSpec]]]
 
 
 def export(
-    model: SteppedModel, task: Task, config: Config, examples: Split, **about: Any
+    model: SteppedModel,
+    task: Task,
+    config: Config,
+    examples: Split,
+    *,
+    metrics: Mapping[str, Mapping[str, Any]],
+    trained: Mapping[str, Any],
+    digest: str | None = None,
 ) -> Verification:
-    """Writes the next version of the model.
+    """Writes, verifies and publishes the next version of a model.
 
     The version becomes visible only if it passes its verification and is not worse than
     the served version by more than `--export.tolerance`. Returns the checks, and the
-    directory of the version, which stays hidden if a check failed. What prevents the
-    export, such as a full disk, is the only check, which failed.
+    directory of the version, which stays hidden if a check failed. If the export cannot
+    be written, for example to a full disk, the only check is a failed one.
 
-    The task is from `evaluate.calibrated_by` if answers are calibrated. The model, in
-    any precision, was not trained on the examples, some of which are stored with their
-    answers. `about` has, for the model card and the manifest, `metrics` (split ->
-    metrics of `Task.evaluate`) and `trained` (how the model was trained); and `digest`,
-    of the config of the run whose `model.keras`, in float32, is exported: by default,
-    the model is that of a run in this process.
+    Args:
+        model: The trained network, in any precision.
+        task: Its task, from `evaluate.apply_calibration` if answers are calibrated.
+        config: The options of the run.
+        examples: Examples that the network was not trained on; the first ones are
+            stored with their answers.
+        metrics: Split -> metrics of `Task.evaluate`, for model card and manifest.
+        trained: How the model was trained, for model card and manifest.
+        digest: Digest of the config of the run whose `model.keras`, in float32, is
+            exported; None if the model was trained or restored by this process.
     """
-    parent, directory = run_directory.export_directory(config), None
+    parent = run_directory.export_directory(config)
+    directory = None
     try:
         directory = temp_files.folder(parent)
         with start(directory) as process:  # it loads its libraries meanwhile
             saved = functools.partial(begin, process)
             try:
                 manifest = write(
-                    directory, model, task, config, examples, saved, **about
+                    directory,
+                    model,
+                    task,
+                    config,
+                    examples,
+                    saved,
+                    metrics=metrics,
+                    trained=trained,
+                    digest=digest,
                 )
                 outcome = verify(directory, process=process)
             finally:
@@ -65,11 +85,12 @@ def export(
         outcome = _without_failed_formats(outcome, manifest)
         if not outcome.passed:
             return outcome
-        signatures, batch_sizes = (
+        ready = functools.partial(
+            text_files.write,
+            parent,
             manifest["signatures"],
             manifest["options"]["batch_sizes"],
         )
-        ready = functools.partial(text_files.write, parent, signatures, batch_sizes)
         metric = task.selection_metric
         published = repository.publish(directory, parent, config.export, metric, ready)
     except BaseException as error:
@@ -91,9 +112,7 @@ def export(
 def _without_failed_formats(
     outcome: Verification, manifest: dict[str, Any]
 ) -> Verification:
-    """Deletes files in other formats whose answers differ: the SavedModel does not need
-    them.
-    """
+    """Deletes files in other formats whose answers differ, and their checks."""
     failed = outcome.failed_formats
     left_out = {**manifest["left_out"], **failed}
     for file in failed:
@@ -101,8 +120,8 @@ def _without_failed_formats(
     if failed:
         manifest["left_out"] = left_out
         version_manifest.write(outcome.directory, manifest)
-    dropped = [formats.check_of(file) for file in failed]
-    checks = (check for check in outcome.checks if check.name not in dropped)
+    names = [formats.check_name(file) for file in failed]
+    checks = (check for check in outcome.checks if check.name not in names)
     return Verification(outcome.directory, tuple(checks), left_out)
 
 
@@ -120,13 +139,12 @@ def write(
 ) -> dict[str, Any]:
     """Writes all files of a version to an empty directory; arguments as for `export`.
 
-    Calls `saved` after the SavedModel and warm-up requests; returns the manifest
-    without digests.
+    Calls `saved` after the SavedModel and the warm-up requests are written; returns the
+    manifest without digests.
     """
     precision = config.export.precision
-    policy = (
-        precision if precision == "float32" else f"mixed_{precision}"
-    )  # of float32 weights
+    # The weights are float32 in every precision.
+    policy = precision if precision == "float32" else f"mixed_{precision}"
     exported = model if digest else copy_network(model, task, config.model, policy)
     endpoints = _save(directory, exported, task)
     requests = task.requests(golden_examples(examples))
@@ -141,17 +159,17 @@ def write(
             else copy_network(exported, task, config.model)
         )
         left_out = formats.write(directory, config.export.formats, plain, task)
-    answers = {  # by the network in Python
-        signature: {"inputs": inputs, "outputs": _answers(endpoints[signature], inputs)}
-        for signature, inputs in requests.items()
-    }
-    proof.write_golden(directory / proof.GOLDEN, answers)
-    judged = split_names.evaluation_split(metrics)
-    if judged and exported.dtype_policy.name != model.dtype_policy.name:
+    golden = {}
+    for signature, inputs in requests.items():
+        outputs = _answers(endpoints[signature], inputs)
+        golden[signature] = {"inputs": inputs, "outputs": outputs}
+    proof.write_golden(directory / proof.GOLDEN, golden)
+    test_split = split_names.evaluation_split(metrics)
+    if test_split and exported.dtype_policy.name != model.dtype_policy.name:
         # The exported network is evaluated, because 16 bits may cost more than a digit.
         batches = batching.evaluation(examples, config.train)
-        metrics = {**metrics, judged: evaluate.evaluate(exported, task, batches)}
-    about = {
+        metrics = {**metrics, test_split: evaluate.evaluate(exported, task, batches)}
+    manifest = {
         "name": name,
         "recipe": config.recipe,
         "config_digest": digest or config.digest(),
@@ -161,25 +179,24 @@ def write(
         "parameters": model.count_params(),
         "precision": precision,
         "trained_precision": model.dtype_policy.name,
-        **{
-            n: task.metadata.get(n)
-            for n in ("temperature", "class_names", "feature_names")
-        },
+        "temperature": task.metadata.get("temperature"),
+        "class_names": task.metadata.get("class_names"),
+        "feature_names": task.metadata.get("feature_names"),
         "signatures": {
-            key: _described(*endpoint) for key, endpoint in endpoints.items()
+            name: _describe(*endpoint) for name, endpoint in endpoints.items()
         },
         "options": run_result.options(config.export),
         "left_out": left_out,  # files in other formats, and why
         "trained": dict(trained),
-        "judged": judged or None,
-        "metrics": text_files.numbers(metrics.get(judged, {})),
+        "judged": test_split or None,
+        "metrics": text_files.numbers(metrics.get(test_split, {})),
         "compared": len(next(iter(requests["serving_default"].values()))),
-        "difference": difference(model, exported, task, answers["serving_default"]),
+        "difference": difference(model, exported, task, golden["serving_default"]),
     }
-    card = text_files.model_card(config, about, metrics, task.limitations())
+    card = text_files.model_card(config, manifest, metrics, task.limitations())
     files.write_text(directory / text_files.MODEL_CARD, card)
-    version_manifest.write(directory, about)
-    return about
+    version_manifest.write(directory, manifest)
+    return manifest
 
 
 def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
@@ -192,23 +209,18 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
     network = tf.function(
         lambda x, training: exported(x, training=training), autograph=False
     )
-    served = task.serve(network).items()
-    endpoints = {
-        name: (tf.function(_refusing_nan(function), specs, autograph=False), specs)
-        for name, (function, specs) in served
-    }
-    functions = {
-        name: function.get_concrete_function(*specs)
-        for name, (function, specs) in endpoints.items()
-    }
-    used = {
-        id(v.handle): v for function in functions.values() for v in function.variables
-    }
-    captured = [id(value) for f in functions.values() for value in f.captured_inputs]
+    endpoints = {}
+    functions = {}
+    variables = {}
+    handles: dict[int, None] = {}  # ordered, without duplicates
+    for name, (function, specs) in task.serve(network).items():
+        traced = tf.function(_reject_nan(function), specs, autograph=False)
+        endpoints[name] = traced, specs
+        functions[name] = traced.get_concrete_function(*specs)
+        variables.update({id(v.handle): v for v in functions[name].variables})
+        handles |= dict.fromkeys(map(id, functions[name].captured_inputs))
     module = tf.Module()
-    module.weights = [
-        used[handle] for handle in dict.fromkeys(captured) if handle in used
-    ]
+    module.weights = [variables[key] for key in handles if key in variables]
     try:
         tf.saved_model.save(module, str(directory), signatures=functions)
     except tf.errors.OpError as error:  # for example a full disk
@@ -218,25 +230,22 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
     return endpoints
 
 
-def _refusing_nan(function: Callable[..., dict]) -> Callable[..., dict]:
-    """The function, which refuses a request if a number of its answer is not finite."""
+def _reject_nan(function: Callable[..., dict]) -> Callable[..., dict]:
+    """Makes a function reject a request if a number in its answer is not finite."""
 
     def answers(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
-        answer = {
-            n: tf.convert_to_tensor(value) for n, value in function(*arguments).items()
-        }
-        return {
-            name: request_guards.finite(value, name)
-            if value.dtype.is_floating
-            else value
-            for name, value in answer.items()
-        }
+        answer = {}
+        for name, value in function(*arguments).items():
+            answer[name] = tf.convert_to_tensor(value)
+            if answer[name].dtype.is_floating:
+                answer[name] = request_guards.finite(answer[name], name)
+        return answer
 
     return answers
 
 
 def golden_examples(examples: Split) -> dict[str, np.ndarray]:
-    """The columns of the first examples."""
+    """Returns the columns of the first examples."""
     size = sum(column[:1].nbytes for column in examples.take(np.arange(1)).values())
     count = min(len(examples), _GOLDEN_EXAMPLES, max(3, _GOLDEN_BYTES // size))
     return examples.take(np.arange(count))
@@ -248,33 +257,32 @@ def difference(
     task: Task,
     golden: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, float]:
-    """Output -> the largest difference between the stored answers and those of the
-    trained model.
+    """Compares the stored answers with the trained model.
 
-    For integers and strings, the number of answers that differ. Raises UsageError if
-    both networks compute in float32 and the exported one is not a copy of the trained
-    one.
+    Returns the largest difference for each output; for integers and strings, the number
+    of answers that differ. Raises UsageError if both networks compute in float32 and
+    the exported network is not a copy of the trained network.
     """
     function, specs = task.serve(model)["serving_default"]
     trained = _answers(
         (tf.function(function, specs, autograph=False), specs), golden["inputs"]
     )
-    found: dict[str, float] = {}
+    differences: dict[str, float] = {}
     are_float32 = exported.dtype_policy.name == model.dtype_policy.name == "float32"
     for name, stored in golden["outputs"].items():
         if stored.dtype.kind != "f":
-            found[name] = int((stored != trained[name]).sum())
+            differences[name] = int((stored != trained[name]).sum())
             continue
-        found[name] = float(np.abs(stored - trained[name]).max())
-        if (
-            are_float32 and not found[name] <= _COPY * np.abs(stored).max()
-        ):  # also if NaN
+        largest = float(np.abs(stored - trained[name]).max())
+        is_copy = largest <= _COPY * np.abs(stored).max()  # False if NaN
+        if are_float32 and not is_copy:
             raise UsageError(
                 f"the copy of the network to export is not the trained one: {name}"
-                f" differs by {found[name]:.2g}; a layer has values that are not"
-                " weights nor in its config"
+                f" differs by {largest:.2g}; a layer has values that are not weights"
+                " nor in its config"
             )
-    return found
+        differences[name] = largest
+    return differences
 
 
 def _answers(
@@ -284,10 +292,9 @@ def _answers(
     # Not `function` itself: after five exports in a process, TensorFlow would warn of
     # retracing.
     traced = function.get_concrete_function(*specs)
+    arguments = [tf.constant(inputs[spec.name], spec.dtype) for spec in specs]
     try:
-        outputs = traced(
-            *(tf.constant(inputs[spec.name], spec.dtype) for spec in specs)
-        )
+        outputs = traced(*arguments)
     except tf.errors.InvalidArgumentError as error:
         raise UsageError(
             f"the model does not answer its own examples: {reason(error)}"
@@ -295,16 +302,14 @@ def _answers(
     return {name: value.numpy() for name, value in outputs.items()}
 
 
-def _described(function: Any, specs: list[tf.TensorSpec]) -> dict[str, dict[str, Any]]:
-    """Side -> name -> dtype and shape; None for an axis of any length, such as the
-    batch.
-    """
+def _describe(function: Any, specs: list[tf.TensorSpec]) -> dict[str, dict[str, Any]]:
+    """Returns dtype and shape of each input and output; None for any length."""
     outputs = function.get_concrete_function(*specs).structured_outputs
-    sides = {"inputs": {spec.name: spec for spec in specs}, "outputs": outputs}
     return {
-        side: {
-            n: {"dtype": t.dtype.name, "shape": t.shape.as_list()}
-            for n, t in tensors.items()
-        }
-        for side, tensors in sides.items()
+        "inputs": {spec.name: _dtype_and_shape(spec) for spec in specs},
+        "outputs": {name: _dtype_and_shape(spec) for name, spec in outputs.items()},
     }
+
+
+def _dtype_and_shape(spec: tf.TensorSpec) -> dict[str, Any]:
+    return {"dtype": spec.dtype.name, "shape": spec.shape.as_list()}

@@ -1,6 +1,4 @@
-"""Text files of an export: the model card of a version, and the files next to the
-versions.
-"""
+"""Writes the model card of a version, and the text files next to the versions."""
 
 import json
 import shlex
@@ -19,9 +17,7 @@ from pipeline.utils import files
 IMAGE = "tensorflow/serving:2.20.0"
 """The newest released server; the tag `latest` has lagged behind."""
 GENERATED = ("batching.config", "monitoring.config", "compose.yaml", "SERVING.md")
-"""Files that each export writes again, unless the user has removed the mark in the
-first line.
-"""
+"""Files that each export writes again, unless the user has removed their first line."""
 _MARK = "Written by pipeline at each export; delete this line to keep your own changes."
 _FILE = "a JPEG, PNG, GIF, BMP or WebP file"
 _PICTURE = '{"b64": picture}'  # in a request that is a Python expression
@@ -31,58 +27,62 @@ _MOST_CLASSES = 10  # in the table of the classes with the lowest recall
 
 def model_card(
     config: Config,
-    about: Mapping[str, Any],
+    manifest: Mapping[str, Any],
     metrics: Mapping[str, Mapping[str, Any]],
     limits: Sequence[str],
 ) -> str:
-    """The card as Markdown; `about` is the manifest without the digests of files.
+    """Returns the model card as Markdown.
 
     Mitchell et al., "Model Cards for Model Reporting", FAT* 2019. The card is for
-    people; the manifest is for programs.
+    people; the manifest, here without digests of the files, is for programs.
     """
     splits = {name: numbers(part) for name, part in metrics.items()}
-    classes = metrics.get(about["judged"], {}).get("per_class", {}).items()
+    rows: dict[str, None] = {}  # ordered, without duplicates
+    for part in splits.values():
+        rows |= dict.fromkeys(part)
+    test_split = manifest["judged"]
+    classes = metrics.get(test_split, {}).get("per_class", {}).items()
+    trained_precision = manifest["trained_precision"].removeprefix("mixed_")
     return _render(
         "MODEL_CARD.md",
-        **about,
+        **manifest,
         config=config,
         title=config.source.title,
         task_name=config.task.name.rpartition(".")[2].replace("_", " "),
-        counts=about["trained"].get("examples", {}),
+        counts=manifest["trained"].get("examples", {}),
         splits=splits,
-        rows=list(dict.fromkeys(name for part in splits.values() for name in part)),
-        same_precision=about["precision"]
-        == about["trained_precision"].removeprefix("mixed_"),
-        other_splits=[name for name in metrics if name != about["judged"]],
+        rows=list(rows),
+        same_precision=manifest["precision"] == trained_precision,
+        other_splits=[name for name in metrics if name != test_split],
         class_count=len(classes),
         worst=sorted(classes, key=lambda item: item[1]["recall"])[:_MOST_CLASSES],
-        differences=differences(about["difference"]),
+        differences=differences(manifest["difference"]),
         limits=limits,
         config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),
     )
 
 
 def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The scalar metrics of a split; nested ones as `calibrated.loss`."""
-    found: dict[str, float] = {}
+    """Returns the scalar metrics of a split, nested ones as `calibrated.loss`."""
+    scalars: dict[str, float] = {}
     for name, value in metrics.items():
         if isinstance(value, int | float):
-            found[prefix + name] = value
+            scalars[prefix + name] = value
         elif isinstance(value, dict) and name != "per_class":
-            found |= numbers(value, f"{prefix}{name}.")
-    return found
+            scalars |= numbers(value, f"{prefix}{name}.")
+    return scalars
 
 
-def differences(found: Mapping[str, float]) -> str:
-    """The result of `savedmodel.difference`, in words."""
-    parts = ", ".join(f"{name} {value:.3g}" for name, value in found.items())
+def differences(values: Mapping[str, float]) -> str:
+    """Describes the result of `savedmodel.difference`."""
+    parts = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
     return f"largest difference (of classes and labels, how many differ): {parts}"
 
 
 def write(
     parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int]
 ) -> None:
-    """Writes the files to a model's directory, except those that a user has edited.
+    """Writes the files in a model's directory, unless a user has edited them.
 
     `models.config` is written once, because it determines which versions are served. No
     file has a number as its name, because a server would treat it as a version.
@@ -90,10 +90,13 @@ def write(
     name = parent.name
     if not (parent / repository.CONFIG).exists():
         files.write_text(parent / repository.CONFIG, repository.new_config(name))
-    taken = file_predictions.takes(
-        {key: _signature(one) for key, one in signatures.items()}
+    file_input = file_predictions.file_input(
+        {key: _signature(fields) for key, fields in signatures.items()}
     )
-    images = taken is not None and taken[2] is None
+    images = file_input is not None and file_input[2] is None
+    example_files = None
+    if file_input is not None:
+        example_files = "FILES" if images else "rows.csv"
     target = f"/models/{name}"
     options = [
         f"--model_config_file={target}/models.config",
@@ -110,22 +113,26 @@ def write(
         "image": IMAGE,
         "batch_sizes": sorted(set(batch_sizes)),
         "address": f"http://localhost:8501/v1/models/{quote(name)}",
-        "signatures": [_described(key, signatures, images) for key in signatures],
-        "files": ("FILES" if images else "rows.csv") if taken else None,
-        "yaml": (
-            lambda value: json.dumps(value).replace("$", "$$")
-        ),  # `$` begins a variable
+        "signatures": [_describe(key, signatures, images) for key in signatures],
+        "files": example_files,
+        "yaml": _to_yaml,
     }
     for file in GENERATED:
         path = parent / file
-        if not path.exists() or _MARK in path.read_text(
-            encoding="utf-8", errors="replace"
-        ):
+        if not path.exists() or _has_mark(path):
             files.write_text(path, _render(file, **values))
 
 
+def _has_mark(path: Path) -> bool:
+    return _MARK in path.read_text(encoding="utf-8", errors="replace")
+
+
+def _to_yaml(value: Any) -> str:
+    return json.dumps(value).replace("$", "$$")  # `$` begins a variable
+
+
 def _signature(fields: Mapping[str, Any]) -> Signature:
-    """A signature of the manifest as a client sees it; the outputs are left out."""
+    """Converts a signature of the manifest, without its outputs."""
     inputs = {}
     for name, field in fields["inputs"].items():
         dtype = np.dtype(object if field["dtype"] == "string" else field["dtype"])
@@ -133,29 +140,28 @@ def _signature(fields: Mapping[str, Any]) -> Signature:
     return Signature(inputs, {})
 
 
-def _described(
-    name: str, signatures: Mapping[str, Any], images: bool
-) -> dict[str, Any]:
-    """The values of one signature in the template of `SERVING.md`.
+def _describe(name: str, signatures: Mapping[str, Any], images: bool) -> dict[str, Any]:
+    """Returns the values of a signature for the template of `SERVING.md`.
 
     Strings are the contents of files if the model takes `images`.
     """
     fields = signatures[name]
-    (key, field), *others = fields["inputs"].items()
+    key, field = next(iter(fields["inputs"].items()))
     meaning = ""
-    has_example = not others
+    has_example = len(fields["inputs"]) == 1
     if field["dtype"] == "string" and images:
-        value, meaning = f'{{"{key}": {_PICTURE}}}', f"each {_FILE}"
+        value = f'{{"{key}": {_PICTURE}}}'
+        meaning = f": each {_FILE}"
     else:
-        plain = {"string": '"text"', "bool": "False"}
-        value = plain.get(field["dtype"], "0.0" if "float" in field["dtype"] else "0")
-        # What would be in the bytes is not known.
+        number = "0.0" if "float" in field["dtype"] else "0"
+        value = {"string": '"text"', "bool": "False"}.get(field["dtype"], number)
+        # The content of the bytes is unknown.
         has_example &= not key.endswith("_bytes")
         for size in reversed(field["shape"][1:]):
             value = f"[{value}] * {size or 1}"
     return {
         "name": name,
-        "inputs": _row(fields["inputs"]) + (f": {meaning}" if meaning else ""),
+        "inputs": _row(fields["inputs"]) + meaning,
         "outputs": _row(fields["outputs"]),
         "picture": _PICTURE in value,
         "request": f'{{"signature_name": "{name}", "instances": [{value}]}}',
@@ -172,7 +178,7 @@ def _row(fields: Mapping[str, Any]) -> str:
 
 
 def _render(template: str, **values: Any) -> str:
-    """The text of `templates/NAME.j2` with these values."""
+    """Renders `templates/NAME.j2` with these values."""
     import jinja2  # takes 40 ms, which only an export needs
 
     environment = jinja2.Environment(
@@ -187,7 +193,7 @@ def _render(template: str, **values: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A cell of a Markdown table; a class name may contain anything."""
+    """Formats a cell of a Markdown table; a class name may contain anything."""
     if isinstance(value, float):
         return f"{value:.4f}"
     if isinstance(value, int):

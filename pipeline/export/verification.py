@@ -15,7 +15,7 @@ from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
 PROVED = "the SavedModel gives the same answers as the trained model"
-"""What a passed verification shows; it does not show the quality of the model."""
+"""What a passed verification proves; it does not prove the quality of the model."""
 _TIMEOUT_SECONDS = 600
 
 
@@ -35,8 +35,7 @@ class Verification:
     directory: Path
     checks: tuple[Check, ...]
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Files in other formats that were requested, but are not in the version, and why.
-    """
+    """Requested files in other formats that the version lacks, and why."""
 
     @property
     def passed(self) -> bool:
@@ -45,16 +44,20 @@ class Verification:
     @property
     def failed_formats(self) -> dict[str, str]:
         """Files in other formats that failed their check, and why."""
-        failed = {check.name: check.detail for check in self.checks if not check.passed}
-        names = {file: formats.check_of(file) for file in formats.FILES.values()}
-        return {file: failed[name] for file, name in names.items() if name in failed}
+        details = {c.name: c.detail for c in self.checks if not c.passed}
+        failed = {}
+        for file in formats.FILES.values():
+            name = formats.check_name(file)
+            if name in details:
+                failed[file] = details[name]
+        return failed
 
     def __str__(self) -> str:
         marks = {True: "passed", False: "FAILED"}
         return console.table((marks[c.passed], c.name, c.detail) for c in self.checks)
 
     def as_json(self) -> dict:
-        """Plain values: passed, directory, checks, left_out."""
+        """Returns plain values: passed, directory, checks, left_out."""
         checks = [dataclasses.asdict(check) for check in self.checks]
         return {
             "passed": self.passed,
@@ -67,8 +70,9 @@ class Verification:
 def start(
     directory: Path, python: Path | None = None, module: str = "proof"
 ) -> subprocess.Popen[bytes]:
-    """Starts the process of the checks: it loads its libraries; `begin`, `verify` go
-    on.
+    """Starts the process of the checks, which loads its libraries and waits.
+
+    `begin` and `verify` let it go on.
     """
     environment = {
         **os.environ,
@@ -91,8 +95,9 @@ def start(
 
 
 def begin(process: subprocess.Popen[bytes]) -> None:
-    """Lets the process of `start` do the checks that need only the SavedModel and its
-    warm-up requests; the others wait for `verify`.
+    """Lets the process of `start` run the checks of SavedModel and warm-up requests.
+
+    The other checks wait for `verify`.
     """
     with contextlib.suppress(BrokenPipeError):  # it ended; `verify` tells why
         os.write(process.stdin.fileno(), b"\n")  # type: ignore[union-attr]
@@ -104,19 +109,20 @@ def verify(
     python: Path | None = None,
     process: subprocess.Popen[bytes] | None = None,
 ) -> Verification:
-    """Loads the SavedModel in `directory` with TensorFlow's C++ loader and checks its
-    answers.
+    """Loads a SavedModel with TensorFlow's C++ loader and checks its answers.
 
-    The directory is that of a version, with its number or still with a hidden name.
-    `python` is an interpreter with a different TensorFlow, if not this one, and
-    `process` the result of `start` for this directory, if it was called. Raises
-    UsageError if the directory is not an export, or the process cannot be started.
+    Args:
+        directory: The directory of a version; its name is a number or still hidden.
+        python: An interpreter with a different TensorFlow; None: this interpreter.
+        process: The result of `start` for this directory, if it was called.
+
+    Raises:
+        UsageError: The directory is not an export, or the process cannot be started.
     """
-    # An export that lacks one of them is damaged; a directory without both is not an
-    # export.
-    if not any(
-        (directory / n).is_file() for n in (proof.GOLDEN, version_manifest.MANIFEST)
-    ):
+    # An export that lacks one of the two files is damaged; a directory without both is
+    # not an export.
+    has_golden = (directory / proof.GOLDEN).is_file()
+    if not has_golden and not (directory / version_manifest.MANIFEST).is_file():
         raise UsageError(
             f"{directory} is not an export of pipeline: it has no {proof.GOLDEN}"
         )
@@ -127,24 +133,30 @@ def verify(
             " be a Python with numpy, protobuf, google-crc32c, tensorflow-cpu and"
             " tensorflow-serving-api"
         )
-    if formats.present(directory) and python is None and checks[-1].name == "finished":
-        checks += _of_formats(directory)
+    if (
+        formats.list_files(directory)
+        and python is None
+        and checks[-1].name == "finished"
+    ):
+        checks += _check_formats(directory)
     return Verification(directory, tuple(checks))
 
 
-def _of_formats(directory: Path) -> list[Check]:
-    """A check for each file in another format; if the process ends, those that are
-    missing fail.
-    """
-    done = {check.name: check for check in _results(start(directory, module="formats"))}
-    names = [formats.check_of(file) for file in formats.present(directory)]
-    last = [*done.values()][-1]
+def _check_formats(directory: Path) -> list[Check]:
+    """Checks the files in other formats; if the process ends, the rest fail."""
+    results = _results(start(directory, module="formats"))
+    checks = {check.name: check for check in results}
+    last = results[-1]
     missing = f"not compared: {last.name}: {last.detail}"
-    return [done.get(name) or Check(name, False, missing) for name in names]
+    names = [formats.check_name(file) for file in formats.list_files(directory)]
+    return [checks.get(name) or Check(name, False, missing) for name in names]
 
 
 def _results(process: subprocess.Popen[bytes]) -> list[Check]:
-    """The results that a process prints; a check without a result ended the process."""
+    """Reads the results that a process prints.
+
+    A check without a result has ended the process.
+    """
     code = None
     try:
         output, errors = process.communicate(timeout=_TIMEOUT_SECONDS)
@@ -163,9 +175,9 @@ def _results(process: subprocess.Popen[bytes]) -> list[Check]:
         except (ValueError, TypeError, LookupError):  # another program
             return [Check("starts", False, f"the process printed {line[:200]!r}")]
     if last not in checks or (code and all(check.passed for check in checks.values())):
-        why = (
-            "took too long" if code is None else f"ended the process (exit code {code})"
-        )
+        why = f"ended the process (exit code {code})"
+        if code is None:
+            why = "took too long"
         lines = errors.decode(errors="replace").strip().splitlines()
         checks[last] = Check(last, False, ": ".join([why, *lines[-1:]]))
     return list(checks.values())

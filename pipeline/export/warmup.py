@@ -1,5 +1,6 @@
-"""Warm-up requests: a server answers them while it loads a version, so no client waits
-for that.
+"""Warm-up requests, which a server answers while it loads a version.
+
+Without them, the first client would wait until kernels are compiled and allocated.
 
 The file contains `PredictionLog` messages
 (tensorflow_serving/apis/prediction_log.proto). If one record fails or the file is
@@ -22,7 +23,7 @@ from pipeline.utils.errors import Failure
 
 FILE = Path("assets.extra/tf_serving_warmup_requests")
 MOST_RECORDS = 1000  # a server does not load a version with more records
-_FILE_TYPES = 3  # of the encoded images that `serving/request_guards.py` creates
+_FILE_TYPES = 3  # types of the images that `request_guards.encode_images` creates
 
 
 def write(
@@ -31,12 +32,12 @@ def write(
     requests: Mapping[str, Mapping[str, Any]],
     batch_sizes: Sequence[int],
 ) -> None:
-    """Writes one record for each signature and batch size, in ascending order of size.
+    """Writes a record for each signature and batch size, in ascending order of size.
 
-    String inputs get a record of the smallest size for each of the first examples:
-    these are files of different types, each with its own decoder (without it, the first
-    JPEG took 20 times as long as the next). `requests` is signature -> input -> values
-    of some examples.
+    String inputs get a record of the smallest size for each of the first examples,
+    because they are files of different types with different decoders (without it, the
+    first JPEG took 20 times as long as the next). `requests` is signature -> input ->
+    values of several examples.
     """
     with protobuf.importable():
         from tensorflow_serving.apis import prediction_log_pb2
@@ -53,7 +54,8 @@ def write(
         for size, first, signature in records:
             log = prediction_log_pb2.PredictionLog()
             request = log.predict_log.request
-            request.model_spec.name, request.model_spec.signature_name = name, signature
+            request.model_spec.name = name
+            request.model_spec.signature_name = signature
             for key, values in requests[signature].items():
                 request.inputs[key].CopyFrom(tensor(values[first:], size))
             record = log.SerializeToString(deterministic=True)
@@ -62,13 +64,12 @@ def write(
 
 
 def tensor(values: Any, size: int) -> Any:
-    """Returns a `TensorProto` with `size` rows: repeats the first string, or contains
-    zeros.
+    """Returns a `TensorProto` of `size` rows: the first string repeated, or zeros.
 
     The last value of a tensor stands for all missing ones, zero if there is none
-    (tensor.proto), so the file is as long as one example. The time that a kernel takes,
-    and what is compiled and allocated for it, depend on shapes, but strings are decoded
-    and must be real.
+    (tensor.proto), so the file is as long as a single example. Zeros are enough for
+    numbers, because compilation, allocation and run time depend on shapes only; strings
+    are decoded and must be real.
     """
     texts = isinstance(values, list)
     message = protobuf.to_tensor(strings(values[:1]) if texts else values[:1])
@@ -78,22 +79,19 @@ def tensor(values: Any, size: int) -> Any:
 
 
 def check(session: Session, directory: Path) -> str:
-    """Sends every record of a version's warm-up file; raises Failure if one is not
-    answered.
-    """
+    """Sends every record of a warm-up file; raises Failure if a request fails."""
     with protobuf.importable():
         from tensorflow_serving.apis import prediction_log_pb2
 
     start = time.monotonic()
-    seen: list[str] = []
+    answered: list[str] = []
     for number, record in enumerate(records(directory / FILE)):
         if number == MOST_RECORDS:
             raise Failure(
                 f"the file has more than {MOST_RECORDS} records; servers do not load it"
             )
-        request = prediction_log_pb2.PredictionLog.FromString(
-            record
-        ).predict_log.request
+        log = prediction_log_pb2.PredictionLog.FromString(record)
+        request = log.predict_log.request
         signature = request.model_spec.signature_name
         inputs = {
             name: protobuf.to_array(value) for name, value in request.inputs.items()
@@ -104,16 +102,17 @@ def check(session: Session, directory: Path) -> str:
             session.run(signature, inputs)
         except (KeyError, ServerError) as error:
             raise Failure(f"{name}: {error}") from None
-        seen.append(signature)
+        answered.append(signature)
     for signature in session.signatures:
-        if not signature.startswith("__") and signature not in seen:
+        if not signature.startswith("__") and signature not in answered:
             raise Failure(f"no record for {signature}: its first request would be slow")
-    return f"{len(seen)} requests, {time.monotonic() - start:.1f} s"
+    return f"{len(answered)} requests, {time.monotonic() - start:.1f} s"
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """The records of an uncompressed TFRecord file; raises Failure for a wrong
-    checksum.
+    """Yields the records of an uncompressed TFRecord file.
+
+    Raises Failure for a wrong checksum.
     """
     raw = path.read_bytes()
     at = 0
@@ -129,6 +128,6 @@ def records(path: Path) -> Iterator[bytes]:
 
 
 def _checksum(data: bytes) -> bytes:
-    """CRC-32C of RFC 3720, masked as in TFRecord files."""
+    """Returns the CRC-32C of RFC 3720, masked as in TFRecord files."""
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8 & 0xFFFFFFFF).to_bytes(4, "little")

@@ -8,7 +8,7 @@ from typing import Any
 from pipeline.config import data_path, formats
 from pipeline.config.config import Config
 from pipeline.config.request import Request
-from pipeline.config.sections import Data, Export, Model, Runtime, Source, Train
+from pipeline.config.sections import Data, Export, Model, Runtime, SourceConfig, Train
 
 _MOMENTUM: dict[str, Any] = {"momentum": 0.9}  # of SGD, the default
 
@@ -17,7 +17,7 @@ def digits() -> Config:
     """8x8 handwritten digits of scikit-learn; needs no download."""
     return Config(
         recipe="digits",
-        source=Source(name="scikit_learn", options={"dataset": "digits"}),
+        source=SourceConfig(name="scikit_learn", options={"dataset": "digits"}),
         data=Data(augment={"crop": {"padding": 1}}),
         model=Model(name="convnet", options={"blocks": 3}),
         train=Train(
@@ -30,7 +30,7 @@ def digits_tiny() -> Config:
     """The tiny network on digits, with two replicas."""
     return Config(
         recipe="digits_tiny",
-        source=Source(name="scikit_learn", options={"dataset": "digits"}),
+        source=SourceConfig(name="scikit_learn", options={"dataset": "digits"}),
         model=Model(name="tiny"),
         train=Train(
             epochs=30,
@@ -46,7 +46,7 @@ def cifar10_convnet() -> Config:
     """CIFAR-10 with two convolutions, SGD 0.001 and momentum 0.9, 10 epochs."""
     return Config(
         recipe="cifar10_convnet",
-        source=Source(name="tfds", options={"dataset": "cifar10"}),
+        source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
         data=Data(validation=0.02),
         model=Model(name="convnet"),
         train=Train(epochs=10, learning_rate=0.001, optimizer_options=_MOMENTUM),
@@ -57,7 +57,7 @@ def cifar10_sequential() -> Config:
     """CIFAR-10 with a keras.Sequential network and Adam, 10 epochs."""
     return Config(
         recipe="cifar10_sequential",
-        source=Source(name="tfds", options={"dataset": "cifar10"}),
+        source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
         data=Data(validation=0.02),
         model=Model(name="sequential"),
         train=Train(epochs=10, optimizer="adam", learning_rate=0.001),
@@ -71,7 +71,7 @@ def cifar10_airbench() -> Config:
     options = {"momentum": 0.85, "adam_factor": 0.1}
     return Config(
         recipe="cifar10_airbench",
-        source=Source(name="tfds", options={"dataset": "cifar10"}),
+        source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
         data=Data(
             validation=0,  # nothing is selected with it
             augment={"alternating_flip": {}, "crop": {"padding": 2, "fill": "reflect"}},
@@ -97,7 +97,7 @@ def cifar10_resnet18() -> Config:
     """CIFAR-10 with ResNet-18 and SGD for 200 epochs, for a GPU."""
     return Config(
         recipe="cifar10_resnet18",
-        source=Source(name="tfds", options={"dataset": "cifar10"}),
+        source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
         data=Data(
             validation=0.02,
             augment={
@@ -126,7 +126,7 @@ def fashion_mnist_lenet() -> Config:
     """
     return Config(
         recipe="fashion_mnist_lenet",
-        source=Source(name="tfds", options={"dataset": "fashion_mnist"}),
+        source=SourceConfig(name="tfds", options={"dataset": "fashion_mnist"}),
         data=Data(validation=0.02),
         model=Model(name="lenet"),
         train=Train(
@@ -139,16 +139,16 @@ def fashion_mnist_lenet() -> Config:
     )
 
 
-def photos(data: Path | Source) -> Request:
+def photos(data: Path | SourceConfig) -> Request:
     """Your own images, by their path: settings are chosen for them and for this
     machine.
     """
-    if isinstance(data, Source):
+    if isinstance(data, SourceConfig):
         source = data
         name = None
     else:
         kind = data_path.source(data)
-        source = Source(name=kind["name"], options={"path": kind["path"]})
+        source = SourceConfig(name=kind["name"], options={"path": kind["path"]})
         path = data.resolve()
         name = formats.model_name(path.name if path.is_dir() else path.stem)
     config = Config(

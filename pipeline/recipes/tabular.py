@@ -1,7 +1,7 @@
 """Recipes for tables: each function returns the config of a complete experiment."""
 
 from pipeline.config.config import Config
-from pipeline.config.sections import Data, Model, Source, Task, Train
+from pipeline.config.sections import Data, Model, SourceConfig, TaskConfig, Train
 
 
 def regression_linear() -> Config:
@@ -15,8 +15,8 @@ def regression_linear() -> Config:
     """
     return Config(
         recipe="regression_linear",
-        task=Task(name="regression"),
-        source=Source(name="scikit_learn", options={"dataset": "diabetes"}),
+        task=TaskConfig(name="regression"),
+        source=SourceConfig(name="scikit_learn", options={"dataset": "diabetes"}),
         data=Data(validation=0),  # nothing is selected with it
         model=Model(name="linear"),
         train=Train(

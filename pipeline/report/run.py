@@ -63,10 +63,10 @@ class Run:
         self.history = Columns(history)
         self.result = dict(result)
         self.result_file = result_file
-        self.judged = split_names.evaluation_split(result)
+        self.test_split = split_names.evaluation_split(result)
         """The split that the run is judged by: test, or else validation, or else train.
         """
-        self.test: dict[str, Any] = self.result.get(self.judged, {})
+        self.test: dict[str, Any] = self.result.get(self.test_split, {})
         """Metrics of that split."""
         self.export = Path(result["export"]) if result.get("export") else None
         """The published version, such as saved_models/digits/1."""
@@ -118,7 +118,7 @@ class Run:
         from pipeline.export import handoff
 
         config = self.config.changed(run_directory=self.directory)
-        trainer = handoff.restored(config, machine)
+        trainer = handoff.restore_trainer(config, machine)
         trainer.checkpoint.restore_final_weights()
         trainer.model.step.update.swap_ema()
         return trainer
@@ -129,7 +129,7 @@ class Run:
         task = self.network.task
         from pipeline.evaluation import evaluate
 
-        return evaluate.calibrated_by(task, self.result.get("calibration", {}))
+        return evaluate.apply_calibration(task, self.result.get("calibration", {}))
 
     @functools.cached_property
     def network(self) -> "SteppedModel":
@@ -155,7 +155,7 @@ class Run:
         run.
         """
         if self._model is None:
-            self._model = self.network.plain()
+            self._model = self.network.to_keras_model()
         return self._model
 
     @property
@@ -170,13 +170,15 @@ class Run:
             self._evaluation = self.evaluate()
         return self._evaluation
 
-    def tested(self, answers: dict[str, Any]) -> "Evaluation":
+    def test_evaluation(self, answers: dict[str, Any]) -> "Evaluation":
         """The answers of the test of this process, with its metrics."""
         from pipeline.evaluation.answers import Evaluation
 
-        examples = self.splits[self.judged]
+        examples = self.splits[self.test_split]
         locate = self.trainer.data.source.location
-        return Evaluation(self.judged, self.task, self.test, answers, examples, locate)
+        return Evaluation(
+            self.test_split, self.task, self.test, answers, examples, locate
+        )
 
     def evaluate(self, data: Any = None, split: str | None = None) -> "Evaluation":
         """Measures the run on labelled data.
@@ -318,7 +320,7 @@ class Run:
             f"training   unfinished: {done}; fit(..., run_directory=...) continues"
         ]
         if self.result:
-            tested = f"{self.judged:10} {numbers(self.test)}"
+            tested = f"{self.test_split:10} {numbers(self.test)}"
             lines = [f"training   {done}", tested, f"export     {self.export}"]
         return "\n  ".join([f"Run({str(self.directory)!r})", *lines])
 

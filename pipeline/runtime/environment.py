@@ -29,7 +29,7 @@ _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -3, -1, -8
 
 
 @dataclasses.dataclass(frozen=True)
-class Runtime:
+class Machine:
     """The devices and settings of a run."""
 
     precision: str
@@ -52,7 +52,7 @@ class Runtime:
         """Whether this process writes and prints."""
         return self.cluster is None or self.cluster.is_chief
 
-    def decided(self, name: str, value: str, reason: str) -> "Runtime":
+    def add_decision(self, name: str, value: str, reason: str) -> "Machine":
         """A copy with one more decision."""
         from pipeline.contracts import Decision
 
@@ -62,7 +62,7 @@ class Runtime:
 
 def start(
     options: config.Runtime, cluster: Cluster | None = None, token: str = ""
-) -> Runtime:
+) -> Machine:
     """Imports TensorFlow, sets the seeds, chooses devices, precision and XLA.
 
     The precision `auto` means float32 until a trial has shown that a 16-bit policy is
@@ -119,7 +119,7 @@ def start(
     if xla:
         reason = "faster on GPUs" if options.xla == "auto" else "requested"
         decisions.append(Decision("xla", "on", reason))
-    return Runtime(precision, xla, strategy, tuple(decisions), cluster)
+    return Machine(precision, xla, strategy, tuple(decisions), cluster)
 
 
 def _settings_of_user() -> list[tuple[str, str, str]]:
@@ -154,7 +154,7 @@ def import_tensorflow() -> bool:
         os.environ.setdefault("KERAS_HOME", str(files.temporary_home() / "keras"))
     if "keras" not in sys.modules:  # the user may have set another backend
         os.environ["KERAS_BACKEND"] = "tensorflow"
-    with native_logs.of_start(), _no_garbage_collection(), cpu_info.onednn():
+    with native_logs.filter_startup(), _no_garbage_collection(), cpu_info.onednn():
         import tensorflow as tf
 
         seen = tf.config.list_physical_devices("GPU")
@@ -206,8 +206,8 @@ def _keep_freed_memory() -> None:
 
 def versions() -> dict[str, str]:
     """Versions of the packages that can change a result."""
-    from pipeline.runtime.environment_check import installed
+    from pipeline.runtime.environment_check import installed_version
 
     names = ("tensorflow", "keras", "tensorflow-datasets", "numpy", "scikit-learn")
     own = {"python": platform.python_version(), "pipeline": pipeline.__version__}
-    return own | {name: installed(name) or "not installed" for name in names}
+    return own | {name: installed_version(name) or "not installed" for name in names}

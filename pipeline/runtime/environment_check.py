@@ -84,19 +84,21 @@ def _packages() -> Iterator[Finding]:
     """
     from packaging.requirements import Requirement
 
-    found = {name: version for name in _TENSORFLOWS if (version := installed(name))}
+    found = {
+        name: version for name in _TENSORFLOWS if (version := installed_version(name))
+    }
     if len(found) > 1:
         names = ", ".join(f"{name} {version}" for name, version in found.items())
         remedy = f"pip uninstall {' '.join(found)}; then install only one of them"
         yield Finding("TensorFlow packages", names, "error", remedy)
-    versions = {name: installed(name) for name in ("keras", "numpy")}
+    versions = {name: installed_version(name) for name in ("keras", "numpy")}
     versions = {"tensorflow": next(iter(found.values()), None), **versions}
     for name, version in versions.items():
         yield Finding(name, version or "not installed")
     for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
-        for text in (metadata.requires(name) or ()) if installed(name) else ():
+        for text in (metadata.requires(name) or ()) if installed_version(name) else ():
             needed = Requirement(text)
-            version = versions.get(needed.name) or installed(needed.name)
+            version = versions.get(needed.name) or installed_version(needed.name)
             if needed.marker and not needed.marker.evaluate():
                 continue
             if version is None or not needed.specifier.contains(
@@ -110,7 +112,7 @@ def _packages() -> Iterator[Finding]:
                 yield Finding(needed.name, value, "error", remedy)
 
 
-def installed(name: str) -> str | None:
+def installed_version(name: str) -> str | None:
     """The version of an installed distribution; None if there is none."""
     try:
         return metadata.version(name)

@@ -38,13 +38,13 @@ class Lines:
         return 0 if self._descriptor is None else os.fstat(self._descriptor).st_size
 
 
-def of_start() -> AbstractContextManager[Lines]:
+def filter_startup() -> AbstractContextManager[Lines]:
     """Filters stderr while TensorFlow starts, as a Python module or as a library."""
-    return held(_START + (_NO_GPU if none_here() else ()))
+    return filter_stderr(_START + (_NO_GPU if none_here() else ()))
 
 
 @contextmanager
-def held(lines: tuple[str, ...]) -> Iterator[Lines]:
+def filter_stderr(lines: tuple[str, ...]) -> Iterator[Lines]:
     """Collects what C++ code writes to file descriptor 2, and prints it without certain
     lines.
 

@@ -55,7 +55,7 @@ def steps(checkpoints: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def opened(config: Config) -> Iterator[RunDirectory]:
+def open_run(config: Config) -> Iterator[RunDirectory]:
     """The run directory of this config, locked: the given one, new or resumed, or the
     next free.
 
@@ -109,7 +109,9 @@ def with_saved_plan(config: Config, planned: Sequence[str]) -> Config:
     return dataclasses.replace(config, reasons=reasons)
 
 
-def frozen(path: Path | None, metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+def original_metadata(
+    path: Path | None, metadata: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """The original metadata of a run; the given metadata if the run is new.
 
     Raises UsageError if they differ by more than rounding errors: in classes, sizes or
@@ -148,7 +150,7 @@ def _alike(old: Any, new: Any) -> bool:
     return old == new
 
 
-def decided(path: Path | None, name: str) -> str | None:
+def saved_decision(path: Path | None, name: str) -> str | None:
     """The value of an automatic choice at the start of a run; None in a new run."""
     if path is None:
         return None

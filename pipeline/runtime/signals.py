@@ -31,7 +31,7 @@ class StopSignals:
     """Tells whether training should stop after the current call, and why.
 
     SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C raise `Terminated` and
-    KeyboardInterrupt at once, but within `deferred` they only set a flag that is read
+    KeyboardInterrupt at once, but within `defer` they only set a flag that is read
     after the call. A second SIGTERM or Ctrl-C ends the process at once; nothing is
     damaged, as all writes are atomic.
 
@@ -51,7 +51,7 @@ class StopSignals:
         self._deferred = self._raised = False
 
     @property
-    def elapsed(self) -> float:
+    def seconds_elapsed(self) -> float:
         """Seconds of this run so far, in all its processes."""
         return self._before + time.monotonic() - self._start
 
@@ -70,11 +70,11 @@ class StopSignals:
             self._before = elapsed
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds left for training; None without a limit."""
         if self.limit is None:
             return None
-        return self.limit - min(self.reserve, self.limit / 2) - self.elapsed
+        return self.limit - min(self.reserve, self.limit / 2) - self.seconds_elapsed
 
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
         """Why training should stop now: `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or
@@ -85,7 +85,7 @@ class StopSignals:
         when it is up for one.
         """
         number = self._signal
-        is_over = self.left is not None and self.left <= 0
+        is_over = self.seconds_left is not None and self.seconds_left <= 0
         if not agreed(float(number is not None or is_over)):
             return None
         if not agreed(float(number is not None)):
@@ -126,7 +126,7 @@ class StopSignals:
                 signal.signal(number, before[number])
 
     @contextlib.contextmanager
-    def deferred(self) -> Iterator[None]:
+    def defer(self) -> Iterator[None]:
         """Defers signals until `reason` is read; one that was not read is raised at the
         end.
         """

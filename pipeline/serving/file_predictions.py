@@ -225,7 +225,7 @@ def _answers(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
 
 def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | None]:
     """Returns (signature, its input, number of features or None for image files)."""
-    if found := takes(known):
+    if found := file_input(known):
         return found
     default = known.get("serving_default", Signature({}, {}))
     inputs = (
@@ -238,7 +238,7 @@ def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | 
     )
 
 
-def takes(known: Mapping[str, Signature]) -> tuple[str, str, int | None] | None:
+def file_input(known: Mapping[str, Signature]) -> tuple[str, str, int | None] | None:
     """How a model of these signatures takes files: (signature, its input, number of
     features or None for image files); None if it takes neither images nor feature
     vectors.

@@ -19,12 +19,14 @@ class Local:
     """
 
     def __init__(self, directory: Path) -> None:
-        self._version = repository.chosen(directory)
-        self.feature_names = version_manifest.about(self._version).get("feature_names")
+        self._version = repository.select_version(directory)
+        self.feature_names = version_manifest.properties(self._version).get(
+            "feature_names"
+        )
         try:
             self._session = Session(self._version)
         except ServerError as error:
-            remedy = f"python -m pipeline.verify {self._version} lists what is wrong"
+            remedy = f"pipeline verify {self._version} lists what is wrong"
             raise UsageError(f"{self._error(error)}; {remedy}") from None
 
     def predict(

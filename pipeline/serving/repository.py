@@ -77,11 +77,11 @@ def publish(
             temp_files.remove(model / REFUSED)
             files.publish_as(folder, model / REFUSED)
             return Published(model / REFUSED, True, quality)
-        kept = pinned(model)
+        kept = pinned_versions(model)
         ready()
         version = move_to_next_version(folder, model)
         if kept:
-            unpin = f"python -m pipeline.export {shlex.quote(str(model))} --unpin"
+            unpin = f"pipeline export {shlex.quote(str(model))} --unpin"
             say("pinned", f"to {_list(kept)}: {unpin} serves {version.name}")
         if options.keep and (removed := prune(model, options.keep, kept)):
             say("deleted", f"version {_list(removed)} (--export.keep {options.keep})")
@@ -144,7 +144,7 @@ def live(model: Path) -> Path | None:
     Returns None if there are no versions, or if none of the pinned versions exists.
     """
     numbers = versions(model)
-    kept = pinned(model)
+    kept = pinned_versions(model)
     number = max(numbers.keys() & set(kept) if kept else numbers, default=None)
     return None if number is None else numbers[number]
 
@@ -159,7 +159,7 @@ def _compare(
     accepted.
     """
     name, sign = by
-    manifests = [version_manifest.about(version) for version in (new, served)]
+    manifests = [version_manifest.properties(version) for version in (new, served)]
     classes = [manifest.get("class_names") for manifest in manifests]
     if None not in classes and classes[0] != classes[1]:
         return (
@@ -199,7 +199,7 @@ def prune(model: Path, keep: int, kept: tuple[int, ...] = ()) -> list[int]:
     return removed
 
 
-def chosen(directory: Path) -> Path:
+def select_version(directory: Path) -> Path:
     """Returns the given version directory, or the version that a server of a model
     would use.
     """
@@ -222,8 +222,8 @@ def chosen(directory: Path) -> Path:
     version = live(directory)
     if version is None:
         raise UsageError(
-            f"{directory / CONFIG} pins version {_list(pinned(directory))}, which does"
-            f" not exist; python -m pipeline.export {shlex.quote(str(directory))}"
+            f"{directory / CONFIG} pins version {_list(pinned_versions(directory))},"
+            f" which does not exist; pipeline export {shlex.quote(str(directory))}"
             " --unpin serves the newest"
         )
     return version
@@ -233,7 +233,7 @@ def _list(numbers: Iterable[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-def pinned(model: Path) -> tuple[int, ...]:
+def pinned_versions(model: Path) -> tuple[int, ...]:
     """Returns the versions that a model is pinned to, ascending; empty if the newest is
     served.
     """

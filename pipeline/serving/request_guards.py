@@ -35,7 +35,7 @@ def files(contents: tf.Tensor) -> tf.Tensor:
     )
 
 
-def encoded(images: np.ndarray) -> list[bytes]:
+def encode_images(images: np.ndarray) -> list[bytes]:
     """Encodes images, uint8 (number, height, width, channels): in turn as PNG, as JPEG,
     and as PNG of twice the size, so that a check of these files includes decoding and
     resizing.

@@ -93,7 +93,7 @@ class Rest:
                 raise self._unavailable(error, deadline) from None
             if response.status == 200:
                 with signatures.reading_reply(self._url):
-                    return dict(json.loads(response.data, object_hook=decoded))
+                    return dict(json.loads(response.data, object_hook=from_json))
             try:
                 wait = urllib3.Retry().parse_retry_after(
                     response.headers["Retry-After"]
@@ -112,7 +112,7 @@ class Rest:
         response = self._manager.request(
             "GET" if body is None else "POST",
             self._url + path,
-            body=None if body is None else json.dumps(body, default=encoded),
+            body=None if body is None else json.dumps(body, default=to_json),
             headers={"Content-Type": "application/json"},
             timeout=urllib3.Timeout(total=max(deadline - time.monotonic(), 1e-3)),
             preload_content=False,
@@ -180,7 +180,7 @@ def _manager(url: str) -> tuple[str, urllib3.PoolManager]:
     return at.netloc or "", manager
 
 
-def encoded(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """Returns what JSON lacks: arrays as lists, and bytes, which may be
     any, in Base64.
     """
@@ -191,7 +191,7 @@ def encoded(value: Any) -> Any:
     )
 
 
-def decoded(value: dict[str, Any]) -> Any:
+def from_json(value: dict[str, Any]) -> Any:
     """Returns a JSON object, or bytes if it contains bytes in Base64."""
     return (
         base64.b64decode(value["b64"], validate=True)

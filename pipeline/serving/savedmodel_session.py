@@ -181,7 +181,7 @@ def _library() -> ctypes.CDLL:
     # Not RTLD_GLOBAL: with it, importing TensorFlow afterwards would end the process.
     root = protobuf.wheel()
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # only errors
-    with native_logs.of_start():
+    with native_logs.filter_startup():
         ctypes.CDLL(str(root / "libtensorflow_framework.so.2"))
         library = ctypes.CDLL(str(root / "libtensorflow_cc.so.2"))
         for name, (result, *arguments) in _FUNCTIONS.items():

@@ -34,7 +34,7 @@ def read(directory: Path) -> dict[str, Any]:
     return manifest
 
 
-def about(directory: Path) -> dict[str, Any]:
+def properties(directory: Path) -> dict[str, Any]:
     """Returns the manifest of a version; empty if it is missing or cannot be read."""
     try:
         return read(directory)

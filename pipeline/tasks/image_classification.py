@@ -321,6 +321,6 @@ class ImageClassification(Task):
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
         requests: Requests = {"serving_default": {"images": columns["image"]}}
         if self._takes_files:
-            files = request_guards.encoded(columns["image"])
+            files = request_guards.encode_images(columns["image"])
             requests["image_bytes"] = {"image_bytes": files}
         return requests

@@ -102,12 +102,12 @@ def choose_steps_per_call(
 
 
 def choose_precision(
-    machine: environment.Runtime,
-    build: Callable[[environment.Runtime], keras.Model],
+    machine: environment.Machine,
+    build: Callable[[environment.Machine], keras.Model],
     train: Batches,
     validation: Batches | None,
     watchdog: Watchdog,
-) -> tuple[environment.Runtime, keras.Model]:
+) -> tuple[environment.Machine, keras.Model]:
     """Chooses the faster precision for `--runtime.precision auto`.
 
     The watchdog must be active; it treats each trial as one call.
@@ -121,7 +121,7 @@ def choose_precision(
         policy = None
         reason = "several workers; another precision must be set explicitly"
     if policy is None or train.first_step >= train.last_step:
-        return machine.decided("precision", "float32", reason), model
+        return machine.add_decision("precision", "float32", reason), model
 
     def seconds(model: keras.Model, policy: str) -> float:
         progress_bar.stage("timing", f"a training step in {policy}")
@@ -133,11 +133,11 @@ def choose_precision(
     duration = slow * (train.last_step - train.first_step)
     if duration < SHORTEST_RUN:
         reason = f"a run of about {duration:.0f} s is too short for a trial"
-        return machine.decided("precision", "float32", reason), model
+        return machine.add_decision("precision", "float32", reason), model
     fast_machine = dataclasses.replace(machine, precision=policy)
     fast_model = build(fast_machine)
     fast = seconds(fast_model, policy)
     times = f"{1000 * fast:,.1f} ms per step, float32 {1000 * slow:,.1f} ms"
     if slow / fast < MIN_SPEEDUP:
-        return machine.decided("precision", "float32", f"{policy}: {times}"), model
-    return fast_machine.decided("precision", policy, times), fast_model
+        return machine.add_decision("precision", "float32", f"{policy}: {times}"), model
+    return fast_machine.add_decision("precision", policy, times), fast_model

@@ -140,7 +140,7 @@ def _refuse_probabilities(inputs: Any, tensor: keras.KerasTensor, model: str) ->
 def build(
     task: Task,
     settings: config.Config,
-    machine: environment.Runtime,
+    machine: environment.Machine,
     train: Batches,
     augment_in_step: bool = True,
     accumulate: int | None = None,

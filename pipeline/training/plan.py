@@ -16,7 +16,7 @@ from pipeline.config.sections import Model
 from pipeline.contracts import Source
 from pipeline.data import image_sizes, splits
 from pipeline.runtime import dtype_policy
-from pipeline.runtime.environment import Runtime
+from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import model_builder
 from pipeline.training.distributed import mean_over_workers
@@ -68,7 +68,7 @@ class _Choices:
         self.config = dataclasses.replace(config, reasons=reasons)
 
 
-def photos(request: Request, machine: Runtime, seconds: float | None = None) -> Config:
+def photos(request: Request, machine: Machine, seconds: float | None = None) -> Config:
     """Returns the config of a run for photos, and prints the expected time.
 
     Args:

@@ -78,7 +78,7 @@ def _check(config: Config, planned: Sequence[str]) -> None:
                 f"--run-directory: {runs} is the directory of the exported models;"
                 " choose another"
             )
-        repository.pinned(target)  # an error now, not at the end of the run
+        repository.pinned_versions(target)  # an error now, not at the end of the run
 
 
 def _require_onnx() -> None:

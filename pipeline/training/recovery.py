@@ -86,7 +86,7 @@ def first_attempt(config: Config, replicas: int) -> Attempt:
     memory.
     """
     attempt = Attempt(config.train.accumulate)
-    saved = run_directory.decided(config.run_directory, _NAME)
+    saved = run_directory.saved_decision(config.run_directory, _NAME)
     if saved is None or not saved.isdecimal():
         return attempt
     part = config.train.batch_size // replicas

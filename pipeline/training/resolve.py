@@ -11,12 +11,12 @@ from pipeline.runtime import run_directory
 from pipeline.utils.console import say
 
 if TYPE_CHECKING:
-    from pipeline.runtime.environment import Runtime
+    from pipeline.runtime.environment import Machine
 
 
 def resolve(
     request: Request,
-    machine: "Runtime",
+    machine: "Machine",
     seconds: float | None = None,
     folder: Path | None = None,
 ) -> Config:

@@ -15,7 +15,7 @@ from pipeline.contracts import Batches, Decision
 from pipeline.data import augmentation, batching, split_names
 from pipeline.data.dataset import LoadedData
 from pipeline.runtime import run_directory
-from pipeline.runtime.environment import Runtime
+from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, StopSignals
 from pipeline.runtime.watchdog import Watchdog
@@ -49,7 +49,7 @@ class Trainer:
     remaining: Batches  # the remaining training batches
 
     def __init__(
-        self, config: Config, machine: Runtime, data: LoadedData, stops: StopSignals
+        self, config: Config, machine: Machine, data: LoadedData, stops: StopSignals
     ) -> None:
         # Before anything is written: importing a user's module may raise an error.
         registry.load("engines", config.train.engine)
@@ -100,15 +100,17 @@ class Trainer:
         precision: str | None = self.config.runtime.precision
         reason = self.config.reasons.get("runtime.precision", "requested")
         if precision == "auto":
-            precision = run_directory.decided(self.config.run_directory, "precision")
+            precision = run_directory.saved_decision(
+                self.config.run_directory, "precision"
+            )
             reason = "as at the start of this run"
         if precision is None:
             return False
         machine = dataclasses.replace(self.machine, precision=precision)
-        self.machine = machine.decided("precision", precision, reason)
+        self.machine = machine.add_decision("precision", precision, reason)
         return True
 
-    def _build_model(self, machine: Runtime) -> keras.Model:
+    def _build_model(self, machine: Machine) -> keras.Model:
         progress_bar.stage("building", f"{self.config.model.name}, {machine.precision}")
         return build(
             self.data.task,
@@ -231,8 +233,10 @@ class Trainer:
                 f"after step {batches.first_step:,}, from the newest intact checkpoint",
             )
             if self.stops.limit:
-                used = f"{clock(self.stops.elapsed)} of {clock(self.stops.limit)} used"
-                say("time", f"{used}; a longer --runtime.time-limit continues longer")
+                used = clock(self.stops.seconds_elapsed)
+                limit = clock(self.stops.limit)
+                advice = "a longer --runtime.time-limit continues longer"
+                say("time", f"{used} of {limit} used; {advice}")
 
     def train(self) -> bool:
         """Trains to the last step or until the time is up.
@@ -301,7 +305,7 @@ class Trainer:
             if machine.is_chief:
                 say(decision.name, decision)
             try:
-                with self.stops.deferred():
+                with self.stops.defer():
                     engine(self.model, batches, validation, callbacks)
             except Stopped as stopped:
                 self.wait_for_workers()  # the chief may still be saving

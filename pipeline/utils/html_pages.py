@@ -27,7 +27,7 @@ class Row(NamedTuple):
     text: str = ""
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A heading, a text, and rows of images."""
 
     heading: str
@@ -37,7 +37,7 @@ class Section(NamedTuple):
 
 def page(
     title: str,
-    sections: Iterable[Section],
+    sections: Iterable[PageSection],
     notes: Iterable[str] = (),
     table: Iterable[tuple[str, str]] = (),
 ) -> str:

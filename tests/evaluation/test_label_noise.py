@@ -66,19 +66,19 @@ def test_folds_are_even_and_keep_groups_together_whatever_the_order():
     generator = np.random.default_rng(0)
     labels = generator.choice(3, 1000, p=[0.9, 0.09, 0.01])
     units = np.arange(1000) + 5
-    fold = label_noise.assigned(labels, units, 4)
+    fold = label_noise.assign_folds(labels, units, 4)
     for label in range(3):
         counts = np.bincount(fold[labels == label], minlength=4)
         assert counts.max() - counts.min() <= 1
     order = generator.permutation(1000)
     np.testing.assert_array_equal(
-        label_noise.assigned(labels[order], units[order], 4), fold[order]
+        label_noise.assign_folds(labels[order], units[order], 4), fold[order]
     )
     units[generator.choice(1000, 500)] //= 100
-    fold = label_noise.assigned(labels, units, 4)
+    fold = label_noise.assign_folds(labels, units, 4)
     assert all(len(set(fold[units == unit])) == 1 for unit in units)
     np.testing.assert_array_equal(
-        label_noise.assigned(labels[order], units[order], 4), fold[order]
+        label_noise.assign_folds(labels[order], units[order], 4), fold[order]
     )
 
 

@@ -108,10 +108,10 @@ def test_only_what_works_is_advised(tmp_path, name, field, request_):
     signatures = {"serving_default": {"inputs": {name: field}, "outputs": score}}
     text_files.write(tmp_path, signatures, (1,))
     text = (tmp_path / "SERVING.md").read_text()
-    assert "pipeline.predict" not in text and "JPEG" not in text
+    assert "pipeline predict" not in text and "JPEG" not in text
     assert 'with Client("http://localhost:8501/v1/models/' in text
     assert (request_ in text) if request_ else "## Calling" not in text
 
 
 def test_predict_is_advised_for_rows_of_numbers(model):
-    assert "python -m pipeline.predict" in (model / "SERVING.md").read_text()
+    assert "pipeline predict" in (model / "SERVING.md").read_text()

@@ -173,7 +173,7 @@ def test_a_copy_of_the_network_that_is_not_the_trained_one_is_not_published(
 
 
 def test_the_manifest_describes_the_version_and_every_file(digits_run):
-    about = version_manifest.about(digits_run.export)
+    about = version_manifest.properties(digits_run.export)
     paths = {
         p.relative_to(digits_run.export).as_posix(): p
         for p in digits_run.export.rglob("*")
@@ -258,7 +258,7 @@ def test_a_run_in_mixed_precision_is_exported_in_float32(workplace, capsys):
         "float32 in the export, mixed_bfloat16 in training; compared on 64 examples"
         in shown
     )
-    about = version_manifest.about(first.export)
+    about = version_manifest.properties(first.export)
     assert types_of_convolutions(first.export) == {tf.float32.as_datatype_enum}
     assert (
         about["trained_precision"] == "mixed_bfloat16"

@@ -1,4 +1,4 @@
-"""`python -m pipeline.export`: a run's model again, without training; which version is
+"""`pipeline export`: a run's model again, without training; which version is
 served.
 """
 
@@ -147,7 +147,7 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(
     assert any(line.startswith("test       loss ") for line in lines)
     (kept,) = temporary.iterdir()
     assert f"once there is space: cp -r {kept}/. run" in "".join(lines)
-    assert "next       once this is fixed: python -m pipeline.export run" in lines
+    assert "next       once this is fixed: pipeline export run" in lines
     result = json.loads((kept / "result.json").read_text())
     assert result["test"]["accuracy"] >= 0 and result["export"] is None
     shutil.copytree(kept, "run", dirs_exist_ok=True)
@@ -173,7 +173,7 @@ def test_the_gate_holds_a_worse_version_back(place, capsys):
         and "version 1, which is served, has 1.5000" in said
     )
     assert "saved_models/digits/.refused is intact, but worse than" in said
-    assert "-m pipeline.export mine --export.tolerance None publishes it anyway" in said
+    assert "pipeline export mine --export.tolerance None publishes it anyway" in said
     assert repository.versions(Path("saved_models/digits")).keys() == {1}
     assert contents("mine") == before
     assert Path("saved_models/digits/batching.config").read_text() == beside, (
@@ -195,10 +195,10 @@ def test_a_version_is_pinned_and_unpinned(versions, capsys):
     said = capsys.readouterr().out
     assert "pinned     saved_models/digits/2\n" in said
     assert "served     saved_models/digits/2, by servers that read" in said
-    assert repository.pinned(versions) == (2,)
+    assert repository.pinned_versions(versions) == (2,)
     assert __main__.main(["saved_models/digits", "--unpin"]) == 0
     assert "served     saved_models/digits/3" in capsys.readouterr().out
-    assert repository.pinned(versions) == ()
+    assert repository.pinned_versions(versions) == ()
 
 
 def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
@@ -215,10 +215,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
     [
         (
             [],
-            (
-                "python -m pipeline.export needs a run, or NAME --pin VERSION; runs/"
-                " has no runs;"
-            ),
+            ("pipeline export needs a run, or NAME --pin VERSION; runs/ has no runs;"),
         ),
         (
             ["run/1"],

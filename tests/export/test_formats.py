@@ -171,7 +171,7 @@ def test_a_format_that_cannot_be_written_is_left_out(digits_run, tmp_path, monke
     arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
     about = write(tmp_path, *arguments, metrics={}, trained={})
     assert about["left_out"] == {"model.tflite": "no converter"}
-    assert not formats.present(tmp_path) and (tmp_path / "saved_model.pb").is_file()
+    assert not formats.list_files(tmp_path) and (tmp_path / "saved_model.pb").is_file()
 
 
 def test_a_format_whose_answers_differ_is_left_out(digits_run, tmp_path, monkeypatch):
@@ -182,6 +182,6 @@ def test_a_format_whose_answers_differ_is_left_out(digits_run, tmp_path, monkeyp
     arguments = (digits_run.network, digits_run.task, config, digits_run.splits["test"])
     outcome = export(*arguments, metrics={}, trained={})
     assert outcome.passed and list(outcome.left_out) == ["model.tflite"]
-    assert not formats.present(outcome.directory)
+    assert not formats.list_files(outcome.directory)
     listed = version_manifest.read(outcome.directory)
     assert version_manifest.check(outcome.directory, listed)

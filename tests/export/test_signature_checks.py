@@ -133,7 +133,7 @@ def test_operations_that_no_server_runs(wrong, message):
 
 
 def test_the_list_is_that_of_the_released_server():
-    released = graph_checks.released()
+    released = graph_checks.server_operations()
     assert (
         len(released) > 1400 and {"Conv2D", "If", "ParseExampleV2", "NoOp"} <= released
     )
@@ -172,7 +172,9 @@ def test_a_harmful_graph_is_refused(harmful):
 
 def test_an_axis_of_any_length_may_be_longer():
     values = np.zeros((2, 5, 3), np.float32)
-    fixed, free = (set(request_checks.malformed(values, axes)) for axes in ((), (0, 1)))
+    fixed, free = (
+        set(request_checks.malformed_arrays(values, axes)) for axes in ((), (0, 1))
+    )
     assert fixed - free == {"axis 1 too long", "axis 1 empty"}
     assert {"axis 2 too long", "one axis too many", "nan"} <= free
     definition = signature({"x": (1, [-1, -1, 3])}, CLASSES)
@@ -184,7 +186,7 @@ def test_an_axis_of_any_length_may_be_longer():
     "content", [b"RIFF\x24\x00\x00\x00WAVE", bytes(range(128, 160))]
 )
 def test_garbage_in_place_of_a_file_must_be_refused(content):
-    wrong = request_checks.malformed(strings([content, content]))
+    wrong = request_checks.malformed_arrays(strings([content, content]))
     assert wrong["empty string"].tolist() == [content, b""]
     assert wrong["not such a file"].tolist() == [content, b"garbage"]
 

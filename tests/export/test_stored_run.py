@@ -1,4 +1,4 @@
-"""`python -m pipeline.export` for runs that began with Python objects, without the
+"""`pipeline export` for runs that began with Python objects, without the
 objects.
 """
 
@@ -75,7 +75,7 @@ def test_a_run_with_objects_is_exported_and_verified_without_them(run, workplace
     )
     for name, values in old["image_bytes"]["outputs"].items():
         np.testing.assert_array_equal(new["image_bytes"]["outputs"][name], values)
-    old, new = (version_manifest.about(version) for version in (first, second))
+    old, new = (version_manifest.properties(version) for version in (first, second))
     for name in (
         "config_digest",
         "metrics",

@@ -15,7 +15,7 @@ from conftest import REPOSITORY
 from pipeline.export import proof
 from pipeline.export.verification import begin, start, verify
 from pipeline.serving import repository, version_manifest
-from pipeline.serving.repository import chosen
+from pipeline.serving.repository import select_version
 from pipeline.utils.errors import UsageError
 from pipeline.verify import main
 
@@ -158,15 +158,15 @@ def test_the_served_version_of_a_model_is_verified(version):
     shutil.copytree(
         version, version.with_name("9223372036854775807")
     )  # which no server reads
-    assert chosen(version.parent).name == "12"
+    assert select_version(version.parent).name == "12"
     repository.pin(version.parent, 3)
     assert (
-        chosen(version.parent) == version
-        and chosen(version.with_name("12")).name == "12"
+        select_version(version.parent) == version
+        and select_version(version.with_name("12")).name == "12"
     )
     repository.pin(version.parent, 4)
     with pytest.raises(UsageError, match=rf"\.export {version.parent} --unpin"):
-        chosen(version.parent)
+        select_version(version.parent)
     (version / proof.GOLDEN).unlink()
     (version / version_manifest.MANIFEST).unlink()
     with pytest.raises(

@@ -79,7 +79,7 @@ def test_the_console_names_every_output(main_job):
     verified = "verified: the SavedModel gives the same answers as the trained model"
     assert f"export     saved_models/digits/1, {verified}" in lines
     assert lines[-1].startswith("next  ")
-    assert lines[-1].endswith("python -m pipeline.verify saved_models/digits/1")
+    assert lines[-1].endswith("pipeline verify saved_models/digits/1")
 
 
 def test_the_run_directory_contains_what_is_promised(main_job):

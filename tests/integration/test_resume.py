@@ -143,7 +143,7 @@ def test_an_option_of_a_function_that_was_not_given_had_its_default(config):
 
 def begun(config, **changes):
     given = config.changed(run_directory="mine", **changes)
-    with run_directory.opened(given):
+    with run_directory.open_run(given):
         return given
 
 
@@ -185,7 +185,7 @@ def test_some_options_are_accepted_with_force_and_saved(config):
     assert "add --force to accept the changes" in refusal(given, **longer)[0]
     forced = given.changed(**longer, force=True)
     preflight.check(forced)
-    with run_directory.opened(forced) as run:
+    with run_directory.open_run(forced) as run:
         assert [str(change) for change in run.changes] == [
             "--train.epochs 40, now 60",
             "--train.patience None, now 5",
@@ -222,10 +222,10 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     run.result.write_text(json.dumps(result))
 
     def finished(config=given, **changes):
-        return run_result.finished(config.changed(**changes), run, 7)
+        return run_result.load_result(config.changed(**changes), run, 7)
 
     assert finished() == result
-    assert run_result.finished(given, run, 8) is None, "a later checkpoint"
+    assert run_result.load_result(given, run, 8) is None, "a later checkpoint"
     for harmless in ({"log": {"progress": False}}, {"export": {"enabled": False}}):
         assert finished(**harmless) == result
     for harmless in ({"tolerance": 0.1}, {"keep": 3}):

@@ -109,8 +109,8 @@ def test_probabilities_are_calibrated_and_what_fails_is_a_note(
     tmp_path, capsys, monkeypatch
 ):
     found = evaluation_of(["a", "b"], wrong=[1])
-    task = evaluate.calibrated_by(found.task, {"temperature": 2.0})
-    answers = evaluate.answered(task, found.answers, found.examples)
+    task = evaluate.apply_calibration(found.task, {"temperature": 2.0})
+    answers = evaluate.update_answers(task, found.answers, found.examples)
     wanted = tf.nn.softmax(found.answers["outputs"] / 2)
     np.testing.assert_allclose(answers["probabilities"], wanted)
 

@@ -186,7 +186,7 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
     path.unlink()
     run = Run.load(place)
     assert (
-        run.judged == "train"
+        run.test_split == "train"
         and run.predict(np.zeros((2, 6, 6, 1), "uint8"))["class"].shape
     )
     assert "train" in repr(run) and len(run._repr_html_()) > 1000

@@ -39,12 +39,12 @@ def probe(monkeypatch):
 @pytest.fixture
 def versions(monkeypatch):
     """Changes the installed versions; None is not installed."""
-    real = environment_check.installed
+    real = environment_check.installed_version
 
     def change(**changed):
         changed = {name.replace("_", "-"): version for name, version in changed.items()}
         found = lambda name: changed[name] if name in changed else real(name)  # noqa: E731
-        monkeypatch.setattr(environment_check, "installed", found)
+        monkeypatch.setattr(environment_check, "installed_version", found)
         needed = {
             "keras-savedmodel-pipeline": ["tensorflow>=2.21,<2.22", "keras>=3.15.1,<4"],
             "tensorflow": ["protobuf>=6", "numpy>=1.26", "absent; extra == 'x'"],

@@ -24,7 +24,7 @@ def config(workplace):
 def begun(config, **changes):
     """The config of a run in the directory `mine`, which exists afterwards."""
     given = config.changed(run_directory="mine", **changes)
-    with run_directory.opened(given):
+    with run_directory.open_run(given):
         return given
 
 
@@ -39,7 +39,7 @@ def test_runs_are_numbered(config):
     names = []
     for _ in range(3):
         preflight.check(config)
-        with run_directory.opened(config) as run:
+        with run_directory.open_run(config) as run:
             names.append(str(run))
     assert names == ["runs/digits-1", "runs/digits-2", "runs/digits-3"]
     assert json.loads(Path("runs/digits-2/config.json").read_text()) == config.as_json()
@@ -72,13 +72,13 @@ def test_processes_that_start_together_never_share_a_number(tmp_path):
 
 def test_a_run_in_use_is_refused_before_anything_else(config):
     given = begun(config)
-    with run_directory.opened(given):
+    with run_directory.open_run(given):
         message = rf"mine is in use by process {os.getpid()} since 20.*; wait until it"
         refused(given.changed(force=True), message)
-        with pytest.raises(UsageError, match="in use"), run_directory.opened(given):
+        with pytest.raises(UsageError, match="in use"), run_directory.open_run(given):
             pass
     preflight.check(given)
-    with run_directory.opened(given):
+    with run_directory.open_run(given):
         pass
 
 

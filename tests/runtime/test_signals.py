@@ -54,7 +54,7 @@ def test_invalid_durations_are_refused(text):
 
 def test_a_signal_waits_for_the_end_of_the_call():
     given = StopSignals()
-    with given.listening(), pytest.raises(Terminated), given.deferred():
+    with given.listening(), pytest.raises(Terminated), given.defer():
         assert given.reason() is None
         os.kill(os.getpid(), signal.SIGTERM)
         assert given.reason() == "SIGTERM"
@@ -89,7 +89,7 @@ def test_a_second_sigterm_ends_the_process():
     child = os.fork()
     if child == 0:
         given = StopSignals()
-        with given.listening(), given.deferred():
+        with given.listening(), given.defer():
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
             os._exit(7)
@@ -126,7 +126,7 @@ def test_handlers_that_native_code_replaces_are_installed_again(number):
     with (
         given.listening(),
         contextlib.suppress(Terminated, KeyboardInterrupt),
-        given.deferred(),
+        given.defer(),
     ):
         with signals.keep_handlers():
             libc.signal(int(number), ctypes.c_void_p(signal.SIG_IGN))
@@ -179,7 +179,7 @@ def test_a_signal_is_the_reason_even_if_the_time_is_up(monkeypatch):
     now = clock(monkeypatch)
     given = StopSignals("10m")
     now[0] = 601.0
-    with given.listening(), pytest.raises(Terminated), given.deferred():
+    with given.listening(), pytest.raises(Terminated), given.defer():
         os.kill(os.getpid(), signal.SIGTERM)
         assert among(given, [0.0, 0.0]) == "SIGTERM"
         assert among(given, [1.0, 0.0]) == "SIGTERM"
@@ -200,12 +200,16 @@ def test_the_clock_includes_resumes_and_keeps_a_reserve(monkeypatch):
     now, given = clock(monkeypatch), StopSignals("10m", reserve=50)
     given.resume(elapsed=300)
     now[0] += 200
-    assert given.elapsed == 500 and given.left == 50 and given.reason() is None
+    assert (
+        given.seconds_elapsed == 500
+        and given.seconds_left == 50
+        and given.reason() is None
+    )
     now[0] += 50
     assert given.reason() == "time"
     given.reserve = 10_000  # never more than half
-    assert given.left == 300 - 550
-    assert StopSignals().left is None
+    assert given.seconds_left == 300 - 550
+    assert StopSignals().seconds_left is None
 
 
 def context_of(stops, exports=False, last_step=100):
@@ -255,7 +259,7 @@ def test_a_longer_limit_continues_the_schedule(monkeypatch):
     now[0] += 20.0  # it starts
     budget = paced(given, rate, step, 10_000)
     rates = []
-    while given.left > 0:
+    while given.seconds_left > 0:
         rates.append(float(rate(step.position + 9)))
         now[0] += 0.5
         step.position += 10
@@ -276,7 +280,7 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     step = SimpleNamespace(position=0, update=rate)
     budget = paced(given, rate, step)
     rates = []
-    while given.left > 0 and step.position < 100:
+    while given.seconds_left > 0 and step.position < 100:
         rates.append(float(rate(step.position)))
         # The first call traces; later ones take 5 steps, of which the schedule is told
         # afterwards.
@@ -303,7 +307,7 @@ def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
         return -1.0 if calls[0] >= 3 else 100.0
 
     with monkeypatch.context() as patch:
-        patch.setattr(StopSignals, "left", property(left))
+        patch.setattr(StopSignals, "seconds_left", property(left))
         run = fit("digits", run_directory=tmp_path, **given)
     assert (
         run.result["stopped"] == "time"

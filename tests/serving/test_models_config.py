@@ -7,7 +7,7 @@ from google.protobuf import text_format
 from tensorflow_serving.config import model_server_config_pb2
 
 from pipeline.serving import repository
-from pipeline.serving.repository import pin, pinned
+from pipeline.serving.repository import pin, pinned_versions
 from pipeline.utils.errors import UsageError
 
 EDITED = """\
@@ -44,10 +44,10 @@ def entries(text):
 
 
 def test_pins_are_written_read_and_removed(path):
-    assert pinned(path.parent) == ()
+    assert pinned_versions(path.parent) == ()
     for version in (3, 12, None, 7):
         pin(path.parent, version)
-        assert pinned(path.parent) == (() if version is None else (version,))
+        assert pinned_versions(path.parent) == (() if version is None else (version,))
     assert list(path.parent.iterdir()) == [path]
 
 
@@ -66,9 +66,9 @@ def test_pins_are_written_read_and_removed(path):
 )
 def test_only_the_policy_of_the_model_is_replaced(path, text, before, old, new):
     path.write_text(text)
-    assert pinned(path.parent) == before
+    assert pinned_versions(path.parent) == before
     pin(path.parent, 5)
-    assert pinned(path.parent) == (5,)
+    assert pinned_versions(path.parent) == (5,)
     assert path.read_text() == text.replace(old, new)
     pin(path.parent, None)
     policies = [entry.model_version_policy for entry in entries(path.read_text())]
@@ -98,7 +98,7 @@ def test_a_policy_whose_place_is_not_found_is_left_alone(path):
 )
 def test_files_that_cannot_be_used_are_named(path, raw, why):
     path.mkdir() if raw is None else path.write_bytes(raw)
-    for act in (lambda: pinned(path.parent), lambda: pin(path.parent, 1)):
+    for act in (lambda: pinned_versions(path.parent), lambda: pin(path.parent, 1)):
         with pytest.raises(UsageError, match=why) as caught:
             act()
         assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)

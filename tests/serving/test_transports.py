@@ -193,7 +193,7 @@ def test_arrays_are_written_as_documented():
         "x": np.float32([1, 0.5, np.inf]),
     }
     assert (
-        json.dumps(inputs, default=rest.encoded)
+        json.dumps(inputs, default=rest.to_json)
         == '{"tag": [[{"b64": "Zm9v"}], [{"b64": "aW1hZ2UgYnl0ZXM="}]], '
         '"signal": [[1, 2], [3, 4]], "x": [1.0, 0.5, Infinity]}'
     )
@@ -202,7 +202,7 @@ def test_arrays_are_written_as_documented():
 def test_replies_are_read_as_documented():
     raw = {"b64": base64.b64encode(b"\x00").decode()}
     outputs = {"y": [1.0] * 2, "raw_bytes": [raw] * 2, "other": [1]}
-    reply = json.loads(json.dumps({"outputs": outputs}), object_hook=rest.decoded)
+    reply = json.loads(json.dumps({"outputs": outputs}), object_hook=rest.from_json)
     read = rest.arrays(reply, {"y": FLOAT, "raw_bytes": STRING})
     assert {name: array.tolist() for name, array in read.items()} == {
         "y": [1.0, 1.0],

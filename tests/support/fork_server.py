@@ -150,7 +150,7 @@ def _import_all() -> None:
     from pipeline.runtime import native_logs
 
     os.environ.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", KERAS_BACKEND="tensorflow")
-    with native_logs.of_start():
+    with native_logs.filter_startup():
         import pipeline
 
         for name in _LATE:

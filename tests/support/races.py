@@ -57,7 +57,7 @@ def _attempt(attempt, folder, barrier, results, stay):
 def take_lock(folder, done):
     config = registry.load("recipes", "digits")().changed(run_directory=folder)
     try:
-        with run_directory.opened(config):
+        with run_directory.open_run(config):
             done(None)
     except UsageError as error:
         done(str(error))
@@ -65,7 +65,7 @@ def take_lock(folder, done):
 
 def make_run(folder, done):
     os.chdir(folder)
-    with run_directory.opened(registry.load("recipes", "digits")()) as run:
+    with run_directory.open_run(registry.load("recipes", "digits")()) as run:
         done(str(run))
 
 

@@ -29,7 +29,7 @@ def task_of(shape, classes=10):
 
 def machine(precision="float32", strategy=None):
     """One device, or those of a strategy."""
-    return environment.Runtime(
+    return environment.Machine(
         precision, False, strategy or tf.distribute.get_strategy(), ()
     )
 

@@ -158,7 +158,8 @@ def test_a_wrong_request_for_numbers_is_an_invalid_argument(
 
 def test_files_of_examples_are_of_both_formats_and_of_another_size():
     files = [
-        Image.open(io.BytesIO(contents)) for contents in request_guards.encoded(PIXELS)
+        Image.open(io.BytesIO(contents))
+        for contents in request_guards.encode_images(PIXELS)
     ]
     assert [file.format for file in files] == ["PNG", "JPEG", "PNG", "PNG"]
     assert [file.size for file in files] == [(12, 16), (12, 16), (24, 32), (12, 16)]

@@ -21,7 +21,7 @@ from pipeline.serving import version_manifest
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
-MACHINE = environment.Runtime("float32", False, tf.distribute.get_strategy(), ())
+MACHINE = environment.Machine("float32", False, tf.distribute.get_strategy(), ())
 RECIPE = registry.load("recipes", "regression_linear")()
 METADATA = {
     "feature_names": ["width", "height"],

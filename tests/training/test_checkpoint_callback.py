@@ -119,7 +119,7 @@ def test_a_signal_during_a_save_is_obeyed_before_the_next_call(
         signal.raise_signal(signal.SIGTERM)
 
     made._checkpoints.save = interrupted
-    with stops.listening(), pytest.raises(Terminated), stops.deferred():
+    with stops.listening(), pytest.raises(Terminated), stops.defer():
         made.on_epoch_begin(0)
         with pytest.raises(Stopped, match="SIGTERM"):
             if is_end:

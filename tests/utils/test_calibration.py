@@ -85,6 +85,6 @@ def test_calibrated_answers_may_need_the_example(field):
     )
     examples = Split(store, np.array([2, 0]))
     columns = {"id": np.array([2, 0]), "outputs": np.zeros((2, 2), np.float32)}
-    found = evaluate.answered(Scaled(metadata), columns, examples)
+    found = evaluate.update_answers(Scaled(metadata), columns, examples)
     expected = {"twice": [2, 2], "mean": images[[2, 0]].mean(axis=(1, 2, 3))}
     np.testing.assert_allclose(found[field], expected[field])

@@ -59,7 +59,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monke
 
 def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
     config = registry.load("recipes", "digits")().changed(run_directory="mine")
-    with run_directory.opened(config) as run:
+    with run_directory.open_run(config) as run:
         run.checkpoints.mkdir()
     models = Path("saved_models/digits")
     models.mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_the_next_start_of_a_run_removes_what_a_killed_one_left(workplace):
         models
     )  # of another run, which exports to the same directory
     abandoned(run.path, run.checkpoints, models)
-    with run_directory.opened(config):
+    with run_directory.open_run(config):
         pass
     assert sorted(os.listdir("mine")) == [".lock", "checkpoints", "config.json"]
     assert os.listdir(run.checkpoints) == [] and os.listdir(models) == [other.name]

@@ -129,8 +129,8 @@ def test_a_damaged_json_file_is_one_line_or_ignored(box, kind):
         JSON[kind](path)
     with pytest.raises(UsageError, match=r"config.json is damaged|no run"):
         preflight.check(config)
-    assert run_result.finished(config, run, 7) is None
-    assert run_directory.decided(box, "precision") is None
+    assert run_result.load_result(config, run, 7) is None
+    assert run_directory.saved_decision(box, "precision") is None
     with pytest.raises(UsageError):
         manifest.read(run.manifest)
     store, _, path = saved(box / "new")

@@ -21,7 +21,7 @@ from pipeline.contracts import Batches
 from pipeline.data import dataset
 from pipeline.data.split_names import evaluation_split
 from pipeline.export import savedmodel
-from pipeline.runtime.environment import Runtime
+from pipeline.runtime.environment import Machine
 from pipeline.runtime.signals import StopSignals
 from pipeline.serving.savedmodel_session import Session
 from pipeline.training import autotune, distributed
@@ -62,7 +62,7 @@ class Training:
     """A recipe, built as for a long run; the precision `auto` is decided by a trial."""
 
     def __init__(
-        self, config: Config, machine: Runtime, data: dataset.LoadedData
+        self, config: Config, machine: Machine, data: dataset.LoadedData
     ) -> None:
         train = dataclasses.replace(config.train, epochs=_EPOCHS, steps=None)
         self.config, self.data = dataclasses.replace(config, train=train), data

@@ -11,7 +11,7 @@ from pipeline.data.cleaning import issues, manifest, scan
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, html_pages
 from pipeline.utils.errors import UsageError
-from pipeline.utils.html_pages import Picture, Row, Section
+from pipeline.utils.html_pages import PageSection, Picture, Row
 
 MAX_SHOWN = 60
 """Entries shown for each reason."""
@@ -157,7 +157,7 @@ def gallery(
     for action, reason in sorted(entries_by_reason, key=lambda key: key[0]):
         group = entries_by_reason[action, reason]
         sections.append(
-            Section(
+            PageSection(
                 f"{reason}: {len(group):,}, action {manifest.ACTIONS[action]}",
                 f"the first {MAX_SHOWN}" if len(group) > MAX_SHOWN else "",
                 [_row(entry, picture) for entry in group[:MAX_SHOWN]],

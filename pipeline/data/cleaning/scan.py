@@ -91,7 +91,7 @@ def scan(source: Source) -> Scan:
     for split, count in counts.items():
         end = start + count
         split_columns = {name: column[start:end] for name, column in columns.items()}
-        with native_logs.held(_NOISE):
+        with native_logs.filter_stderr(_NOISE):
             split_errors = _measure(source, split, count, split_columns)
         for position, error in split_errors.items():
             errors[start + position] = error

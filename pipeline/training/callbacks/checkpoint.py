@@ -170,7 +170,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         for name in {**self.history, **logs}:
             values = self.history.setdefault(name, [math.nan] * epoch)
             values.append(float(logs.get(name, math.nan)))
-        self.seconds.append(round(self.stops.elapsed, 3))
+        self.seconds.append(round(self.stops.seconds_elapsed, 3))
         self.epoch = epoch + 1
         is_best = self.early_stopping.improved
         if is_best:
@@ -245,7 +245,7 @@ class CheckpointCallback(keras.callbacks.Callback):
             "best_step": self._best_step,
             "ended": self.ended,
             "saved": retention.state,
-            "elapsed": round(self.stops.elapsed, 3),
+            "elapsed": round(self.stops.seconds_elapsed, 3),
             "order": self._order_checksum(self.step),
         }
 

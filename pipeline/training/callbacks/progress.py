@@ -85,8 +85,8 @@ class Progress(keras.callbacks.Callback):
         start, first = self._start or self._now()
         now, step = self._now()
         left = (now - start) / max(1, step - first) * (end - step)
-        if self._stops.left is not None:
-            left = min(left, max(0.0, self._stops.left))
+        if self._stops.seconds_left is not None:
+            left = min(left, max(0.0, self._stops.seconds_left))
         return clock(left)
 
 

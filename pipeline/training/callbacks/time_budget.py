@@ -77,7 +77,7 @@ class TimeBudget(keras.callbacks.Callback):
         step, reached = self._positions()
         if self._start is not None or not step:
             return
-        elapsed = mean_over_workers(self._stops.elapsed)
+        elapsed = mean_over_workers(self._stops.seconds_elapsed)
         left = max(0.0, self._seconds_left())
         position = self._last_step * elapsed / max(elapsed + left, 1e-6)
         reached = max(step, min(reached, position))
@@ -110,7 +110,7 @@ class TimeBudget(keras.callbacks.Callback):
 
     def _seconds_left(self) -> float:
         """Returns the mean over all workers, whose learning rates must be equal."""
-        return mean_over_workers(self._stops.left or 0.0)
+        return mean_over_workers(self._stops.seconds_left or 0.0)
 
     def _positions(self) -> tuple[int, float]:
         """Returns the optimizer's step, and the position in the schedule at it."""
