@@ -67,7 +67,9 @@ def memory(monkeypatch):
 @pytest.fixture
 def alive(monkeypatch):
     """The number of models of this run in memory whenever one is built."""
-    models, counts, real = [], [], trainer.build
+    models = []
+    counts = []
+    real = trainer.build
 
     def build(*arguments, **options):
         counts.append(sum(model() is not None for model in models))
@@ -80,7 +82,7 @@ def alive(monkeypatch):
 
 
 def model_of(factor=1.0):
-    """A stand-in for `recovery.next_attempt`."""
+    """A model with the attributes that `recovery.next_attempt` reads."""
     update = SimpleNamespace(factor=keras.Variable(factor))
     return SimpleNamespace(step=SimpleNamespace(update=update))
 

@@ -119,7 +119,7 @@ class TimeBudget(keras.callbacks.Callback):
         return step, min(reached + (step - start) * increment, self._last_step)
 
     def _continue_from(self, step: int, reached: float, left: float) -> None:
-        """Sets the schedule to `reached` at `step`; it ends after `left` more steps."""
+        """Sets the schedule to `reached` at `step`, and its end after `left` steps."""
         steps = max(1.0, min(left, self._last_step - step))
         increment = max(0.0, self._last_step - reached) / steps
         self.model.step.update.pace.assign([step, reached, increment])
