@@ -22,7 +22,7 @@ class Cluster:
     """The workers of a run."""
 
     workers: tuple[str, ...]
-    """host:port of each; worker 0 is the chief, the only one that writes and prints."""
+    """host:port of each; only worker 0, the chief, writes and prints."""
     index: int
     """The index of this process."""
 
@@ -32,7 +32,7 @@ class Cluster:
         return self.index == 0
 
     def name(self, index: int) -> str:
-        """How messages name a worker."""
+        """The name of a worker in messages."""
         return f"worker {index} ({self.workers[index]})"
 
     def meet(self, seconds: float, token: str) -> None:
@@ -44,32 +44,33 @@ class Cluster:
         Raises UsageError naming the workers that are missing after `seconds`, or whose
         token differs.
         """
-        others = set(range(len(self.workers))) - {self.index}
-        reached, heard = set[int](), dict[int, str]()
+        peers = set(range(len(self.workers))) - {self.index}
+        reached: set[int] = set()
+        tokens: dict[int, str] = {}
         end = time.monotonic() + seconds
-        with self._listening() as listening:
-            while reached != others or set(heard) != others:
-                reached |= {
-                    index for index in others - reached if self._call(index, token)
-                }
-                heard |= _answer(listening)
+        with self._listen() as listener:
+            while reached != peers or set(tokens) != peers:
+                for index in peers - reached:
+                    if self._call(index, token):
+                        reached.add(index)
+                tokens |= _answer(listener)
                 if time.monotonic() > end:
-                    absent = sorted(others - (reached & set(heard)))
-                    missing = ", ".join(map(self.name, absent))
+                    absent = sorted(peers - (reached & set(tokens)))
+                    names = ", ".join(map(self.name, absent))
                     raise UsageError(
-                        f"TF_CONFIG: {missing} did not respond within {seconds:g}"
+                        f"TF_CONFIG: {names} did not respond within {seconds:g}"
                         " seconds; start all workers together, or increase"
                         " --runtime.worker-timeout"
                     )
 
-        if different := sorted(index for index in others if heard[index] != token):
+        if different := sorted(index for index in peers if tokens[index] != token):
             names = ", ".join(map(self.name, different))
             raise UsageError(
                 f"TF_CONFIG: {names} was started with other options; use the same for"
                 " all workers"
             )
 
-    def _listening(self) -> socket.socket:
+    def _listen(self) -> socket.socket:
         port = self.workers[self.index].rpartition(":")[2]
         try:
             return socket.create_server(("", int(port)), backlog=len(self.workers))
@@ -82,20 +83,19 @@ class Cluster:
     def _call(self, index: int, token: str) -> bool:
         host, _, port = self.workers[index].rpartition(":")
         try:
-            with socket.create_connection(
-                (host, int(port)), timeout=_POLL
-            ) as connection:
+            address = (host, int(port))
+            with socket.create_connection(address, timeout=_POLL) as connection:
                 connection.sendall(f"{self.index} {token}\n".encode())
         except OSError:
             return False
         return True
 
 
-def _answer(listening: socket.socket) -> dict[int, str]:
-    """Worker and token of the next connection; empty if none arrives soon."""
-    listening.settimeout(_POLL)
+def _answer(listener: socket.socket) -> dict[int, str]:
+    """Accepts a connection; returns worker and token, or nothing if none arrives soon."""
+    listener.settimeout(_POLL)
     with contextlib.suppress(OSError, ValueError):
-        connection, _ = listening.accept()
+        connection, _ = listener.accept()
         with connection, connection.makefile(encoding="ascii") as lines:
             connection.settimeout(_POLL)
             index, token = lines.readline(200).split()
@@ -104,7 +104,7 @@ def _answer(listening: socket.socket) -> dict[int, str]:
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """The cluster of TF_CONFIG; None if it is not set, or has only one worker.
+    """Reads TF_CONFIG; returns None if it is not set, or has only one worker.
 
     Raises UsageError naming the mistake in it.
     """
@@ -113,15 +113,14 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
         return None
     try:
         values = safe_io.parse_json(text)
-        kinds, task = values["cluster"], values["task"]
-        chiefs, others = kinds.get("chief", []), kinds.get("worker", [])
-        workers = (*chiefs, *others)
-        own = {"chief": chiefs, "worker": others}[task["type"]]
-        good = kinds.keys() <= {"chief", "worker"} and type(task["index"]) is int
-        good = good and all(_ADDRESS.fullmatch(each) for each in workers)
-        if not good or len({each.lower() for each in workers}) != len(workers):
+        addresses = values["cluster"]
+        task = values["task"]
+        workers = (*addresses.get("chief", []), *addresses.get("worker", []))
+        good = addresses.keys() <= {"chief", "worker"} and type(task["index"]) is int
+        good = good and all(map(_ADDRESS.fullmatch, workers))
+        if not good or len({worker.lower() for worker in workers}) != len(workers):
             raise ValueError(text)
-        address = own[task["index"]]
+        address = addresses[task["type"]][task["index"]]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UsageError(
             'TF_CONFIG must be {"cluster": {"worker": ["host0:port", "host1:port"]},'
@@ -132,9 +131,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
 
 
 def of_run(config: Config) -> Cluster | None:
-    """The workers of TF_CONFIG; raises UsageError if this run does not
-    support several.
-    """
+    """Reads TF_CONFIG; raises UsageError if this run does not support it."""
     workers = read()
     if workers and config.train.engine == "model_fit":
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What the CPU can do, and what TensorFlow should use of it."""
+"""Cores and instruction sets of the CPU, and oneDNN."""
 
 import contextlib
 import os
@@ -9,17 +9,17 @@ BFLOAT16 = {"avx512_bf16", "amx_bf16"}  # the flags of CPUs with bfloat16 arithm
 
 
 def cores() -> int:
-    """Number of CPU cores that this process may use."""
+    """Returns the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def flags() -> set[str]:
-    """The instruction sets of the CPU, as Linux names them; empty if unknown."""
+    """Returns the instruction sets of the CPU, as Linux names them."""
     return set(value("flags").split())
 
 
 def value(name: str) -> str:
-    """A value in /proc/cpuinfo, of the first core."""
+    """Returns a value in /proc/cpuinfo, of the first core; empty if there is none."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith(name):
@@ -29,13 +29,12 @@ def value(name: str) -> str:
 
 @contextlib.contextmanager
 def onednn() -> Iterator[None]:
-    """TensorFlow uses oneDNN if it is imported inside, unless the user has decided
-    otherwise.
+    """Enables oneDNN if TensorFlow is imported inside, unless the user has set it.
 
-    By itself, it does so only on CPUs with, say, AVX-512 VNNI. On one with AVX2 but no
-    AVX-512, `convnet` trains 1.7 times as fast with oneDNN, and `lenet` 4 times. Other
-    processes do not inherit this: on that CPU, an exported model needs 14 ms for a
-    single image, not 1.
+    By default, TensorFlow uses it only on CPUs with, say, AVX-512 VNNI. On a CPU with
+    AVX2 but no AVX-512, `convnet` trains 1.7 times as fast with oneDNN, and `lenet` 4
+    times. Other processes do not inherit this: on that CPU, an exported model would
+    need 14 ms for a single image instead of 1.
     """
     is_ours = _ONEDNN not in os.environ and "avx2" in flags()
     if is_ours:

@@ -1,6 +1,4 @@
-"""The GPUs of this process and their memory, and the distribution strategy on its
-devices.
-"""
+"""Selects GPUs, limits their memory, and creates the distribution strategy."""
 
 import contextlib
 import functools
@@ -33,84 +31,82 @@ def claim(options: config.Runtime) -> None:
     if options.require_gpu and not gpus:
         why = gpu_info.missing_gpu() or "check `nvidia-smi`"
         raise UsageError(f"--runtime.require-gpu: TensorFlow sees no GPU; {why}")
-    chosen = _chosen(options, gpus)
-    if set(chosen) != set(tf.config.get_visible_devices("GPU")):
+    selected = _select_gpus(options, gpus)
+    if set(selected) != set(tf.config.get_visible_devices("GPU")):
         try:
-            tf.config.set_visible_devices(chosen, "GPU")
+            tf.config.set_visible_devices(selected, "GPU")
         except RuntimeError:  # TensorFlow has already initialized its devices
-            chosen = tf.config.get_visible_devices("GPU")
-            wanted = 1 if options.replicas == "auto" else options.replicas
-            if options.devices != "auto" or len(chosen) < wanted:
+            selected = tf.config.get_visible_devices("GPU")
+            replicas = 1 if options.replicas == "auto" else options.replicas
+            if options.devices != "auto" or len(selected) < replicas:
                 raise UsageError(
                     f"--runtime.devices {options.devices}: this process already uses "
-                    f"{len(chosen)} GPUs; {_TOO_LATE}"
+                    f"{len(selected)} GPUs; {_TOO_LATE}"
                 ) from None
     if options.gpu_memory is None:
-        _let_grow(chosen)
+        _enable_memory_growth(selected)
     else:
-        _limit(options.gpu_memory, gpus, chosen)
+        _limit_memory(options.gpu_memory, gpus, selected)
 
 
 def memory() -> int:
-    """Bytes that the run may use on the smallest of its GPUs; 0 without a GPU, or if
-    unknown.
+    """Returns the bytes that the run may use on its smallest GPU; 0 if unknown.
 
-    TensorFlow's own list of devices with their memory would initialize all GPUs, even
+    TensorFlow's list of devices with their memory would initialize all GPUs, even
     hidden ones.
     """
     gpus = tf.config.get_visible_devices("GPU")
     limits = [tf.config.get_logical_device_configuration(gpu) for gpu in gpus]
     if gpus and all(limits):
         return min(limit[0].memory_limit for limit in limits) * 2**20
-    there = tf.config.list_physical_devices("GPU")
-    known = gpu_info.memory(len(there)) if gpus else []
-    return min(known[there.index(gpu)].free for gpu in gpus) if known else 0
+    physical = tf.config.list_physical_devices("GPU")
+    memory = gpu_info.memory(len(physical)) if gpus else []
+    return min(memory[physical.index(gpu)].free for gpu in gpus) if memory else 0
 
 
-def _chosen(options: config.Runtime, gpus: list[Any]) -> list[Any]:
-    """The GPUs to use, in TensorFlow's order; of several, those with the most free
-    memory.
-    """
+def _select_gpus(options: config.Runtime, gpus: list[Any]) -> list[Any]:
+    """Selects the GPUs with the most free memory, in TensorFlow's order."""
     if options.devices == "cpu" or (not gpus and options.devices == "auto"):
         return []
     numbers: Sequence[int] = parse_devices(options.devices) or range(len(gpus))
-    wanted = len(numbers) if options.replicas == "auto" else options.replicas
+    count = len(numbers) if options.replicas == "auto" else options.replicas
     if max(numbers) >= len(gpus):
         raise UsageError(
             f"--runtime.devices {options.devices}: TensorFlow sees {len(gpus)} GPUs"
         )
-    if wanted > len(numbers):
+    if count > len(numbers):
         raise UsageError(
-            f"--runtime.replicas {wanted}: TensorFlow sees {len(gpus)} GPUs"
+            f"--runtime.replicas {count}: TensorFlow sees {len(gpus)} GPUs"
         )
-    if wanted < len(numbers) and (memory := gpu_info.memory(len(gpus))):
+    if count < len(numbers) and (memory := gpu_info.memory(len(gpus))):
         numbers = sorted(numbers, key=lambda number: -memory[number].free)
-    return [gpus[number] for number in sorted(numbers[:wanted])]
+    return [gpus[number] for number in sorted(numbers[:count])]
 
 
-def _let_grow(gpus: list[Any]) -> None:
-    with contextlib.suppress(
-        RuntimeError
-    ):  # TensorFlow has already initialized its devices
+def _enable_memory_growth(gpus: list[Any]) -> None:
+    # RuntimeError: TensorFlow has already initialized its devices.
+    with contextlib.suppress(RuntimeError):
         for gpu in gpus:
             # The limit of an earlier run in this process rules out growth.
             if not tf.config.get_logical_device_configuration(gpu):
                 tf.config.experimental.set_memory_growth(gpu, True)
 
 
-def _limit(limit: str, gpus: list[Any], chosen: list[Any]) -> None:
+def _limit_memory(limit: str, gpus: list[Any], selected: list[Any]) -> None:
     flag = f"--runtime.gpu-memory {limit}"
     amount, is_share = parse_memory(limit)
     memory = gpu_info.memory(len(gpus)) if is_share else []
-    if chosen and is_share and not memory:
+    if selected and is_share and not memory:
         raise UsageError(
             f"{flag}: nvidia-smi does not report the memory of the GPUs; "
             "use an amount, such as 8GiB"
         )
-    for gpu in chosen:
-        size = int(amount * memory[gpus.index(gpu)].total if is_share else amount)
+    for gpu in selected:
+        size = amount
+        if is_share:
+            size *= memory[gpus.index(gpu)].total
         # In MiB, although TensorFlow's documentation says MB.
-        device = tf.config.LogicalDeviceConfiguration(memory_limit=size // 2**20)
+        device = tf.config.LogicalDeviceConfiguration(memory_limit=int(size) // 2**20)
         try:
             tf.config.set_logical_device_configuration(gpu, [device])
         except RuntimeError:
@@ -122,7 +118,7 @@ def _limit(limit: str, gpus: list[Any], chosen: list[Any]) -> None:
 def choose(
     options: config.Runtime, cluster: Cluster | None = None, token: str = ""
 ) -> tuple[tf.distribute.Strategy, Decision]:
-    """The distribution strategy of the model, and the reason.
+    """Creates the distribution strategy of the model; returns it with the reason.
 
     Several workers must have the same `token`, a digest of their options.
 
@@ -130,28 +126,26 @@ def choose(
     """
     if cluster:
         return _several_machines(options, cluster, token)
-    gpus, there = (
-        tf.config.get_visible_devices("GPU"),
-        tf.config.list_physical_devices("GPU"),
-    )
+    gpus = tf.config.get_visible_devices("GPU")
+    physical = tf.config.list_physical_devices("GPU")
     count = max(len(gpus), 1) if options.replicas == "auto" else options.replicas
     if gpus:
-        name = tf.config.experimental.get_device_details(gpus[0]).get(
-            "device_name", "GPU"
-        )
+        details = tf.config.experimental.get_device_details(gpus[0])
+        name = details.get("device_name", "GPU")
         value = f"{count} GPUs {name}, mirrored" if count > 1 else f"GPU {name}"
-        numbers = ", ".join(str(there.index(gpu)) for gpu in gpus[:count])
-        reason = f"number {numbers}; TensorFlow sees {len(there)}"
+        numbers = ", ".join(str(physical.index(gpu)) for gpu in gpus[:count])
+        reason = f"number {numbers}; TensorFlow sees {len(physical)}"
     else:
         _divide_cpu(count)
         value = f"CPU, {counted(cores(), 'core')}"
-        value += f", as {count} logical devices, mirrored" if count > 1 else ""
-        reason = f"TensorFlow sees {len(there) or 'no'} GPUs"
+        if count > 1:
+            value += f", as {count} logical devices, mirrored"
+        reason = f"TensorFlow sees {len(physical) or 'no'} GPUs"
     if count == 1:
         return tf.distribute.get_strategy(), Decision("device", value, reason)
     kind = "gpu" if gpus else "cpu"
     devices = tuple(f"/{kind}:{number}" for number in range(count))
-    return _mirrored(devices), Decision("device", value, reason)
+    return _mirrored_strategy(devices), Decision("device", value, reason)
 
 
 def _several_machines(
@@ -166,9 +160,8 @@ def _several_machines(
     with signals.keep_handlers():
         strategy = tf.distribute.MultiWorkerMirroredStrategy()
     value = f"{len(cluster.workers)} workers, {strategy.num_replicas_in_sync} replicas"
-    return strategy, Decision(
-        "device", value, f"TF_CONFIG; this is {cluster.name(cluster.index)}"
-    )
+    reason = f"TF_CONFIG; this is {cluster.name(cluster.index)}"
+    return strategy, Decision("device", value, reason)
 
 
 def _divide_cpu(count: int) -> None:
@@ -178,24 +171,23 @@ def _divide_cpu(count: int) -> None:
     process.
     """
     cpu = tf.config.list_physical_devices("CPU")[0]
-    there = len(tf.config.get_logical_device_configuration(cpu) or ())
-    if there >= count:
+    existing = len(tf.config.get_logical_device_configuration(cpu) or ())
+    if existing >= count:
         return
-    parts = [tf.config.LogicalDeviceConfiguration()] * max(
-        count, min(os.cpu_count() or 1, 8)
-    )
+    number = max(count, min(os.cpu_count() or 1, 8))
+    parts = [tf.config.LogicalDeviceConfiguration()] * number
     try:
         tf.config.set_logical_device_configuration(cpu, parts)
     except RuntimeError:
-        there = len(tf.config.list_logical_devices("CPU"))
-        if there < count:
+        existing = len(tf.config.list_logical_devices("CPU"))
+        if existing < count:
             raise UsageError(
                 f"--runtime.replicas {count}: this process has already started with"
-                f" {there} CPU devices; {_TOO_LATE}"
+                f" {existing} CPU devices; {_TOO_LATE}"
             ) from None
 
 
 @functools.cache
-def _mirrored(devices: tuple[str, ...]) -> Any:
+def _mirrored_strategy(devices: tuple[str, ...]) -> Any:
     # Cached: a second strategy on the same devices cannot use their collectives.
     return tf.distribute.MirroredStrategy(list(devices))

@@ -24,8 +24,10 @@ if TYPE_CHECKING:  # contracts import TensorFlow
 
     from pipeline.contracts import Decision
 
-# Of glibc's malloc.h.
-_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD, _M_ARENA_MAX = -3, -1, -8
+# From glibc's malloc.h.
+_M_MMAP_THRESHOLD = -3
+_M_TRIM_THRESHOLD = -1
+_M_ARENA_MAX = -8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +55,11 @@ class Machine:
         return self.cluster is None or self.cluster.is_chief
 
     def add_decision(self, name: str, value: str, reason: str) -> "Machine":
-        """A copy with one more decision."""
+        """Returns a copy with another decision."""
         from pipeline.contracts import Decision
 
-        made = (*self.decisions, Decision(name, value, reason))
-        return dataclasses.replace(self, decisions=made)
+        decisions = (*self.decisions, Decision(name, value, reason))
+        return dataclasses.replace(self, decisions=decisions)
 
 
 def start(
@@ -79,7 +81,7 @@ def start(
     # Frees the graphs of earlier runs in this process; freeing many at once later takes
     # seconds.
     gc.collect()
-    seen = import_tensorflow()
+    has_gpu = import_tensorflow()
     import keras
     import tensorflow as tf
 
@@ -103,7 +105,7 @@ def start(
     automatic = bool(gpus) and not options.deterministic
     xla = options.xla == "on" or (options.xla == "auto" and automatic)
     decisions = [device]
-    if not seen and (why := missing_gpu()):
+    if not has_gpu and (why := missing_gpu()):
         decisions.append(Decision("GPU", "not used", why))
     if not gpus and "avx2" in cpu_info.flags() and not cpu_info.has_onednn():
         reason = (
@@ -123,27 +125,22 @@ def start(
 
 
 def _settings_of_user() -> list[tuple[str, str, str]]:
-    """What a run uses instead of settings of this process: (name, value, reason)."""
+    """Lists what a run uses instead of this process's settings: name, value, reason."""
     keras = sys.modules.get("keras")
     if keras is None or not hasattr(keras, "config"):
         return []
-    wanted = {"floatx": "float32", "image_data_format": "channels_last"}
-    settings = {name: getattr(keras.config, name)() for name in wanted}
-    return [
-        (
-            name.replace("image_", ""),
-            value,
-            f"instead of {settings[name]}: a run needs it",
-        )
-        for name, value in wanted.items()
-        if settings[name] != value
-    ]
+    required = {"floatx": "float32", "image_data_format": "channels_last"}
+    changes = []
+    for name, value in required.items():
+        setting = getattr(keras.config, name)()
+        if setting != value:
+            reason = f"instead of {setting}: a run needs it"
+            changes.append((name.replace("image_", ""), value, reason))
+    return changes
 
 
 def import_tensorflow() -> bool:
-    """Imports TensorFlow and Keras with fixed settings; returns whether TensorFlow sees
-    a GPU.
-    """
+    """Imports TensorFlow and Keras; returns whether TensorFlow sees a GPU."""
     if "tensorflow" not in sys.modules:
         # Numbers GPUs as nvidia-smi does; by default, CUDA orders them by speed.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
@@ -157,24 +154,22 @@ def import_tensorflow() -> bool:
     with native_logs.filter_startup(), _no_garbage_collection(), cpu_info.onednn():
         import tensorflow as tf
 
-        seen = tf.config.list_physical_devices("GPU")
+        gpus = tf.config.list_physical_devices("GPU")
         import keras
 
     # A result must not depend on ~/.keras/keras.json.
     keras.config.set_floatx("float32")
     keras.config.set_image_data_format("channels_last")
-    tf.get_logger().setLevel(
-        "WARNING"
-    )  # no "Assets written to: ..." with a temporary path
-    return bool(seen)
+    # Hides "Assets written to: ..." with a temporary path.
+    tf.get_logger().setLevel("WARNING")
+    return bool(gpus)
 
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """For imports: modules are not garbage, and looking for it takes a quarter of their
-    time.
-    """
-    was_enabled, is_first = gc.isenabled(), "tensorflow" not in sys.modules
+    """Disables garbage collection, which takes a quarter of the time of imports."""
+    was_enabled = gc.isenabled()
+    is_first = "tensorflow" not in sys.modules
     gc.disable()
     try:
         yield
@@ -192,11 +187,10 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _keep_freed_memory() -> None:
-    """Lets glibc reuse freed blocks below a gibibyte instead of returning them to the
-    kernel.
+    """Lets glibc reuse freed blocks instead of returning them to the kernel.
 
     For 64 images of 224 pixels, returning the memory and getting it back takes 13 ms
-    per batch instead of 2. One arena, so that threads reuse each other's memory.
+    per batch instead of 2. With a single arena, threads reuse each other's memory.
     """
     libc = ctypes.CDLL(None)
     libc.mallopt(_M_MMAP_THRESHOLD, 2**30)
@@ -205,9 +199,9 @@ def _keep_freed_memory() -> None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that can change a result."""
+    """Returns the versions of the packages that can change a result."""
     from pipeline.runtime.environment_check import installed_version
 
     names = ("tensorflow", "keras", "tensorflow-datasets", "numpy", "scikit-learn")
-    own = {"python": platform.python_version(), "pipeline": pipeline.__version__}
-    return own | {name: installed_version(name) or "not installed" for name in names}
+    table = {"python": platform.python_version(), "pipeline": pipeline.__version__}
+    return table | {name: installed_version(name) or "not installed" for name in names}

@@ -1,5 +1,4 @@
-"""Checks whether this machine can train and export: packages, CUDA, CPU, memory and
-disk.
+"""Checks whether this machine can train and export.
 
 TensorFlow is imported in a separate process, so that a broken installation is reported
 like everything else.
@@ -32,7 +31,8 @@ _TENSORFLOWS = (
     "tf-nightly",
 )
 _ISA = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
-_LEAST_MEMORY, _LEAST_DISK = 2 << 30, 1 << 30  # bytes
+_LEAST_MEMORY = 2 << 30  # bytes
+_LEAST_DISK = 1 << 30  # bytes
 _NO_AVX = "use a CPU with AVX, which TensorFlow requires"
 _TIMEOUT = 300  # seconds
 _PROBE = """
@@ -56,18 +56,20 @@ class Finding:
     remedy: str = ""
 
 
-def _judged(name: str, value: str, *problems: tuple[bool, str, str]) -> Finding:
-    """The finding with status and remedy of the first problem that there is."""
-    found = next((problem[1:] for problem in problems if problem[0]), ("ok", ""))
-    return Finding(name, value, *found)
+def _finding(name: str, value: str, *problems: tuple[bool, str, str]) -> Finding:
+    """Returns a finding with status and remedy of the first problem that applies."""
+    for applies, status, remedy in problems:
+        if applies:
+            return Finding(name, value, status, remedy)
+    return Finding(name, value)
 
 
 def check() -> Iterator[Finding]:
     """Yields all findings, in the order in which they are shown."""
-    (oldest, newest), version = _PYTHONS, sys.version_info[:2]
-    supported = f"install Python {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
-    wrong = not oldest <= version <= newest
-    yield _judged("Python", platform.python_version(), (wrong, "error", supported))
+    oldest, newest = _PYTHONS
+    remedy = f"install Python {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
+    unsupported = not oldest <= sys.version_info[:2] <= newest
+    yield _finding("Python", platform.python_version(), (unsupported, "error", remedy))
     yield from _packages()
     legacy = os.environ.get("TF_USE_LEGACY_KERAS", "")
     if legacy.lower() not in ("", "0", "false"):
@@ -79,9 +81,7 @@ def check() -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """Versions, several installed TensorFlows, and what the packages require of each
-    other.
-    """
+    """Checks the versions of the packages and their requirements."""
     from packaging.requirements import Requirement
 
     found = {
@@ -96,24 +96,26 @@ def _packages() -> Iterator[Finding]:
     for name, version in versions.items():
         yield Finding(name, version or "not installed")
     for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
-        for text in (metadata.requires(name) or ()) if installed_version(name) else ():
-            needed = Requirement(text)
-            version = versions.get(needed.name) or installed_version(needed.name)
-            if needed.marker and not needed.marker.evaluate():
+        if installed_version(name) is None:
+            continue
+        for text in metadata.requires(name) or ():
+            requirement = Requirement(text)
+            if requirement.marker and not requirement.marker.evaluate():
                 continue
-            if version is None or not needed.specifier.contains(
-                version, prereleases=True
-            ):
+            package = requirement.name
+            specifier = requirement.specifier
+            version = versions.get(package) or installed_version(package)
+            if version is None or not specifier.contains(version, prereleases=True):
                 value = (
                     f"{version or 'not installed'}, but {name} needs"
-                    f" {needed.specifier or 'it'}"
+                    f" {specifier or 'it'}"
                 )
-                remedy = f"pip install '{needed.name}{needed.specifier}'"
-                yield Finding(needed.name, value, "error", remedy)
+                remedy = f"pip install '{package}{specifier}'"
+                yield Finding(package, value, "error", remedy)
 
 
 def installed_version(name: str) -> str | None:
-    """The version of an installed distribution; None if there is none."""
+    """Returns the version of a distribution; None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -121,96 +123,87 @@ def installed_version(name: str) -> str | None:
 
 
 def _tensorflow() -> Iterator[Finding]:
-    """Whether TensorFlow can be imported, and the GPUs it sees."""
+    """Checks whether TensorFlow can be imported, and which GPUs it sees."""
     # -P: a file such as tensorflow.py in the current directory is not imported.
     command = [sys.executable, "-P", "-c", _PROBE]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, timeout=_TIMEOUT, env=environment
         )
-        seen = json.loads(done.stdout.splitlines()[-1])
+        gpus = json.loads(process.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         remedy = "run `nvidia-smi`: the driver may be hanging"
         yield Finding(
             "import tensorflow", f"no result in {_TIMEOUT} s", "error", remedy
         )
     except (ValueError, IndexError):
-        value = (done.stderr.strip().splitlines() or ["no message"])[-1][:200]
-        if done.returncode < 0:
-            value = f"ended by {signal.Signals(-done.returncode).name}"
+        value = (process.stderr.strip().splitlines() or ["no message"])[-1][:200]
+        if process.returncode < 0:
+            value = f"ended by {signal.Signals(-process.returncode).name}"
         reinstall = "pip install --force-reinstall 'tensorflow[and-cuda]' keras"
-        remedy = _NO_AVX if done.returncode == -signal.SIGILL else reinstall
+        remedy = _NO_AVX if process.returncode == -signal.SIGILL else reinstall
         yield Finding("import tensorflow", value, "error", remedy)
     else:
         yield Finding("import tensorflow", "works")
-        yield from _gpus(seen)
+        yield from _gpus(gpus)
 
 
 def _gpus(gpus: list[tuple[str, tuple[int, int]]]) -> Iterator[Finding]:
-    """The driver and libraries, which are required only if there is a driver, and the
-    GPUs.
-    """
+    """Checks driver and libraries, required only if there is a driver, and the GPUs."""
     yield Finding("NVIDIA driver", gpu_info.driver_version() or "not found")
-    yield Finding(
-        "CUDA libraries", "missing" if gpu_info.missing_libraries() else "found"
-    )
+    libraries = "missing" if gpu_info.missing_libraries() else "found"
+    yield Finding("CUDA libraries", libraries)
     if not gpus and (problem := gpu_info.missing_gpu()):
         yield Finding("GPU", "not used", "warning", problem)
     elif not gpus:
-        yield Finding(
-            "GPU", f"none, training uses the CPU: {gpu_info.none_here() or '-'}"
-        )
+        reason = gpu_info.none_here() or "-"
+        yield Finding("GPU", f"none, training uses the CPU: {reason}")
     memory = gpu_info.memory(len(gpus))
     for number, (name, (major, minor)) in enumerate(gpus):
         value = f"{name}, compute capability {major}.{minor}"
         if memory:
-            value += (
-                f", {_gib(memory[number].free)} of {_gib(memory[number].total)} free"
-            )
+            free = _gib(memory[number].free)
+            value += f", {free} of {_gib(memory[number].total)} free"
         yield Finding(f"GPU {number}", value)
 
 
 def hardware() -> str:
-    """The CPU and the memory of this machine, in one line."""
+    """Describes the CPU and the memory of this machine in one line."""
     return "; ".join(finding.value for finding in itertools.islice(_machine(), 2))
 
 
 def _machine() -> Iterator[Finding]:
-    """CPU, memory and disks."""
+    """Checks CPU, memory and disks."""
     import psutil
 
     flags = cpu_info.flags()
-    known = [name for name in _ISA if name in flags]
+    isa = ", ".join(name for name in _ISA if name in flags)
     name = cpu_info.value("model name") or platform.machine()
-    value = f"{name}, {counted(cpu_info.cores(), 'core')}; {', '.join(known)}"
-    without = [name for name in ("avx", "avx2") if flags and name not in flags]
-    slow = (
-        "avx2" in without,
-        "warning",
-        "use a CPU with AVX2: training is slow without it",
-    )
-    yield _judged("CPU", value, ("avx" in without, "error", _NO_AVX), slow)
+    value = f"{name}, {counted(cpu_info.cores(), 'core')}; {isa}"
+    lacks_avx = bool(flags) and "avx" not in flags
+    lacks_avx2 = bool(flags) and "avx2" not in flags
+    remedy = "use a CPU with AVX2: training is slow without it"
+    slow = (lacks_avx2, "warning", remedy)
+    yield _finding("CPU", value, (lacks_avx, "error", _NO_AVX), slow)
     memory = psutil.virtual_memory()
     value = f"{_gib(memory.available)} of {_gib(memory.total)} available"
-    low = (
-        memory.available < _LEAST_MEMORY,
-        "warning",
-        "close other programs; use --data.cache disk",
-    )
-    yield _judged("memory", value, low)
+    remedy = "close other programs; use --data.cache disk"
+    low = (memory.available < _LEAST_MEMORY, "warning", remedy)
+    yield _finding("memory", value, low)
     datasets = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     for name, path, status in (
         ("current directory", Path.cwd(), "error"),
         ("temporary directory", Path(tempfile.gettempdir()), "error"),
         ("TFDS data directory", Path(datasets).expanduser(), "warning"),
     ):
-        there = next(place for place in (path, *path.parents) if place.exists())
-        free = shutil.disk_usage(there).free
-        locked = not os.access(there, os.W_OK)
-        closed = (locked, status, f"make {there} writable, or choose another one")
+        ancestor = next(folder for folder in (path, *path.parents) if folder.exists())
+        free = shutil.disk_usage(ancestor).free
+        read_only = not os.access(ancestor, os.W_OK)
+        remedy = f"make {ancestor} writable, or choose another one"
+        closed = (read_only, status, remedy)
         full = (free < _LEAST_DISK, "warning", "free some disk space")
-        yield _judged(name, f"{path}: {_gib(free)} free", closed, full)
+        yield _finding(name, f"{path}: {_gib(free)} free", closed, full)
 
 
 def _gib(count: int) -> str:

@@ -1,6 +1,4 @@
-"""Information about the GPUs without TensorFlow: whether there are any, their memory,
-problems.
-"""
+"""Information about the GPUs without TensorFlow: memory, driver, problems."""
 
 import contextlib
 import ctypes
@@ -43,9 +41,7 @@ class Memory(NamedTuple):
 
 
 def none_here() -> str | None:
-    """Why no GPU can be used, as far as this is known without TensorFlow; None
-    otherwise.
-    """
+    """Returns why there is no GPU; None if TensorFlow may see one."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
         return "$CUDA_VISIBLE_DEVICES hides all of them"
     if sys.platform == "linux" and not any(os.path.exists(node) for node in _NODES):
@@ -54,9 +50,7 @@ def none_here() -> str | None:
 
 
 def memory(count: int) -> list[Memory]:
-    """Memory of the `count` GPUs that TensorFlow sees, in order; empty if it is
-    unknown.
-    """
+    """Returns the memory of the `count` GPUs of TensorFlow; empty if unknown."""
     try:
         process = subprocess.run(
             _QUERY, capture_output=True, text=True, timeout=_TIMEOUT, check=True
@@ -65,55 +59,53 @@ def memory(count: int) -> list[Memory]:
         gpus = [Memory(int(free) << 20, int(total) << 20) for free, total in rows]
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         numbers = range(len(gpus)) if visible is None else map(int, visible.split(","))
-        shown = [gpus[number] for number in numbers]
+        selected = [gpus[number] for number in numbers]
     except (OSError, ValueError, LookupError, subprocess.SubprocessError):
         return []
     # nvidia-smi numbers GPUs by bus, CUDA by speed unless this variable is set.
     in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     in_order = in_order or len({gpu.total for gpu in gpus}) == 1
-    return shown if in_order and len(shown) == count else []
+    return selected if in_order and len(selected) == count else []
 
 
 def driver_version() -> str | None:
-    """The version of the NVIDIA driver; None if it is not loaded."""
+    """Returns the version of the NVIDIA driver; None if it is not loaded."""
     try:
         text = _DRIVER.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    return next((w for w in text.split() if "." in w and w[0].isdecimal()), "unknown")
+    for word in text.split():
+        if "." in word and word[0].isdecimal():
+            return word
+    return "unknown"
 
 
 def missing_libraries() -> str | None:
-    """The libraries that cannot be opened, with the remedy; None if all of
-    them can be.
-    """
+    """Returns the libraries that cannot be opened, and the remedy; None if all can."""
     missing = [name for name in _LIBRARIES if not _opens(name)]
     if "libcuda.so.1" in missing:
         return "libcuda.so.1 cannot be opened: install the driver's user library"
     if missing:
-        return (
-            f"{', '.join(missing)} cannot be opened: pip install 'tensorflow[and-cuda]'"
-        )
+        names = ", ".join(missing)
+        return f"{names} cannot be opened: pip install 'tensorflow[and-cuda]'"
     return None
 
 
 def missing_gpu() -> str | None:
-    """One line with the remedy for a GPU that cannot be used; None if there is no
-    driver.
-    """
+    """Returns the remedy for a GPU that cannot be used; None without a driver."""
     version = driver_version()
     if version is None:
         return None
-    found = f"the NVIDIA driver {version} is installed"
+    driver = f"the NVIDIA driver {version} is installed"
     major = version.partition(".")[0]
     if major.isdecimal() and int(major) < _OLDEST_DRIVER:
         return (
-            f"{found}, but CUDA 12 needs {_OLDEST_DRIVER} or later: update the driver"
+            f"{driver}, but CUDA 12 needs {_OLDEST_DRIVER} or later: update the driver"
         )
     if problem := missing_libraries():
-        return f"{found}, but {problem}"
+        return f"{driver}, but {problem}"
     return (
-        f"{found} and its libraries can be opened; check `nvidia-smi` and"
+        f"{driver} and its libraries can be opened; check `nvidia-smi` and"
         " $CUDA_VISIBLE_DEVICES"
     )
 
@@ -121,11 +113,10 @@ def missing_gpu() -> str | None:
 def _opens(name: str) -> bool:
     """Whether a library is found by the linker or in NVIDIA's Python packages."""
     spec = importlib.util.find_spec("nvidia")
-    folders = (spec and spec.submodule_search_locations) or ()
-    for path in [
-        name,
-        *(str(p) for folder in folders for p in Path(folder).glob(f"*/lib/{name}")),
-    ]:
+    paths = [name]
+    for folder in (spec and spec.submodule_search_locations) or ():
+        paths += map(str, Path(folder).glob(f"*/lib/{name}"))
+    for path in paths:
         with contextlib.suppress(OSError):
             ctypes.CDLL(path)
             return True

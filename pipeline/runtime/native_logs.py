@@ -1,4 +1,4 @@
-"""Filters out lines that native code writes to stderr and that do not help a user."""
+"""Filters the lines that native code writes to stderr."""
 
 import os
 import sys
@@ -24,9 +24,7 @@ _TURN = threading.RLock()
 
 
 class Lines:
-    """What native code wrote: `dropped` has the lines that were not printed, at the
-    end.
-    """
+    """The lines of native code; at the end, `dropped` has those not printed."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self.dropped: list[str] = []
@@ -44,12 +42,11 @@ def filter_startup() -> AbstractContextManager[Lines]:
 
 
 @contextmanager
-def filter_stderr(lines: tuple[str, ...]) -> Iterator[Lines]:
-    """Collects what C++ code writes to file descriptor 2, and prints it without certain
-    lines.
+def filter_stderr(parts: tuple[str, ...]) -> Iterator[Lines]:
+    """Drops lines with these parts from what C++ code writes to file descriptor 2.
 
-    `lines` has parts of the lines to drop. `TF_CPP_MIN_LOG_LEVEL` is not enough: level
-    3 hides real errors but not the oneDNN notice, and decoders ignore it.
+    `TF_CPP_MIN_LOG_LEVEL` is not enough: level 3 hides real errors but not the oneDNN
+    notice, and decoders ignore it.
     """
     if sys.stderr is None:
         yield Lines()
@@ -68,7 +65,7 @@ def filter_stderr(lines: tuple[str, ...]) -> Iterator[Lines]:
             os.close(saved)
             file.seek(0)
             for line in file.read().decode(errors="replace").splitlines():
-                if any(known in line for known in lines):
+                if any(part in line for part in parts):
                     written.dropped.append(line)
                 elif line.strip():
                     print(line, file=sys.stderr)

@@ -47,20 +47,20 @@ class RunDirectory:
 
 
 def steps(checkpoints: Path) -> list[int]:
-    """The steps of the checkpoints in a directory, in ascending order."""
-    found = (path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name))
-    return sorted(
-        int(path.name.removeprefix("step-")) for path in found if path.is_dir()
-    )
+    """Returns the steps of the checkpoints in a directory, in ascending order."""
+    steps = []
+    for path in checkpoints.glob("step-*"):
+        if STEP.fullmatch(path.name) and path.is_dir():
+            steps.append(int(path.name.removeprefix("step-")))
+    return sorted(steps)
 
 
 @contextlib.contextmanager
 def open_run(config: Config) -> Iterator[RunDirectory]:
-    """The run directory of this config, locked: the given one, new or resumed, or the
-    next free.
+    """Creates or reopens the run directory of a config, and locks it.
 
-    Files that killed processes left unfinished there, or beside the exported models,
-    are removed.
+    Without `run_directory`, this is the next free directory. Removes files that killed
+    processes left unfinished there, or beside the exported models.
 
     Raises UsageError if another process uses it, or has started another run there
     meanwhile.
@@ -74,7 +74,7 @@ def open_run(config: Config) -> Iterator[RunDirectory]:
         run.changes = changes(config, run)
         for folder in (run.path, run.checkpoints, export_directory(config)):
             temp_files.sweep(folder)
-        # Without its own path: `--config` with a saved config starts a new run.
+        # Without the path: `--config` with a saved config starts a new run.
         values = {**config.as_json(), "run_directory": None, "force": False}
         files.write_json(run.config, values)
         yield run
@@ -87,8 +87,9 @@ def is_new(config: Config) -> bool:
 
 
 def with_saved_plan(config: Config, planned: Sequence[str]) -> Config:
-    """The config with the values that the options in `planned` have in its run;
-    unchanged if the run is new or cannot be read.
+    """Sets the options in `planned` to their values in the run.
+
+    Returns the config unchanged if the run is new or cannot be read.
     """
     if config.run_directory is None or not planned:
         return config
@@ -112,7 +113,7 @@ def with_saved_plan(config: Config, planned: Sequence[str]) -> Config:
 def original_metadata(
     path: Path | None, metadata: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """The original metadata of a run; the given metadata if the run is new.
+    """Returns the original metadata of a run, or these if the run is new.
 
     Raises UsageError if they differ by more than rounding errors: in classes, sizes or
     means.
@@ -122,11 +123,8 @@ def original_metadata(
         return metadata
     try:
         before = safe_io.read_json(run.metadata)
-        changed = [
-            n
-            for n in {**before, **metadata}
-            if not _alike(before.get(n), metadata.get(n))
-        ]
+        names = {**before, **metadata}
+        changed = [n for n in names if not _is_close(before.get(n), metadata.get(n))]
     except (OSError, ValueError, TypeError):
         raise UsageError(
             f"{run.metadata} is damaged; start again in a new --run-directory"
@@ -139,19 +137,17 @@ def original_metadata(
     return before
 
 
-def _alike(old: Any, new: Any) -> bool:
-    """Whether values are equal, floats up to rounding: other machines sum in another
-    order.
-    """
+def _is_close(old: Any, new: Any) -> bool:
+    """Whether values are equal up to rounding, as other machines sum differently."""
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        return len(old) == len(new) and all(map(_alike, old, new))
+        return len(old) == len(new) and all(map(_is_close, old, new))
     if isinstance(old, float) and isinstance(new, float):
         return math.isclose(old, new, rel_tol=1e-5, abs_tol=1e-9)
     return old == new
 
 
 def saved_decision(path: Path | None, name: str) -> str | None:
-    """The value of an automatic choice at the start of a run; None in a new run."""
+    """Returns an automatic choice from the start of a run; None in a new run."""
     if path is None:
         return None
     try:
@@ -162,35 +158,32 @@ def saved_decision(path: Path | None, name: str) -> str | None:
 
 
 def export_directory(config: Config) -> Path:
-    """The directory whose subdirectories are the versions of this model."""
+    """Returns the directory of the versions of this model."""
     return config.export.directory / config.name
 
 
 def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]:
-    """Options that differ from the original ones, accepted by `--force`; none if the
-    run is new.
+    """Returns changed options that `--force` accepts; none if the run is new.
 
     Raises UsageError for any other change, or if the directory contains something else.
     """
-    found = sorted(p.name for p in run.path.glob("*") if p.name != locks.NAME)
-    found = [name for name in found if not temp_files.is_ours(name)]
-    if not found:
+    names = sorted(path.name for path in run.path.glob("*") if path.name != locks.NAME)
+    names = [name for name in names if not temp_files.is_ours(name)]
+    if not names:
         return ()
     if not run.config.is_file():
         raise UsageError(
-            f"--run-directory: {run} contains {found[0]!r} but no run; choose an empty"
+            f"--run-directory: {run} contains {names[0]!r} but no run; choose an empty"
             " directory"
         )
-    now = config.as_json()
     try:
         before = safe_io.read_json(run.config)
-        changes = resume_policy.changes(before, now)
+        changes = resume_policy.changes(before, config.as_json())
     except (OSError, ValueError, TypeError, AttributeError):
         raise UsageError(
             f"--run-directory: {run.config} is damaged; choose a new directory"
         ) from None
-    if changes and not (
-        config.force and all(change.can_be_forced for change in changes)
-    ):
+    accepted = config.force and all(change.can_be_forced for change in changes)
+    if changes and not accepted:
         raise UsageError(resume_policy.refusal(str(run), changes))
     return changes

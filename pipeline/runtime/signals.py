@@ -1,4 +1,4 @@
-"""Signals and time limits, which end training early, between two calls."""
+"""Signals and time limits, which end training early between two calls."""
 
 import contextlib
 import functools
@@ -18,8 +18,9 @@ _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 class Stopped(Exception):
-    """Training ended after a call, and everything was saved; `reason` is from
-    `StopSignals.reason`.
+    """Raised when training ended early and everything was saved.
+
+    `reason` is from `StopSignals.reason`.
     """
 
     def __init__(self, reason: str) -> None:
@@ -48,7 +49,8 @@ class StopSignals:
         self._trained = False
         self._signal: int | None = None
         self._second: dict[int, Any] = {}
-        self._deferred = self._raised = False
+        self._is_deferred = False
+        self._is_raised = False
 
     @property
     def seconds_elapsed(self) -> float:
@@ -57,16 +59,13 @@ class StopSignals:
 
     @functools.cached_property
     def preparation(self) -> float:
-        """Seconds before training began: from the start of this process to the first
-        access.
-        """
+        """Seconds before training: from the start of this process to the first access."""
         return time.monotonic() - self._start
 
     def resume(self, elapsed: float) -> None:
         """Adds the time that the run took before it was resumed."""
-        if (
-            not self._trained
-        ):  # otherwise this is another attempt, whose time already counts
+        # If this is another attempt, its time already counts.
+        if not self._trained:
             self._before = elapsed
 
     @property
@@ -77,12 +76,12 @@ class StopSignals:
         return self.limit - min(self.reserve, self.limit / 2) - self.seconds_elapsed
 
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
-        """Why training should stop now: `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or
-        `another worker`.
+        """Why training should stop now; None if it should not.
 
-        `agreed` returns the mean of a number over all workers, which must stop after
-        the same call. A signal to one of them stops all. The time is up for all of them
-        when it is up for one.
+        Returns `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`. `agreed`
+        returns the mean of a number over all workers, which must stop after the same
+        call. A signal to any worker stops all; the time is up for all workers when it
+        is up for any of them.
         """
         number = self._signal
         is_over = self.seconds_left is not None and self.seconds_left <= 0
@@ -94,55 +93,49 @@ class StopSignals:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Handles the signals; only in the main thread, because Python cannot in other
-        threads.
-        """
+        """Handles the signals inside; only in the main thread, as Python requires."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {n: signal.getsignal(n) for n in _SIGNALS}
-        # Signals that are ignored stay ignored, as under nohup or in the background of
-        # a shell.
-        handled = [
-            number
-            for number, handler in before.items()
-            if handler is not signal.SIG_IGN
-        ]
-        self._second = dict.fromkeys(handled, signal.SIG_DFL)
-        if signal.SIGINT in handled:
+        before: dict[int, Any] = {}
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            # Signals that are ignored stay ignored, as under nohup or in the background
+            # of a shell.
+            if handler is not signal.SIG_IGN:
+                before[number] = handler
+        self._second = dict.fromkeys(before, signal.SIG_DFL)
+        if signal.SIGINT in before:
             self._second[signal.SIGINT] = signal.default_int_handler
-        for number in handled:
+        for number in before:
             signal.signal(number, self._handle)
         try:
             yield
         except Exception:
-            # Code that a signal interrupts may fail in its own way, such as
-            # TensorFlow's tracing.
-            if self._raised:
+            # Code that a signal interrupts, such as TensorFlow's tracing, may raise
+            # another exception.
+            if self._is_raised:
                 self.check()
             raise
         finally:
-            for number in handled:
-                signal.signal(number, before[number])
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     @contextlib.contextmanager
     def defer(self) -> Iterator[None]:
-        """Defers signals until `reason` is read; one that was not read is raised at the
-        end.
-        """
-        self.check()  # Python ignores exceptions in a finalizer, even that of a signal
-        self._deferred = self._trained = True
+        """Defers signals until `reason` is read; raises an unread signal at the end."""
+        self.check()  # Python ignores exceptions of signals in a finalizer
+        self._is_deferred = True
+        self._trained = True
         try:
             yield
         finally:
-            self._deferred = False
+            self._is_deferred = False
         self.check()
 
     @contextlib.contextmanager
     def at_once(self) -> Iterator[None]:
-        """Lets signals end the process even within native code, when nothing is left to
-        save.
-        """
+        """Lets signals end the process even in native code, when nothing is unsaved."""
         before = {number: signal.getsignal(number) for number in self._second}
         for number in before:
             signal.signal(number, signal.SIG_DFL)
@@ -159,10 +152,10 @@ class StopSignals:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._signal = number
-        for each, handler in self._second.items():
-            signal.signal(each, handler)
-        if not self._deferred:
-            self._raised = True
+        for other_number, handler in self._second.items():
+            signal.signal(other_number, handler)
+        if not self._is_deferred:
+            self._is_raised = True
             raise _exception(number)
 
 
@@ -185,7 +178,7 @@ def keep_handlers() -> Iterator[None]:
 
 
 def behind(error: BaseException | None) -> BaseException | None:
-    """The exception of a signal that led to this error; None if there was none."""
+    """Returns the exception of a signal that led to an error; None if none did."""
     while error is not None and not isinstance(error, KeyboardInterrupt | Terminated):
         error = error.__context__
     return error

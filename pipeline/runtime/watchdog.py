@@ -21,13 +21,12 @@ _WRITE_TIMEOUT = 5.0  # seconds; the disk may be what hangs
 
 
 class Watchdog(keras.callbacks.Callback):
-    """Limits the time of each call, but not the time between calls, such as saving and
-    export.
+    """Limits the time of a call, but not the time between calls.
 
-    Used as a context manager; outside the block, or without a limit, nothing is
-    watched. As the first callback of a run, it watches the calls but not the work of
-    other callbacks after them. The limit in seconds includes tracing and compiling. The
-    stacks are written to stderr and to `path`, if given.
+    A context manager; outside the block, or without a limit, it does nothing. As the
+    first callback of a run, it watches the calls but not the other callbacks after
+    them, nor saving and export. The limit in seconds includes tracing and compiling.
+    The stacks are written to stderr and to `path`, if it is not None.
     """
 
     def __init__(self, seconds: float | None, path: Path | None) -> None:
@@ -63,7 +62,7 @@ class Watchdog(keras.callbacks.Callback):
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watches the block as one call."""
+        """Watches the block like a call."""
         self._call = object()
         try:
             yield
@@ -71,8 +70,8 @@ class Watchdog(keras.callbacks.Callback):
             self._call = None
 
     def _watch(self) -> None:
-        # Counts its own waits, because a clock keeps running while a process is
-        # suspended (Ctrl-Z).
+        # Counts the waits, because a clock keeps running while a process is suspended
+        # (Ctrl-Z).
         wait = min(1.0, self._seconds / 10)
         call = None
         waited = 0.0
@@ -86,7 +85,7 @@ class Watchdog(keras.callbacks.Callback):
                     self._end_process()
 
     def _end_process(self) -> None:
-        """Ends it without clean-up, which would wait for the call."""
+        """Ends the process without clean-up, which would wait for the call."""
         where = f", also in {self._path}" if self._path else ""
         message = (
             f"error: a call took longer than {self._seconds:g} s; stacks of all"

@@ -1,4 +1,4 @@
-"""A client of one served model: over REST, over gRPC, or loaded from its directory.
+"""A client of a served model: over REST, over gRPC, or loaded from its directory.
 
 with Client("http://localhost:8501/v1/models/digits") as digits:
     digits.predict(images=images)["label"]
@@ -37,7 +37,7 @@ _MAX_TIMEOUT = 10**6  # seconds; sockets do not accept 10**10
 
 
 class Client:
-    """Sends requests to one model.
+    """Sends requests to a model.
 
     Over REST, requests are retried until the timeout while the server replies that it
     is busy (429, 503). Other errors are raised immediately.
@@ -59,7 +59,8 @@ class Client:
     """
 
     def __init__(self, model: str | Path, timeout: float = 30.0) -> None:
-        self.model, self.timeout = str(model).rstrip("/"), timeout
+        self.model = str(model).rstrip("/")
+        self.timeout = timeout
         expected = f"seconds, more than 0 and at most {_MAX_TIMEOUT:,}"
         require(0 < timeout <= _MAX_TIMEOUT, "timeout", timeout, expected)
         self._transport = self._open()
@@ -89,24 +90,21 @@ class Client:
             UsageError: The signature or input does not exist, or a value does not fit
                 its type.
         """
-        known = self._signatures.get(signature)
-        if known is None:
+        definition = self._signatures.get(signature)
+        if definition is None:
             hint = suggest(signature, self._signatures)
             raise UsageError(f"{self.model} has no signature {signature!r}; {hint}")
-        given = signatures.tensors(known, inputs)
-        reply = self._transport.predict(signature, given, known.outputs)
-        count = next((len(values) for values in given.values() if values.ndim), 1)
+        tensors = signatures.tensors(definition, inputs)
+        reply = self._transport.predict(signature, tensors, definition.outputs)
+        count = next((len(values) for values in tensors.values() if values.ndim), 1)
         with signatures.reading_reply(self.model):
-            answer = signatures.answer(
-                {n: reply[n] for n in known.outputs if n in reply}
-            )
-            signatures.check(answer, known.outputs, count)
+            names = [name for name in definition.outputs if name in reply]
+            answer = signatures.answer({name: reply[name] for name in names})
+            signatures.check(answer, definition.outputs, count)
         return answer
 
     def metadata(self) -> dict[str, Signature]:
-        """Returns the inputs and outputs of each signature, by name; raises
-        ServingError.
-        """
+        """Returns the inputs and outputs of each signature; raises ServingError."""
         return self._transport.metadata()
 
     def close(self) -> None:
@@ -128,11 +126,11 @@ class Client:
             from pipeline.serving.rest import Rest
 
             return Rest(self.model, self.timeout)
-        if found := _RPC.fullmatch(self.model):
+        if match := _RPC.fullmatch(self.model):
             from pipeline.serving.grpc import Rpc
 
-            version = int(found["number"]) if found["number"] else found["label"]
-            return Rpc(found["host"], found["name"], version, self.timeout)
+            version = int(match["number"]) if match["number"] else match["label"]
+            return Rpc(match["host"], match["name"], version, self.timeout)
         if not os.path.isdir(self.model):
             raise UsageError(
                 f"{self.model!r} is not a directory or address; pass {EXPECTED}"

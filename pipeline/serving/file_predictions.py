@@ -1,6 +1,4 @@
-"""Predictions for files: reads images and rows of tables, and converts replies to
-records.
-"""
+"""Predictions for files: reads images and tables, and converts replies to records."""
 
 import csv
 import glob
@@ -22,46 +20,45 @@ TABLES = (".csv", ".npy")
 
 
 class Item(NamedTuple):
-    """One example of a request."""
+    """An example of a request."""
 
-    name: dict[str, Any]  # `file`, and for a table also `row`, counted from 0
-    value: (
-        Any  # the bytes of an image, or float32 (features,); None if there is an error
-    )
-    error: str = ""  # why the example cannot be read
+    name: dict[str, Any]
+    """`file`, and for a table also `row`, counted from 0."""
+    value: Any
+    """The bytes of an image, or float32 (features,); None if there is an error."""
+    error: str = ""
+    """Why the example cannot be read."""
 
 
 def find(words: Iterable[str], endings: tuple[str, ...]) -> list[str]:
     """Returns the files that the words denote, in order.
 
-    A word is a file, a pattern (`**` for any depth), or a directory; from a directory,
-    all files with these endings are taken, at any depth, sorted. Files and folders that
-    are hidden, or belong to a system or tool, such as `@eaDir`, are left out unless the
+    A word is a file, a pattern (`**` for any depth), or a directory, which stands for
+    all files with these endings, at any depth, sorted. Files and folders that are
+    hidden, or belong to a system or tool, such as `@eaDir`, are left out unless the
     word names them. Other words are kept unchanged.
     """
     names: list[str] = []
     for word in words:
         if os.path.isdir(word):
-            inside = _matching(os.path.join(glob.escape(word), "**"), word)
+            inside = _match(os.path.join(glob.escape(word), "**"), word)
             names += [name for name in inside if name.lower().endswith(endings)]
+        elif os.path.lexists(word):
+            names.append(word)
         else:
-            names += (
-                [word] if os.path.lexists(word) else _matching(word, word) or [word]
-            )
+            names += _match(word, word) or [word]
     return names
 
 
-def _matching(pattern: str, word: str) -> list[str]:
-    """The files that match a pattern, except ignored ones that the word
-    does not name.
-    """
-    named = set(word.split(os.sep))
-    return [
-        path
-        for path in sorted(glob.glob(pattern, recursive=True))
-        if not os.path.isdir(path)
-        and not any(map(image_formats.is_ignored, set(path.split(os.sep)) - named))
-    ]
+def _match(pattern: str, word: str) -> list[str]:
+    """Finds the files of a pattern, except ignored ones that the word does not name."""
+    explicit = set(word.split(os.sep))
+    files = []
+    for path in sorted(glob.glob(pattern, recursive=True)):
+        parts = set(path.split(os.sep)) - explicit
+        if not os.path.isdir(path) and not any(map(image_formats.is_ignored, parts)):
+            files.append(path)
+    return files
 
 
 def images(names: Iterable[str]) -> Iterator[Item]:
@@ -103,15 +100,13 @@ def _array(name: str) -> np.ndarray:
 
 
 def _lines(name: str, columns: Sequence[str] | None) -> list[list[str]]:
-    reader = csv.reader(
-        io.StringIO(safe_io.read_text(Path(name))), skipinitialspace=True
-    )
-    lines = list(filter(None, reader))
+    text = io.StringIO(safe_io.read_text(Path(name)))
+    lines = list(filter(None, csv.reader(text, skipinitialspace=True)))
     header = [cell.strip() for cell in lines[0]] if lines else []
-    counted = [str(index) for index in range(len(header))]
+    indices = [str(index) for index in range(len(header))]
     if any(map(_is_number, header)):
-        return lines[1:] if len(header) > 3 and header == counted else lines
-    if columns is None or columns == counted:  # no names
+        return lines[1:] if len(header) > 3 and header == indices else lines
+    if columns is None or columns == indices:  # no names
         return lines[1:]
     if sorted(header) != sorted(columns):
         raise ValueError(
@@ -119,10 +114,11 @@ def _lines(name: str, columns: Sequence[str] | None) -> list[list[str]]:
             f"{', '.join(columns)[:500]!r}"
         )
     order = [header.index(column) for column in columns]
-    return [
-        [line[i] for i in order] if len(line) == len(order) else line
-        for line in lines[1:]
-    ]
+    rows = []
+    for line in lines[1:]:
+        is_complete = len(line) == len(order)
+        rows.append([line[i] for i in order] if is_complete else line)
+    return rows
 
 
 def _is_number(cell: str) -> bool:
@@ -135,9 +131,8 @@ def _is_number(cell: str) -> bool:
 
 def _row(name: dict[str, Any], row: Any, width: int) -> Item:
     if len(row) != width:
-        return Item(
-            name, None, f"it has {len(row)} numbers, but the model takes {width}"
-        )
+        error = f"it has {len(row)} numbers, but the model takes {width}"
+        return Item(name, None, error)
     for cell in row:
         if isinstance(cell, str) and not _is_number(cell):
             return Item(name, None, f"{cell[:100]!r} is not a number")
@@ -152,46 +147,49 @@ def _reason(error: Exception) -> str:
 def predict(
     client: Any, words: Sequence[str | Path], *, top: int = 1, batch_size: int = 32
 ) -> Iterator[dict[str, Any]]:
-    """Yields a model's answers to files, one at a time.
+    """Yields a model's answers to files, a record of JSON values at a time.
 
     The client is a `Client`, or a model of this process with the same methods. The
     words are image files, or directories or patterns of them; for a model that takes
     feature vectors, `.csv` or `.npy` files. A request has `batch_size` images or rows.
 
-    There is a record of JSON values for each image or row, in order. For each image
-    `file`, `label`, `class` and `probability`, and with `top` above 1 also `top`: a
-    list of `label` and `probability`, the most probable first. For each row `file`,
-    `row` and the outputs of the model. For an example that cannot be read, or that the
-    model rejects, `file` and `error`.
+    The record of an image has `file`, `label`, `class` and `probability`, and with
+    `top` above 1 also `top`: a list of `label` and `probability`, the most probable
+    first. The record of a row has `file`, `row` and the outputs of the model. For an
+    example that cannot be read, or that the model rejects, it has `file` and `error`.
 
     Raises ServingError if the server stopped responding, and UsageError if the files do
     not exist, or the model takes neither images nor feature vectors, or ranks fewer
     classes.
     """
-    known = client.metadata()
-    signature, name, width = _takes(known, client.model)
-    labels = known[signature].outputs.get("top_labels")
-    most = 1 if labels is None else labels.shape[-1] if labels.shape else None
-    if most is not None and top > most:
+    served = client.metadata()
+    signature, name, width = _require_file_input(served, client.model)
+    labels = served[signature].outputs.get("top_labels")
+    ranks: int | None = 1
+    if labels is not None:
+        ranks = labels.shape[-1] if labels.shape else None
+    if ranks is not None and top > ranks:
         raise UsageError(
-            f"--top must be at most {most}, the classes that {client.model} ranks"
+            f"--top must be at most {ranks}, the classes that {client.model} ranks"
         )
     endings = image_formats.SUFFIXES if width is None else TABLES
     names = find(map(str, words), endings)
     if not names:
-        taken = ", ".join(f"*{ending}" for ending in endings)
-        given = " ".join(map(str, words))[:200] or "the list"
-        raise UsageError(f"{given} contains no files; {client.model} takes {taken}")
+        patterns = ", ".join(f"*{ending}" for ending in endings)
+        text = " ".join(map(str, words))[:200] or "the list"
+        raise UsageError(f"{text} contains no files; {client.model} takes {patterns}")
     items = images(names) if width is None else rows(names, width, client.feature_names)
 
     def ask(items: list[Item]) -> list[dict[str, Any]]:
         outputs = client.predict(signature, **{name: [item.value for item in items]})
         with signatures.reading_reply(client.model):
-            values = zip(*outputs.values(), strict=True)
-            rows = [
-                _record(dict(zip(outputs, row, strict=True)), top) for row in values
-            ]
-            return [item.name | row for item, row in zip(items, rows, strict=True)]
+            records = []
+            for item, row in zip(
+                items, zip(*outputs.values(), strict=True), strict=True
+            ):
+                answer = dict(zip(outputs, row, strict=True))
+                records.append(item.name | _record(answer, top))
+            return records
 
     return _records(items, batch_size, ask)
 
@@ -203,15 +201,13 @@ def _records(
     items: Iterator[Item], batch_size: int, ask: _Ask
 ) -> Iterator[dict[str, Any]]:
     while batch := list(itertools.islice(items, batch_size)):
-        answered = iter(_answers([item for item in batch if not item.error], ask))
+        answers = iter(_answers([item for item in batch if not item.error], ask))
         for item in batch:
-            yield {**item.name, "error": item.error} if item.error else next(answered)
+            yield {**item.name, "error": item.error} if item.error else next(answers)
 
 
 def _answers(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
-    """Sends one request; if it is rejected, sends its halves, to find the invalid
-    examples.
-    """
+    """Sends a request; if it is rejected, its halves, to find the invalid examples."""
     try:
         return ask(items) if items else []
     except ServingError as error:
@@ -223,44 +219,40 @@ def _answers(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
         return _answers(items[:half], ask) + _answers(items[half:], ask)
 
 
-def _takes(known: Mapping[str, Signature], model: str) -> tuple[str, str, int | None]:
-    """Returns (signature, its input, number of features or None for image files)."""
-    if found := file_input(known):
-        return found
-    default = known.get("serving_default", Signature({}, {}))
-    inputs = (
-        ", ".join(f"{name} {field}" for name, field in default.inputs.items())
-        or "nothing"
-    )
+FileInput = tuple[str, str, int | None]
+"""Signature, its input, and the number of features; None for image files."""
+
+
+def _require_file_input(served: Mapping[str, Signature], model: str) -> FileInput:
+    target = file_input(served)
+    if target is not None:
+        return target
+    default = served.get("serving_default", Signature({}, {}))
+    fields = [f"{name} {field}" for name, field in default.inputs.items()]
+    inputs = ", ".join(fields) or "nothing"
     raise UsageError(
         f"{model} does not take image files or feature vectors, but {inputs}; use"
         " pipeline.Client"
     )
 
 
-def file_input(known: Mapping[str, Signature]) -> tuple[str, str, int | None] | None:
-    """How a model of these signatures takes files: (signature, its input, number of
-    features or None for image files); None if it takes neither images nor feature
-    vectors.
-    """
-    encoded = known.get("image_bytes")
+def file_input(served: Mapping[str, Signature]) -> FileInput | None:
+    """Finds the signature that takes image files or feature vectors, if any."""
+    encoded = served.get("image_bytes")
     if encoded is not None and set(encoded.inputs) == {"image_bytes"}:
         return "image_bytes", "image_bytes", None
-    default = known.get("serving_default", Signature({}, {}))
-    if len(default.inputs) == 1:
-        ((name, field),) = default.inputs.items()
-        if (
-            field.dtype.kind == "f"
-            and field.shape
-            and len(field.shape) == 2
-            and field.shape[1]
-        ):
-            return "serving_default", name, field.shape[1]
-    return None
+    default = served.get("serving_default", Signature({}, {}))
+    if len(default.inputs) != 1:
+        return None
+    ((name, field),) = default.inputs.items()
+    if field.dtype.kind != "f" or not field.shape or len(field.shape) != 2:
+        return None
+    width = field.shape[1]
+    return ("serving_default", name, width) if width else None
 
 
 def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:
-    """Returns the answer to one example as JSON values."""
+    """Returns the answer to an example as JSON values."""
     if not {"label", "class", "probabilities"} <= set(outputs):
         return {name: _value(value) for name, value in outputs.items()}
     index = int(outputs["class"])
@@ -271,18 +263,18 @@ def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:
         "probability": probability,
     }
     if top > 1:
-        pairs = zip(
-            outputs["top_labels"][:top], outputs["top_scores"][:top], strict=True
-        )
+        labels = outputs["top_labels"][:top]
+        scores = map(signatures.shortest, outputs["top_scores"][:top])
         record["top"] = [
-            {"label": n, "probability": signatures.shortest(p)} for n, p in pairs
+            {"label": label, "probability": score}
+            for label, score in zip(labels, scores, strict=True)
         ]
     return record
 
 
 def _value(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return [_value(one) for one in value]
+        return [_value(element) for element in value]
     if isinstance(value, bytes):
         return value.decode(errors="backslashreplace")
     if isinstance(value, np.float32 | np.float16):

@@ -17,8 +17,7 @@ with protobuf.importable():
         prediction_service_pb2_grpc,
     )
 
-# By default, a client rejects replies of more than 4 MB; the limit of the server is 2
-# GB.
+# By default, a client rejects replies of more than 4 MB; the server allows 2 GB.
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
@@ -26,16 +25,16 @@ _OPTIONS = (
 
 
 class Rpc:
-    """One model behind the gRPC port of a server; `version` None means the newest
-    version.
-    """
+    """A model behind the gRPC port of a server; `version` None: the newest version."""
 
     def __init__(
         self, host: str, name: str, version: int | str | None, timeout: float
     ) -> None:
         self._channel = grpc.insecure_channel(host, _OPTIONS)
         self._server = prediction_service_pb2_grpc.PredictionServiceStub(self._channel)
-        self._name, self._version, self._timeout = name, version, timeout
+        self._name = name
+        self._version = version
+        self._timeout = timeout
         self._title = f"grpc://{host}/{name}"
 
     def predict(

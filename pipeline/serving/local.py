@@ -14,9 +14,7 @@ with protobuf.importable():
 
 
 class Local:
-    """A version loaded by TensorFlow's C++ loader; for a model, the version a server
-    would use.
-    """
+    """A version in this process; of a model, the version that a server would use."""
 
     def __init__(self, directory: Path) -> None:
         self._version = repository.select_version(directory)

@@ -1,6 +1,4 @@
-"""The repository of versions of a model: their numbers, publishing, pinning, pruning,
-and the quality gate.
-"""
+"""Publishes, numbers, pins and prunes the versions of a model."""
 
 import dataclasses
 import re
@@ -16,8 +14,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
 CONFIG = "models.config"
-"""Next to the versions of a model: which of them a server loads; may be edited by hand.
-"""
+"""The file that selects the versions a server loads; users may edit it."""
 _NEW = """\
 model_config_list {{
   config {{
@@ -34,9 +31,7 @@ _LAST_VERSION = 2**63 - 1
 _LAST_PUBLISHED = ".published"
 """Hidden file with the last version number that was used."""
 REFUSED = ".refused"
-"""Hidden name of the last version that the gate rejected, until the next one is
-published.
-"""
+"""Hidden name of the last rejected version, until the next rejection."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,17 +52,21 @@ def publish(
     selection_metric: tuple[str, int],
     ready: Callable[[], None] = lambda: None,
 ) -> Published:
-    """Publishes a verified export as the next version, unless it is worse than the
-    served version.
+    """Publishes a verified export, unless it is worse than the served version.
 
     Only one process publishes at a time, so that the served version does not change
-    meanwhile. `folder` is the export, in a directory made by
-    `temp_files.folder(model)`; `model` is the directory of the versions. Of the
-    options, `tolerance` and `keep` are used. `ready` is called before the version
-    becomes visible, unless it is rejected. See also `Task.selection_metric`.
+    meanwhile. See also `Task.selection_metric`.
+
+    Args:
+        folder: The export, in a directory made by `temp_files.folder(model)`.
+        model: The directory of the versions.
+        options: The options of the export, of which `tolerance` and `keep` are used.
+        selection_metric: The metric to compare, and 1 if higher is better, else -1.
+        ready: Called before the version becomes visible, unless it is rejected.
     """
     with locks.in_turn(model):
-        good, quality = True, None
+        good = True
+        quality = None
         served = None if options.tolerance is None else live(model)
         if served is not None and options.tolerance is not None:
             good, quality = _compare(
@@ -91,9 +90,9 @@ def publish(
 def move_to_next_version(folder: Path, model: Path) -> Path:
     """Moves a finished directory to the next version number of a model, in one rename.
 
-    Everything is flushed to the disk first. The number is recorded before it is used,
-    so that no number is used twice, whatever is deleted later. Only one process may
-    publish at a time.
+    Flushes everything to the disk first. Records the number before its use, so that no
+    number is used twice, whatever is deleted later. Only one process may publish at a
+    time.
 
     Raises UsageError if no number is left.
     """
@@ -104,7 +103,7 @@ def move_to_next_version(folder: Path, model: Path) -> Path:
 
 
 def next_version(model: Path) -> int:
-    """The next version number of a model; UsageError if no number is left."""
+    """Returns the next version number of a model; UsageError if none is left."""
     try:
         last = int(safe_io.read_text(model / _LAST_PUBLISHED))
     except (OSError, ValueError):
@@ -118,28 +117,20 @@ def next_version(model: Path) -> int:
 
 
 def versions(model: Path) -> dict[int, Path]:
-    """Number -> directory of the versions of a model, as TensorFlow Serving finds
-    them.
-    """
-    return {
-        int(path.name): path
-        for path in model.glob("*")
-        if is_version(path.name) and path.is_dir()
-    }
+    """Maps version numbers to directories, as TensorFlow Serving finds them."""
+    paths = [path for path in model.glob("*") if is_version(path.name)]
+    return {int(path.name): path for path in paths if path.is_dir()}
 
 
 def is_version(name: str) -> bool:
-    """Whether TensorFlow Serving loads a directory of this name: a number that fits an
-    int64.
-    """
+    """Whether TensorFlow Serving loads a directory of this name: an int64."""
     if not name.isascii() or not name.isdecimal():
         return False
     return len(name) < 30 and int(name) < _LAST_VERSION
 
 
 def live(model: Path) -> Path | None:
-    """Returns the version that a server uses by default: the highest pinned one, else
-    the newest.
+    """Returns the version that a server uses: the highest pinned one, else the newest.
 
     Returns None if there are no versions, or if none of the pinned versions exists.
     """
@@ -152,11 +143,10 @@ def live(model: Path) -> Path | None:
 def _compare(
     new: Path, served: Path, tolerance: float, by: tuple[str, int]
 ) -> tuple[bool, str]:
-    """Returns whether a version is at most `tolerance` worse than the served one, and
-    the reason.
+    """Returns whether a version is good enough to replace the served one, and why.
 
-    If the served version does not have the metric (of another task), the new one is
-    accepted.
+    It may be worse by at most `tolerance`. If the served version lacks the metric,
+    because it has another task, the new version is accepted.
     """
     name, sign = by
     manifests = [version_manifest.properties(version) for version in (new, served)]
@@ -170,9 +160,10 @@ def _compare(
     split, split_before = (manifest.get("judged", "") for manifest in manifests)
     if before is None:
         return True, f"version {served.name}, which is served, has no {name}"
-    text = f"{split} {name} {'missing' if value is None else format(value, '.4f')}; "
-    text += (
-        f"version {served.name}, which is served, has {before:.4f} on {split_before}"
+    score = "missing" if value is None else f"{value:.4f}"
+    text = (
+        f"{split} {name} {score}; version {served.name}, which is served, has"
+        f" {before:.4f} on {split_before}"
     )
     # 0.98 - 0.97 is more than 0.01 in floating point
     good = value is not None and sign * (before - value) <= tolerance + 1e-9
@@ -188,11 +179,10 @@ def prune(model: Path, keep: int, kept: tuple[int, ...] = ()) -> list[int]:
     Returns the deleted version numbers, ascending.
     """
     directories = versions(model)
-    exported = sorted(
-        number
-        for number, path in directories.items()
-        if (path / version_manifest.GOLDEN).is_file() and not path.is_symlink()
-    )
+    exported = []
+    for number, path in sorted(directories.items()):
+        if (path / version_manifest.GOLDEN).is_file() and not path.is_symlink():
+            exported.append(number)
     removed = [number for number in exported[:-keep] if number not in kept]
     for number in removed:
         temp_files.remove(directories[number])
@@ -200,9 +190,7 @@ def prune(model: Path, keep: int, kept: tuple[int, ...] = ()) -> list[int]:
 
 
 def select_version(directory: Path) -> Path:
-    """Returns the given version directory, or the version that a server of a model
-    would use.
-    """
+    """Returns a version directory, or the version of a model that a server uses."""
     if not directory.is_dir():
         raise UsageError(
             f"{directory} is not a directory; use one such as saved_models/digits/1"
@@ -211,20 +199,17 @@ def select_version(directory: Path) -> Path:
     if any((directory / name).is_file() for name in marks):
         return directory
     if not versions(directory):
-        kind = (
-            "is a run"
-            if (directory / "checkpoints").is_dir()
-            else "contains no versions"
-        )
+        is_run = (directory / "checkpoints").is_dir()
+        kind = "is a run" if is_run else "contains no versions"
         raise UsageError(
             f"{directory} {kind}; use an export, such as saved_models/digits/1"
         )
     version = live(directory)
     if version is None:
+        numbers = _list(pinned_versions(directory))
         raise UsageError(
-            f"{directory / CONFIG} pins version {_list(pinned_versions(directory))},"
-            f" which does not exist; pipeline export {shlex.quote(str(directory))}"
-            " --unpin serves the newest"
+            f"{directory / CONFIG} pins version {numbers}, which does not exist;"
+            f" pipeline export {shlex.quote(str(directory))} --unpin serves the newest"
         )
     return version
 
@@ -234,15 +219,12 @@ def _list(numbers: Iterable[int]) -> str:
 
 
 def pinned_versions(model: Path) -> tuple[int, ...]:
-    """Returns the versions that a model is pinned to, ascending; empty if the newest is
-    served.
-    """
+    """Returns the pinned versions, ascending; empty if the newest is served."""
     if not (model / CONFIG).exists():
         return ()
     config = _parse(model / CONFIG, _text(model / CONFIG))
-    return tuple(
-        sorted(set(_entry(model, config).model_version_policy.specific.versions))
-    )
+    policy = _entry(model, config).model_version_policy
+    return tuple(sorted(set(policy.specific.versions)))
 
 
 def pin(model: Path, version: int | None) -> None:
@@ -256,8 +238,8 @@ def pin(model: Path, version: int | None) -> None:
     with locks.in_turn(model):
         path = model / CONFIG
         text = _text(path) if path.exists() else new_config(model.name)
-        wanted = _parse(path, text)
-        entry = _entry(model, wanted)
+        target = _parse(path, text)
+        entry = _entry(model, target)
         if entry.version_labels:  # a server exits if a labeled version is not loaded
             raise UsageError(
                 f"{path} has labels; edit its model_version_policy by hand"
@@ -269,12 +251,11 @@ def pin(model: Path, version: int | None) -> None:
         else:
             policy = f"model_version_policy {{ specific {{ versions: {version} }} }}"
             entry.model_version_policy.specific.versions.append(version)
-        plain = _STRING_OR_COMMENT.sub(lambda found: " " * len(found[0]), text)
-        for old in _POLICY.finditer(
-            plain
-        ):  # replacing the policy of the model gives `wanted`
+        # Only replacing the policy of this model gives the target.
+        blanked = _STRING_OR_COMMENT.sub(_blank, text)
+        for old in _POLICY.finditer(blanked):
             edited = text[: old.start()] + policy + text[old.end() :]
-            if _parse(path, edited) == wanted:
+            if _parse(path, edited) == target:
                 files.write_text(path, edited)
                 return
         raise UsageError(
@@ -282,10 +263,13 @@ def pin(model: Path, version: int | None) -> None:
         )
 
 
+def _blank(match: re.Match[str]) -> str:
+    """Replaces a string or comment by spaces, so that positions stay the same."""
+    return "".ljust(len(match[0]))
+
+
 def new_config(name: str) -> str:
-    """Returns a `models.config` for one model, for a container that mounts it at
-    /models/NAME.
-    """
+    """Returns `models.config` of a model that a container mounts at /models/NAME."""
     quoted = name.replace("\\", "\\\\").replace("'", "\\'")
     return _NEW.format(name=f"'{quoted}'", path=f"'/models/{quoted}'")
 
@@ -293,12 +277,14 @@ def new_config(name: str) -> str:
 def _entry(model: Path, config: Any) -> Any:
     """Returns the entry of a model: the only one, or the one with its name."""
     entries = config.model_config_list.config
-    found = [one for one in entries if len(entries) == 1 or one.name == model.name]
-    if len(found) != 1:
+    if len(entries) == 1:
+        return entries[0]
+    matches = [entry for entry in entries if entry.name == model.name]
+    if len(matches) != 1:
         raise UsageError(
             f"{model / CONFIG} must have one entry for the model {model.name!r}"
         )
-    return found[0]
+    return matches[0]
 
 
 def _text(path: Path) -> str:
@@ -313,9 +299,8 @@ def _text(path: Path) -> str:
 def _parse(path: Path, text: str) -> Any:
     from google.protobuf import text_format
 
-    from pipeline.utils import (
-        protobuf,
-    )  # imports NumPy, which a preflight check should not
+    # Imports NumPy, which a preflight check should not.
+    from pipeline.utils import protobuf
 
     with protobuf.importable():
         from tensorflow_serving.config import model_server_config_pb2

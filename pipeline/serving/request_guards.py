@@ -1,4 +1,4 @@
-"""Shared by the signatures of all tasks: guards, example files, top classes.
+"""Guards, example files and top classes for the signatures of all tasks.
 
 The guards run before any other operation of a request and make the server reply
 INVALID_ARGUMENT. The server itself checks only names: without guards, a missing batch
@@ -18,37 +18,39 @@ MOST_CLASSES = 5
 
 
 def batch(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
-    """The values, if they have this shape and at least one row.
+    """Requires that values have this shape and at least one row.
 
-    Otherwise, some operations would accept an empty batch and others would not.
+    Without it, only some operations would reject an empty batch.
     """
     values = tf.ensure_shape(values, shape)
     return _require(tf.shape(values)[0] > 0, "the batch is empty", values)
 
 
 def files(contents: tf.Tensor) -> tf.Tensor:
-    """Encoded images: string (batch,), each of at most `MOST_BYTES`."""
+    """Requires a batch of strings of at most `MOST_BYTES`: encoded images."""
     contents = batch(contents, (None,))
     longest = tf.reduce_max(tf.strings.length(contents))
-    return _require(
-        longest <= MOST_BYTES, f"a file has more than {MOST_BYTES} bytes", contents
-    )
+    message = f"a file has more than {MOST_BYTES} bytes"
+    return _require(longest <= MOST_BYTES, message, contents)
 
 
 def encode_images(images: np.ndarray) -> list[bytes]:
-    """Encodes images, uint8 (number, height, width, channels): in turn as PNG, as JPEG,
-    and as PNG of twice the size, so that a check of these files includes decoding and
-    resizing.
+    """Encodes images, uint8 (number, height, width, channels).
+
+    They are in turn a PNG, a JPEG, and a PNG of twice the size, so that a check of
+    these files includes decoding and resizing.
     """
     files = []
     for number, image in enumerate(images):
         encode = tf.io.encode_jpeg if number % 3 == 1 else tf.io.encode_png
-        files.append(encode(_doubled(image) if number % 3 == 2 else image).numpy())
+        if number % 3 == 2:
+            image = _double_size(image)
+        files.append(encode(image).numpy())
     return files
 
 
-def _doubled(image: np.ndarray) -> np.ndarray:
-    """Twice as high and wide, with a black frame.
+def _double_size(image: np.ndarray) -> np.ndarray:
+    """Doubles height and width, and adds a black frame.
 
     Resizing it to its original size needs only sums of eighths, which are exact on
     every CPU and with every compiler. Without the frame, pixels at the border would be
@@ -60,32 +62,27 @@ def _doubled(image: np.ndarray) -> np.ndarray:
 
 
 def within(values: tf.Tensor, limits: Sequence[float], name: str) -> tf.Tensor:
-    """The values, if they are near the range of the training examples: at most one
-    range away.
-    """
+    """Requires values near the range of the training examples: at most a range away."""
     low, high = limits
     margin = max(high - low, 1e-6)
-    lowest, highest = tf.reduce_min(values), tf.reduce_max(values)
-    good = (lowest >= low - margin) & (highest <= high + margin)
-    return _require(
-        good, f"{name} must be from {low:g} to {high:g}, as in training", values
-    )
+    good = tf.reduce_min(values) >= low - margin
+    good &= tf.reduce_max(values) <= high + margin
+    message = f"{name} must be from {low:g} to {high:g}, as in training"
+    return _require(good, message, values)
 
 
 def finite(values: tf.Tensor, name: str) -> tf.Tensor:
-    """The values, if they contain no NaN and no infinity."""
+    """Requires values without NaN and infinity."""
     return tf.debugging.check_numerics(values, f"{name} must be finite")
 
 
 def best(probabilities: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
-    """Names (string) and probabilities (float32) of the top classes, each (batch, at
-    most 5).
-    """
+    """Returns names and probabilities of the at most 5 top classes, (batch, n)."""
     scores, classes = tf.math.top_k(probabilities, min(MOST_CLASSES, len(names)))
     return tf.gather(tf.constant(list(names)), classes), scores
 
 
 def _require(condition: tf.Tensor, message: str, values: tf.Tensor) -> tf.Tensor:
-    """The values, which cannot be used unless the condition holds."""
+    """Returns the values, whose use fails unless the condition holds."""
     with tf.control_dependencies([tf.debugging.Assert(condition, [message])]):
         return tf.identity(values)

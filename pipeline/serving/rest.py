@@ -43,22 +43,22 @@ _STATUS = {
     504: "DEADLINE_EXCEEDED",
 }
 _BUSY = (429, 503)
-_FIRST_DELAY, _MAX_DELAY = (
-    0.1,
-    5.0,
-)  # seconds before a retry without a Retry-After header
+# Seconds before a retry without a Retry-After header.
+_FIRST_DELAY = 0.1
+_MAX_DELAY = 5.0
 _MAX_CONNECTIONS = 16  # kept open, for as many threads
 
 
 class Rest:
-    """One model behind the REST port of a server.
+    """A model behind the REST port of a server.
 
     `timeout` limits the seconds of a request, including the whole reply, and retries
     while the server is busy.
     """
 
     def __init__(self, url: str, timeout: float) -> None:
-        self._url, self._timeout = url, timeout
+        self._url = url
+        self._timeout = timeout
         self._proxy, self._manager = _manager(url)
 
     def predict(
@@ -82,10 +82,9 @@ class Rest:
     def _request(
         self, path: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Sends a POST request if there is a body, else a GET request; returns the
-        reply's JSON.
-        """
-        deadline, delay = time.monotonic() + self._timeout, _FIRST_DELAY
+        """Sends a POST request if there is a body, else GET; returns the JSON."""
+        deadline = time.monotonic() + self._timeout
+        delay = _FIRST_DELAY
         while True:
             try:
                 response = self._send(path, body, deadline)
@@ -99,7 +98,8 @@ class Rest:
                     response.headers["Retry-After"]
                 )
             except (KeyError, HTTPError):
-                wait, delay = delay, min(2 * delay, _MAX_DELAY)
+                wait = delay
+                delay = min(2 * delay, _MAX_DELAY)
             if response.status not in _BUSY or time.monotonic() + wait >= deadline:
                 status = _STATUS.get(response.status, "UNKNOWN")
                 raise ServingError(self._url, status, self._message(response, path))
@@ -134,12 +134,11 @@ class Rest:
     def _unavailable(self, error: BaseException, deadline: float) -> ServingError:
         while inner := error.__cause__ or error.__context__:
             error = inner
-        status, message = "UNAVAILABLE", getattr(error, "strerror", None) or str(error)
+        status = "UNAVAILABLE"
+        message = getattr(error, "strerror", None) or str(error)
         if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-            status, message = (
-                "DEADLINE_EXCEEDED",
-                f"no answer within {self._timeout:g} s",
-            )
+            status = "DEADLINE_EXCEEDED"
+            message = f"no answer within {self._timeout:g} s"
         if self._proxy:
             message += (
                 f", through the proxy {self._proxy}; no_proxy lists hosts to reach"
@@ -148,13 +147,10 @@ class Rest:
         return ServingError(self._url, status, message)
 
     def _message(self, response: urllib3.BaseHTTPResponse, path: str) -> str:
-        if to := response.get_redirect_location():
-            to = (
-                urllib.parse.urljoin(self._url + path, to)
-                .removesuffix("/")
-                .removesuffix(path)
-            )
-            return f"it redirects to {to}; use the address of a model"
+        if location := response.get_redirect_location():
+            url = urllib.parse.urljoin(self._url + path, location)
+            url = url.removesuffix("/").removesuffix(path)
+            return f"it redirects to {url}; use the address of a model"
         try:
             return str(response.json()["error"])
         except (LookupError, TypeError, ValueError):  # the reply of another program
@@ -163,49 +159,38 @@ class Rest:
 
 
 def _manager(url: str) -> tuple[str, urllib3.PoolManager]:
-    """Returns the proxy set in the environment for an address, without password, and a
-    pool.
-    """
+    """Returns the environment's proxy for an address, without password, and a pool."""
     parts = urllib.parse.urlsplit(url)
     proxy = urllib.request.getproxies().get(parts.scheme)
     if not proxy or urllib.request.proxy_bypass(parts.netloc):
         return "", urllib3.PoolManager(maxsize=_MAX_CONNECTIONS)
-    at = urllib3.util.parse_url(proxy if "://" in proxy else f"http://{proxy}")
-    login = urllib3.make_headers(
-        proxy_basic_auth=at.auth and urllib.parse.unquote(at.auth)
-    )
+    address = urllib3.util.parse_url(proxy if "://" in proxy else f"http://{proxy}")
+    credentials = address.auth and urllib.parse.unquote(address.auth)
+    login = urllib3.make_headers(proxy_basic_auth=credentials)
     manager = urllib3.ProxyManager(
-        at.url, maxsize=_MAX_CONNECTIONS, proxy_headers=login
+        address.url, maxsize=_MAX_CONNECTIONS, proxy_headers=login
     )
-    return at.netloc or "", manager
+    return address.netloc or "", manager
 
 
 def to_json(value: Any) -> Any:
-    """Returns what JSON lacks: arrays as lists, and bytes, which may be
-    any, in Base64.
-    """
-    return (
-        {"b64": base64.b64encode(value).decode()}
-        if isinstance(value, bytes)
-        else value.tolist()
-    )
+    """Converts values that JSON lacks: arrays to lists, bytes to Base64."""
+    if isinstance(value, bytes):
+        return {"b64": base64.b64encode(value).decode()}
+    return value.tolist()
 
 
 def from_json(value: dict[str, Any]) -> Any:
-    """Returns a JSON object, or bytes if it contains bytes in Base64."""
-    return (
-        base64.b64decode(value["b64"], validate=True)
-        if set(value) == {"b64"}
-        else value
-    )
+    """Returns a JSON object, or the bytes if it stands for bytes in Base64."""
+    if set(value) == {"b64"}:
+        return base64.b64decode(value["b64"], validate=True)
+    return value
 
 
 def arrays(
     reply: Mapping[str, Any], outputs: Mapping[str, Field]
 ) -> dict[str, np.ndarray]:
-    """Converts a reply to `predict` in the columnar format to arrays, strings as bytes
-    objects.
-    """
+    """Converts a columnar reply to arrays; strings to bytes objects."""
     values = reply["outputs"]
     if not isinstance(values, dict):
         (only,) = outputs  # the name of a single output is omitted

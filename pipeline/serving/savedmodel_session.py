@@ -1,6 +1,6 @@
-"""Loads a SavedModel like TensorFlow Serving: with the C++ loader, without Python
-TensorFlow.
+"""Loads a SavedModel with TensorFlow's C++ loader, like TensorFlow Serving.
 
+Python TensorFlow is not imported.
 The shared libraries of the installed wheel are called through their C interface
 (tensorflow/c/c_api.h): `TF_LoadSessionFromSavedModel` and `TF_SessionRun` are also the
 server's loader and session.
@@ -73,9 +73,7 @@ class ServerError(Exception):
 
 
 class Session:
-    """A loaded SavedModel, from a version directory; ServerError if it cannot be
-    loaded.
-    """
+    """A SavedModel loaded from a directory; raises ServerError if it cannot be."""
 
     def __init__(self, directory: Path) -> None:
         self._c = _library()
@@ -96,26 +94,26 @@ class Session:
         message that a client of a server would get.
         """
         definition = self.signatures[signature]
-        feeds = [
-            (definition.inputs[name].name, value) for name, value in inputs.items()
-        ]
+        count = len(inputs)
         names = list(definition.outputs)
-        sources = (_Output * len(feeds))(*(self._output(name) for name, _ in feeds))
-        given = (c_void_p * len(feeds))(*(self._to_tensor(value) for _, value in feeds))
-        targets = (_Output * len(names))(
-            *(self._output(definition.outputs[n].name) for n in names)
+        sources = (_Output * count)(
+            *(self._output(definition.inputs[name].name) for name in inputs)
         )
-        got = (c_void_p * len(names))()
+        feeds = (c_void_p * count)(*map(self._to_tensor, inputs.values()))
+        targets = (_Output * len(names))(
+            *(self._output(definition.outputs[name].name) for name in names)
+        )
+        fetches = (c_void_p * len(names))()
         status = self._c.TF_NewStatus()  # one for each request, because of threads
         self._c.TF_SessionRun(
-            self._session, None, sources, given, len(feeds), targets, got, len(names),
+            self._session, None, sources, feeds, count, targets, fetches, len(names),
             None, 0, None, status,
         )  # fmt: skip
         try:
             self._check(status)
-            return {n: self._to_array(t) for n, t in zip(names, got, strict=True)}
+            return dict(zip(names, map(self._to_array, fetches), strict=True))
         finally:
-            for tensor in (*given, *got):
+            for tensor in (*feeds, *fetches):
                 if tensor:
                     self._c.TF_DeleteTensor(tensor)
             self._c.TF_DeleteStatus(status)
@@ -155,7 +153,8 @@ class Session:
         shape = [
             self._c.TF_Dim(tensor, axis) for axis in range(self._c.TF_NumDims(tensor))
         ]
-        data, code = self._c.TF_TensorData(tensor), self._c.TF_TensorType(tensor)
+        data = self._c.TF_TensorData(tensor)
+        code = self._c.TF_TensorType(tensor)
         if code not in protobuf.DTYPES:
             raise ServerError(
                 _UNIMPLEMENTED, f"an output has the unsupported type {code}"
@@ -165,9 +164,9 @@ class Session:
             return np.frombuffer(raw, protobuf.DTYPES[code]).reshape(shape).copy()
         texts = np.empty(int(np.prod(shape)), object)
         for i in range(texts.size):
-            at = data + _STRING_SIZE * i
-            size = self._c.TF_StringGetSize(at)
-            texts[i] = ctypes.string_at(self._c.TF_StringGetDataPointer(at), size)
+            text = data + _STRING_SIZE * i
+            size = self._c.TF_StringGetSize(text)
+            texts[i] = ctypes.string_at(self._c.TF_StringGetDataPointer(text), size)
         return texts.reshape(shape)
 
 
@@ -186,7 +185,8 @@ def _library() -> ctypes.CDLL:
         library = ctypes.CDLL(str(root / "libtensorflow_cc.so.2"))
         for name, (result, *arguments) in _FUNCTIONS.items():
             function = getattr(library, f"TF_{name}")
-            function.restype, function.argtypes = result, arguments
+            function.restype = result
+            function.argtypes = arguments
         # The first session logs the devices. Logs from loading a model are shown,
         # because they may be the last ones of the process.
         library.TF_NewSession(

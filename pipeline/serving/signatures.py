@@ -1,6 +1,4 @@
-"""Signatures of a served model: their inputs and outputs, and checks of requests and
-replies.
-"""
+"""Signatures of a served model: converts requests, and checks replies."""
 
 import contextlib
 import dataclasses
@@ -13,8 +11,7 @@ from pipeline.utils import protobuf
 from pipeline.utils.errors import UsageError, reason, suggest
 
 Arrays = Mapping[str, np.ndarray]
-"""Maps names to arrays of the signature's dtype, batch first; strings as bytes objects.
-"""
+"""Arrays by name, batch first, of the signature's dtype; strings as bytes objects."""
 INVALID_ARGUMENT = "INVALID_ARGUMENT"
 _MAX_PROBABILITY = 1 + 2**-10  # half precision may be rounded to more than 1
 # Outputs of exported models that have one row per example.
@@ -33,10 +30,8 @@ class ServingError(UsageError):
     """
 
     def __init__(self, model: str, status: str, message: str) -> None:
-        self.status, self.message = (
-            status,
-            reason(Exception(message.strip() or "no reason given")),
-        )
+        self.status = status
+        self.message = reason(Exception(message.strip() or "no reason given"))
         super().__init__(f"{model}: {status}: {self.message}")
 
 
@@ -77,44 +72,42 @@ def reading_reply(model: str) -> Iterator[None]:
 
 
 def signatures(definitions: Mapping[str, Any]) -> dict[str, Signature]:
-    """Returns the signatures for clients from the `SignatureDef` messages of a
-    SavedModel.
-    """
+    """Converts `SignatureDef` messages to the signatures that clients call."""
+    served = {}
+    for name, definition in sorted(definitions.items()):
+        if not name.startswith("__"):  # the loader restores the weights with these
+            inputs = _fields(definition.inputs)
+            served[name] = Signature(inputs, _fields(definition.outputs))
+    return served
 
-    def fields(tensors: Mapping[str, Any]) -> dict[str, Field]:
-        found = {}
-        for name, tensor in sorted(tensors.items()):
+
+def _fields(tensors: Mapping[str, Any]) -> dict[str, Field]:
+    """Converts `TensorInfo` messages."""
+    fields = {}
+    for name, tensor in sorted(tensors.items()):
+        shape = None
+        if not tensor.tensor_shape.unknown_rank:
             sizes = [axis.size for axis in tensor.tensor_shape.dim]
             shape = tuple(None if size < 0 else size for size in sizes)
-            dtype = protobuf.DTYPES.get(tensor.dtype, np.dtype("V"))
-            found[name] = Field(
-                dtype, None if tensor.tensor_shape.unknown_rank else shape
-            )
-        return found
-
-    return {
-        name: Signature(fields(definition.inputs), fields(definition.outputs))
-        for name, definition in sorted(definitions.items())
-        if not name.startswith("__")  # used by the loader to restore the weights
-    }
+        dtype = protobuf.DTYPES.get(tensor.dtype, np.dtype("V"))
+        fields[name] = Field(dtype, shape)
+    return fields
 
 
 def of_specs(specs: Iterable[Any]) -> Signature:
-    """The signature of a function that takes tensors of these specs; its outputs are
-    left out.
-    """
-    fields = {
-        s.name: Field(np.dtype(s.dtype.as_numpy_dtype), tuple(s.shape)) for s in specs
-    }
+    """Makes the signature, without outputs, of a function of tensors of these specs."""
+    fields = {}
+    for spec in specs:
+        dtype = np.dtype(spec.dtype.as_numpy_dtype)
+        fields[spec.name] = Field(dtype, tuple(spec.shape))
     return Signature(fields, {})
 
 
 def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Converts values to arrays of the types that a signature takes; strings to bytes
-    objects.
+    """Converts values to arrays of the types of a signature; strings to bytes objects.
 
     Raises UsageError if a name is unknown or missing, or if a value does not fit its
-    type. Passing pixels from 0 to 1 to a model that takes uint8 is a common
+    type, such as pixels from 0 to 1 for a model that takes uint8, a common
     training/serving skew.
     """
     for name in values:
@@ -122,35 +115,35 @@ def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.nda
             raise UsageError(
                 f"unknown input {name!r}; {suggest(name, signature.inputs)}"
             )
-    for name, wanted in signature.inputs.items():
+    for name, field in signature.inputs.items():
         if name not in values:
-            raise UsageError(f"the input {name!r} is missing; it is {wanted}")
+            raise UsageError(f"the input {name!r} is missing; it is {field}")
     return {
         name: tensor(name, value, signature.inputs[name])
         for name, value in values.items()
     }
 
 
-def tensor(name: str, value: Any, wanted: Field) -> np.ndarray:
-    """Converts one value to an array, as in `tensors`."""
+def tensor(name: str, value: Any, field: Field) -> np.ndarray:
+    """Converts a value to an array, as in `tensors`."""
     try:
-        array = strings(value) if wanted.dtype == object else np.asarray(value)
+        array = strings(value) if field.dtype == object else np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise UsageError(f"{name} must be {wanted}; {reason(error)}") from None
-    kinds = array.dtype.kind, wanted.dtype.kind
-    if wanted.dtype == object or (
-        not array.size and kinds[1] != "V"
-    ):  # an empty list has no type
-        return array.astype(wanted.dtype)
+        raise UsageError(f"{name} must be {field}; {reason(error)}") from None
+    old = array.dtype.kind
+    new = field.dtype.kind
+    is_empty = not array.size and new != "V"  # an empty list has no type
+    if field.dtype == object or is_empty:
+        return array.astype(field.dtype)
     with np.errstate(over="ignore"):
-        if kinds == ("f", "f"):  # losing digits is fine
-            return array.astype(wanted.dtype)
-        is_mask = kinds[0] == "b" and kinds[1] in "iu"  # not an image of 0 and 1
-        if kinds[0] not in "biu" or kinds[1] not in "biuf" or is_mask:
-            raise UsageError(f"{name} must be {wanted}; got {array.dtype.name}")
-        converted = array.astype(wanted.dtype)
+        if old == new == "f":  # losing digits is fine
+            return array.astype(field.dtype)
+        is_mask = old == "b" and new in "iu"  # not an image of 0 and 1
+        if old not in "biu" or new not in "biuf" or is_mask:
+            raise UsageError(f"{name} must be {field}; got {array.dtype.name}")
+        converted = array.astype(field.dtype)
     if not np.array_equal(converted, array):
-        raise UsageError(f"{name} must be {wanted}; some values are out of range")
+        raise UsageError(f"{name} must be {field}; some values are out of range")
     return converted
 
 
@@ -162,35 +155,31 @@ def strings(value: Any) -> np.ndarray:
     if hasattr(value, "__array__") and not isinstance(value, bytes | str):
         value = np.asarray(value).tolist()  # also from TensorFlow and pandas
     array = np.array(value, object)
-    for index, one in enumerate(array.flat):
-        if not isinstance(one, bytes | str):
-            raise TypeError(f"got {type(one).__name__}")
-        array.flat[index] = one.encode() if isinstance(one, str) else one
+    for index, text in enumerate(array.flat):
+        if not isinstance(text, bytes | str):
+            raise TypeError(f"got {type(text).__name__}")
+        array.flat[index] = text.encode() if isinstance(text, str) else text
     return array
 
 
 def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Decodes strings in outputs to str, as REST does, unless their names end in
-    `_bytes`.
-    """
-    text = np.vectorize(
-        lambda one: one.decode(errors="backslashreplace"), otypes=[object]
-    )
-    return {
-        name: (
-            text(array)
-            if array.dtype == object and not name.endswith("_bytes")
-            else array
-        )
-        for name, array in outputs.items()
-    }
+    """Decodes strings to str, as REST does, unless the name ends in `_bytes`."""
+    decode = np.vectorize(_decode, otypes=[object])
+    decoded = dict(outputs)
+    for name, array in outputs.items():
+        if array.dtype == object and not name.endswith("_bytes"):
+            decoded[name] = decode(array)
+    return decoded
+
+
+def _decode(text: bytes) -> str:
+    return text.decode(errors="backslashreplace")
 
 
 def check(
     answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count: int
 ) -> None:
-    """Checks that a reply has all outputs of the signature, and that their values are
-    plausible.
+    """Checks that a reply has all outputs, with plausible values.
 
     In outputs of exported models, probabilities are from 0 to 1, predictions are
     finite, `class` is the most probable class and `label` the first of `top_labels`.
@@ -204,13 +193,12 @@ def check(
         sizes = values.shape if field.shape is None else field.shape
         if name in _BATCHED and sizes:
             sizes = (count, *sizes[1:])
-        fits = values.dtype == field.dtype and values.ndim == len(sizes)
-        if not fits or any(
-            n not in (None, m) for n, m in zip(sizes, values.shape, strict=True)
-        ):
-            found = Field(values.dtype, values.shape)
+        pairs = zip(sizes, values.shape, strict=False)
+        fits = values.ndim == len(sizes) and all(n in (None, m) for n, m in pairs)
+        if values.dtype != field.dtype or not fits:
+            actual = Field(values.dtype, values.shape)
             raise ValueError(
-                f"{name} must be {field} for {count} examples; got {found}"
+                f"{name} must be {field} for {count} examples; got {actual}"
             )
         if name in _PROBABILITIES:
             good = (values >= 0) & (values <= _MAX_PROBABILITY)
@@ -222,14 +210,13 @@ def check(
 
 
 def _check_class(answer: Mapping[str, np.ndarray]) -> None:
-    probabilities, classes, labels = (
-        answer[n] for n in ("probabilities", "class", "label")
-    )
-    best = probabilities == probabilities.max(
-        axis=1, keepdims=True
-    )  # several if they are equal
-    chosen = np.arange(best.shape[1]) == classes[:, None]
-    good = (best & chosen).any(axis=1)
+    probabilities = answer["probabilities"]
+    classes = answer["class"]
+    labels = answer["label"]
+    # Several classes if their probabilities are equal.
+    is_best = probabilities == probabilities.max(axis=1, keepdims=True)
+    is_answer = np.arange(is_best.shape[1]) == classes[:, None]
+    good = (is_best & is_answer).any(axis=1)
     _require(good, "class", classes, "but another class is the most probable")
     first = answer["top_labels"][:, 0]
     _require(labels == first, "label", labels, "but top_labels begins with another")

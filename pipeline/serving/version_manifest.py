@@ -12,17 +12,14 @@ GOLDEN = Path("assets.extra/golden.npz")
 """Real examples with the answers of the trained model."""
 
 
-def write(directory: Path, about: Mapping[str, Any]) -> None:
-    """Writes `about`, and as `files` the sha256 and size of all other files, which are
-    complete.
-    """
-    files.write_json(directory / MANIFEST, {**about, "files": entries(directory)})
+def write(directory: Path, properties: Mapping[str, Any]) -> None:
+    """Writes the properties of a version, and sha256 and size of all other files."""
+    manifest = {**properties, "files": entries(directory)}
+    files.write_json(directory / MANIFEST, manifest)
 
 
 def read(directory: Path) -> dict[str, Any]:
-    """Returns the manifest of a version; raises Failure if it is missing or cannot be
-    read.
-    """
+    """Reads the manifest of a version; raises Failure if it cannot be read."""
     try:
         manifest = safe_io.read_json(directory / MANIFEST)
         if not isinstance(manifest["files"], dict):
@@ -35,7 +32,7 @@ def read(directory: Path) -> dict[str, Any]:
 
 
 def properties(directory: Path) -> dict[str, Any]:
-    """Returns the manifest of a version; empty if it is missing or cannot be read."""
+    """Reads the manifest of a version; empty if it cannot be read."""
     try:
         return read(directory)
     except Failure:
@@ -48,34 +45,31 @@ def check(directory: Path, manifest: dict[str, Any]) -> str:
     Raises:
         Failure: Files are missing, new, or different; the message names them all.
     """
-    found, wanted = entries(directory), manifest["files"]
-    wrong = [
-        f"{name} is not in the manifest"
-        for name in sorted(found.keys() - wanted.keys())
-    ]
-    for name, entry in sorted(wanted.items()):
-        if name not in found:
-            wrong.append(f"{name} is missing")
-        elif found[name] != entry:
-            wrong.append(f"{name} has changed")
-    if wrong:
-        raise Failure("; ".join(wrong))
-    return f"{len(wanted)} files match the manifest"
+    actual = entries(directory)
+    expected = manifest["files"]
+    extra = sorted(actual.keys() - expected.keys())
+    problems = [f"{name} is not in the manifest" for name in extra]
+    for name, entry in sorted(expected.items()):
+        if name not in actual:
+            problems.append(f"{name} is missing")
+        elif actual[name] != entry:
+            problems.append(f"{name} has changed")
+    if problems:
+        raise Failure("; ".join(problems))
+    return f"{len(expected)} files match the manifest"
 
 
 def entries(
     directory: Path, patterns: Sequence[str] = ("**/*",)
 ) -> dict[str, dict[str, Any]]:
-    """Maps the name of every file that matches, except the manifest, to its sha256 and
-    size.
-    """
-    return {
-        path.relative_to(directory).as_posix(): {
-            "sha256": files.sha256(path),
-            "size": path.stat().st_size,
-        }
-        for path in sorted(
-            path for pattern in patterns for path in directory.glob(pattern)
-        )
-        if path.is_file() and path != directory / MANIFEST
-    }
+    """Maps every file that matches, except the manifest, to its sha256 and size."""
+    paths: set[Path] = set()
+    for pattern in patterns:
+        paths.update(directory.glob(pattern))
+    table = {}
+    for path in sorted(paths - {directory / MANIFEST}):
+        if path.is_file():
+            name = path.relative_to(directory).as_posix()
+            size = path.stat().st_size
+            table[name] = {"sha256": files.sha256(path), "size": size}
+    return table
