@@ -13,7 +13,7 @@ _PROGRAM = f"""
 import pipeline, sys
 dir(pipeline)
 print([name for name in {_HEAVY!r} if name in sys.modules])
-pipeline.Config, pipeline.Source
+pipeline.Config, pipeline.SourceConfig
 print([name for name in {_HEAVY[:3]!r} if name in sys.modules])
 """
 
@@ -32,13 +32,9 @@ def test_every_name_exists_and_is_documented():
     assert set(pipeline.__all__) <= set(dir(pipeline)), "tab completion"
     with pytest.raises(AttributeError, match="'pipeline' has no attribute 'Confg'"):
         _ = pipeline.Confg
-    # Sections of a Config and contracts share names.
     fields = pipeline.Config.__dataclass_fields__
-    assert (fields["source"].type, fields["task"].type) == (
-        pipeline.Source,
-        pipeline.Task,
-    )
-    assert pipeline.contracts.Source is not pipeline.Source
+    assert fields["source"].type is pipeline.SourceConfig
+    assert fields["task"].type is pipeline.TaskConfig
     assert pipeline.fit is sys.modules["pipeline.fit"], "it stays the module"
 
 

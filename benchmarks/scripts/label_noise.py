@@ -91,7 +91,14 @@ def measure(images, truth, confusions, seed):
     from cleanlab.filter import find_label_issues
 
     from pipeline.config import registry
-    from pipeline.config.config import Config, Data, Log, Model, Source, Train
+    from pipeline.config.config import (
+        Config,
+        DataConfig,
+        LogConfig,
+        ModelConfig,
+        SourceConfig,
+        TrainConfig,
+    )
     from pipeline.evaluation import label_noise
     from pipeline.fit import fit
 
@@ -100,17 +107,17 @@ def measure(images, truth, confusions, seed):
         path = Path(directory, "noisy.npz")
         np.savez(path, images=images, labels=labels, class_names=NAMES)
         config = Config(
-            source=Source(name="arrays", options={"path": path}),
-            data=Data(augment={"flip": {}, "crop": {"padding": 4}}),
-            model=Model(name="convnet", options={"blocks": 3, "filters": 32}),
-            train=Train(
+            source=SourceConfig(name="arrays", options={"path": path}),
+            data=DataConfig(augment={"flip": {}, "crop": {"padding": 4}}),
+            model=ModelConfig(name="convnet", options={"blocks": 3, "filters": 32}),
+            train=TrainConfig(
                 epochs=10,
                 batch_size=64,
                 optimizer="adam",
                 learning_rate=0.002,
                 schedule="cosine",
             ),
-            log=Log(progress=False, tensorboard=False),
+            log=LogConfig(progress=False, tensorboard=False),
         )
         source = registry.load("sources", "arrays")(path=path)
         start = time.monotonic()

@@ -145,7 +145,7 @@ def _require_range(name: str, before: tf.Tensor, after: tf.Tensor) -> None:
 
 
 def apply_on_host(
-    batches: Batches, options: config.Data, seed: int
+    batches: Batches, options: config.DataConfig, seed: int
 ) -> tuple[Batches, list[Decision]]:
     """Returns batches that are augmented by `tf.data` if the options ask for this, and
     the decision.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config.config import Config, Train
+from pipeline.config.config import Config, TrainConfig
 from pipeline.contracts import (
     WHOLE_BATCH,
     Batches,
@@ -199,7 +199,7 @@ def _decoded(
         )
 
 
-def training(split: Split, options: Train, seed: int) -> Batches:
+def training(split: Split, options: TrainConfig, seed: int) -> Batches:
     """Batches of all epochs; each epoch is a new permutation, whose remainder is
     dropped.
     """
@@ -222,7 +222,7 @@ def training(split: Split, options: Train, seed: int) -> Batches:
     )
 
 
-def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
+def evaluation(split: Split, options: TrainConfig, replicas: int = 1) -> Batches:
     """One pass in the order of the source; padding repeats the last example with weight
     0.
 

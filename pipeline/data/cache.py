@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline.config.config import Config, Data
+from pipeline.config.config import Config, DataConfig
 from pipeline.contracts import Decision, Example, Source, Task
 from pipeline.data.example_store import DIGEST, Store, decoded_specs, row_bytes
 from pipeline.data.splits import Sampled
@@ -39,7 +39,7 @@ _MANIFEST = "manifest.json"
 _Batches = Iterable[Mapping[str, np.ndarray]]
 
 
-def decided(source: Source, task: Task, options: Data) -> Decision:
+def decided(source: Source, task: Task, options: DataConfig) -> Decision:
     """The choice among `device`, `memory`, `disk` and `none`, with its reason.
 
     Raises UsageError if the requested cache is impossible.

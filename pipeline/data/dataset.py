@@ -18,7 +18,7 @@ from pipeline.data.splits import Split
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, progress_bar, safe_io
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 
@@ -201,7 +201,7 @@ def _copies(source: Source, parts: dict[str, Split], config: Config) -> list[Dec
     one, other = (source.location(int(ids[row])) for row in (original[at], copy[at]))
     classes = f", {differ.sum():,} of them in two classes" * bool(differ.any())
     notes = [
-        f"filed twice: {counted(len(copy), 'image')}{classes}, such as {one} and"
+        f"filed twice: {pluralize(len(copy), 'image')}{classes}, such as {one} and"
         f" {other}"
     ]
     counts = np.bincount(part[copy[part[original] < part[copy]]], minlength=len(parts))

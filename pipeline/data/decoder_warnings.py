@@ -12,7 +12,7 @@ from pipeline.contracts import Decision
 from pipeline.data.example_store import OnTheFly
 from pipeline.data.image_decoding import WARNINGS
 from pipeline.runtime import native_logs
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.tf_data import READ_ERRORS
 
 _MOST = 3  # names in a note
@@ -59,7 +59,7 @@ class Warnings:
             if len(names) == _MOST or time.monotonic() > end:
                 break
         where = f", such as of {', '.join(names)}" if names else ""
-        count = counted(len(self.lines), "warning")
+        count = pluralize(len(self.lines), "warning")
         text = f"{count} of the image decoders{where}: {self.lines[0].strip()}"
         return [Decision("note", text, "the images are used as they were decoded")]
 

@@ -25,7 +25,7 @@ from pipeline.data.labels import (
     renumber,
 )
 from pipeline.data.split_names import SPLITS
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, reason
 
 EXPECTED = (
@@ -171,17 +171,17 @@ def _renumber(
     order.
     """
     in_train = own["train"]
-    counted = in_train or names
+    pluralize = in_train or names
     if names and in_train and set(in_train) <= set(names):
-        counted = names
+        pluralize = names
     elif names and in_train and len(names) != len(in_train):
         raise UsageError(
             f"class_names has {len(names)} names; the data have {len(in_train)}"
         )
     for split, table in tables.items():
         names_of_split = own[split]
-        if counted and names_of_split and table["label"].dtype.kind != "U":
-            table["label"] = renumber(table["label"], names_of_split, counted, split)
+        if pluralize and names_of_split and table["label"].dtype.kind != "U":
+            table["label"] = renumber(table["label"], names_of_split, pluralize, split)
     return names or in_train
 
 
@@ -301,8 +301,8 @@ def _of_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
         ]
         if missing:
             raise UsageError(
-                f"{split}: {counted(len(missing), 'row')} without {column}, such as row"
-                f" {missing[0]}; remove them with dropna(subset=[{column!r}])"
+                f"{split}: {pluralize(len(missing), 'row')} without {column}, such as"
+                f" row {missing[0]}; remove them with dropna(subset=[{column!r}])"
             )
     files = [data_path.with_slashes(str(path)) for path in paths]
     wrong = [at for at, file in enumerate(files) if not os.path.exists(file)]

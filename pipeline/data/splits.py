@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config.config import Data
+from pipeline.config.config import DataConfig
 from pipeline.contracts import Example, Source
 from pipeline.data import seeds
 from pipeline.data.example_store import Store
@@ -42,7 +42,7 @@ class Split:
         return self.store.take(self.rows[np.asarray(positions)])
 
 
-def shares(existing: Collection[str], options: Data) -> dict[str, float]:
+def shares(existing: Collection[str], options: DataConfig) -> dict[str, float]:
     """Maps splits taken from `train` to their fractions; `existing` splits are not
     divided.
     """
@@ -166,7 +166,7 @@ class Sampled(Source):
         return self.whole.location(id)
 
 
-def limited(source: Source, options: Data) -> Source:
+def limited(source: Source, options: DataConfig) -> Source:
     """The source with at most `options.limit` examples of each split, chosen by
     `sample`.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
-from pipeline.config.sections import Export
+from pipeline.config.sections import ExportConfig
 from pipeline.config.validation import require_path
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
@@ -48,7 +48,9 @@ _ALLOWED = {
     "data": ("cache", "cache_directory"),
     "runtime": ("replicas", "devices", "gpu_memory"),
     "export": tuple(
-        field.name for field in dataclasses.fields(Export) if field.name != "enabled"
+        field.name
+        for field in dataclasses.fields(ExportConfig)
+        if field.name != "enabled"
     ),
 }
 
@@ -138,7 +140,7 @@ def export_again(config: Config) -> int:
     Raises UsageError if the data or the checkpoints of the run cannot be used.
     """
     start, run = time.monotonic(), RunDirectory(Path(str(config.run_directory)))
-    with StopSignals().listening(), locks.held(run.path):
+    with StopSignals().listening(), locks.hold(run.path):
         temp_files.sweep(run_directory.export_directory(config))
         from pipeline.runtime import environment
 
@@ -183,7 +185,7 @@ def _pin(name: str, words: list[str]) -> int:
     version = given.get("pin")
     if (version is None) == (not given.get("unpin")):
         raise UsageError("pass either --pin VERSION, such as --pin 3, or --unpin")
-    models = Export().directory
+    models = ExportConfig().directory
     model = models / name if repository.versions(models / name) else Path(name)
     versions = repository.versions(model)
     if not versions:

@@ -118,7 +118,7 @@ class Handoff:
             say("note", f"{path.name} {needed}")
         try:
             formats.write_keras(path, plain, self.data.metadata)
-            if objects.used_in(
+            if objects.has_object(
                 dataclasses.asdict(self.config)
             ):  # a later process has no data
                 examples = self.data.splits[split_names.judged(self.evaluated)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.config import Config
-from pipeline.config.sections import Export
+from pipeline.config.sections import ExportConfig
 from pipeline.contracts import Metadata
 from pipeline.export import text_files
 from pipeline.export.verification import PROVED
@@ -21,7 +21,7 @@ from pipeline.runtime.signals import TIME
 from pipeline.serving import repository, version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, safe_io
-from pipeline.utils.console import counted, numbers, say
+from pipeline.utils.console import numbers, pluralize, say
 from pipeline.utils.errors import reason
 
 NOT_EXPORTED = "export"
@@ -110,7 +110,7 @@ def finished(config: Config, run: RunDirectory, step: int) -> dict[str, Any] | N
     return result if same and good else None
 
 
-def options(export: Export) -> dict[str, Any]:
+def options(export: ExportConfig) -> dict[str, Any]:
     """The options that determine the content of a version, as `options` in the
     manifest.
     """
@@ -141,7 +141,7 @@ def report_test(config: Config, result: dict[str, Any], judged: str) -> None:
     if config.dry_run:
         return
     metrics, calibration = result[judged], result["calibration"]
-    say(judged, f"{numbers(metrics)}  ({counted(metrics['examples'], 'example')})")
+    say(judged, f"{numbers(metrics)}  ({pluralize(metrics['examples'], 'example')})")
     if calibration:
         metadata = ", ".join(
             f"{name} {value:.3f}" for name, value in calibration.items()

@@ -8,7 +8,14 @@ from typing import Any
 from pipeline.config import data_path, formats
 from pipeline.config.config import Config
 from pipeline.config.request import Request
-from pipeline.config.sections import Data, Export, Model, Runtime, Source, Train
+from pipeline.config.sections import (
+    DataConfig,
+    ExportConfig,
+    ModelConfig,
+    RuntimeConfig,
+    SourceConfig,
+    TrainConfig,
+)
 
 _MOMENTUM: dict[str, Any] = {"momentum": 0.9}  # of SGD, the default
 
@@ -17,10 +24,10 @@ def digits() -> Config:
     """8x8 handwritten digits of scikit-learn; needs no download."""
     return Config(
         recipe="digits",
-        source=Source(name="scikit_learn", options={"dataset": "digits"}),
-        data=Data(augment={"crop": {"padding": 1}}),
-        model=Model(name="convnet", options={"blocks": 3}),
-        train=Train(
+        source=SourceConfig(name="scikit_learn", options={"dataset": "digits"}),
+        data=DataConfig(augment={"crop": {"padding": 1}}),
+        model=ModelConfig(name="convnet", options={"blocks": 3}),
+        train=TrainConfig(
             epochs=40, optimizer="adam", learning_rate=0.002, schedule="cosine"
         ),
     )
@@ -30,15 +37,15 @@ def digits_tiny() -> Config:
     """The tiny network on digits, with two replicas."""
     return Config(
         recipe="digits_tiny",
-        source=Source(name="scikit_learn", options={"dataset": "digits"}),
-        model=Model(name="tiny"),
-        train=Train(
+        source=SourceConfig(name="scikit_learn", options={"dataset": "digits"}),
+        model=ModelConfig(name="tiny"),
+        train=TrainConfig(
             epochs=30,
             learning_rate=0.05,
             schedule="cosine",
             optimizer_options=_MOMENTUM,
         ),
-        runtime=Runtime(replicas=2),
+        runtime=RuntimeConfig(replicas=2),
     )
 
 
@@ -46,10 +53,10 @@ def cifar10_convnet() -> Config:
     """CIFAR-10 with two convolutions, SGD 0.001 and momentum 0.9, 10 epochs."""
     return Config(
         recipe="cifar10_convnet",
-        source=Source(name="tfds", options={"dataset": "cifar10"}),
-        data=Data(validation=0.02),
-        model=Model(name="convnet"),
-        train=Train(epochs=10, learning_rate=0.001, optimizer_options=_MOMENTUM),
+        source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
+        data=DataConfig(validation=0.02),
+        model=ModelConfig(name="convnet"),
+        train=TrainConfig(epochs=10, learning_rate=0.001, optimizer_options=_MOMENTUM),
     )
 
 
@@ -57,10 +64,10 @@ def cifar10_sequential() -> Config:
     """CIFAR-10 with a keras.Sequential network and Adam, 10 epochs."""
     return Config(
         recipe="cifar10_sequential",
-        source=Source(name="tfds", options={"dataset": "cifar10"}),
-        data=Data(validation=0.02),
-        model=Model(name="sequential"),
-        train=Train(epochs=10, optimizer="adam", learning_rate=0.001),
+        source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
+        data=DataConfig(validation=0.02),
+        model=ModelConfig(name="sequential"),
+        train=TrainConfig(epochs=10, optimizer="adam", learning_rate=0.001),
     )
 
 
@@ -71,15 +78,15 @@ def cifar10_airbench() -> Config:
     options = {"momentum": 0.85, "adam_factor": 0.1}
     return Config(
         recipe="cifar10_airbench",
-        source=Source(name="tfds", options={"dataset": "cifar10"}),
-        data=Data(
+        source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
+        data=DataConfig(
             validation=0,  # nothing is selected with it
             augment={"alternating_flip": {}, "crop": {"padding": 2, "fill": "reflect"}},
         ),
-        model=Model(
+        model=ModelConfig(
             name="airbench", options={"momentum": 0.9, "test_time_augmentation": True}
         ),
-        train=Train(
+        train=TrainConfig(
             epochs=12,
             batch_size=500,
             optimizer="muon",
@@ -97,8 +104,8 @@ def cifar10_resnet18() -> Config:
     """CIFAR-10 with ResNet-18 and SGD for 200 epochs, for a GPU."""
     return Config(
         recipe="cifar10_resnet18",
-        source=Source(name="tfds", options={"dataset": "cifar10"}),
-        data=Data(
+        source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
+        data=DataConfig(
             validation=0.02,
             augment={
                 "alternating_flip": {},
@@ -106,8 +113,8 @@ def cifar10_resnet18() -> Config:
                 "erase": {},
             },
         ),
-        model=Model(name="resnet", options={"depth": 18}),
-        train=Train(
+        model=ModelConfig(name="resnet", options={"depth": 18}),
+        train=TrainConfig(
             epochs=200,
             batch_size=512,
             learning_rate=0.2,
@@ -126,10 +133,10 @@ def fashion_mnist_lenet() -> Config:
     """
     return Config(
         recipe="fashion_mnist_lenet",
-        source=Source(name="tfds", options={"dataset": "fashion_mnist"}),
-        data=Data(validation=0.02),
-        model=Model(name="lenet"),
-        train=Train(
+        source=SourceConfig(name="tfds", options={"dataset": "fashion_mnist"}),
+        data=DataConfig(validation=0.02),
+        model=ModelConfig(name="lenet"),
+        train=TrainConfig(
             epochs=10,
             accumulate=2,
             clip_norm=1.0,
@@ -139,30 +146,30 @@ def fashion_mnist_lenet() -> Config:
     )
 
 
-def photos(data: Path | Source) -> Request:
+def photos(data: Path | SourceConfig) -> Request:
     """Your own images, by their path: settings are chosen for them and for this
     machine.
     """
-    if isinstance(data, Source):
+    if isinstance(data, SourceConfig):
         source = data
         name = None
     else:
         kind = data_path.source(data)
-        source = Source(name=kind["name"], options={"path": kind["path"]})
+        source = SourceConfig(name=kind["name"], options={"path": kind["path"]})
         path = data.resolve()
         name = formats.model_name(path.name if path.is_dir() else path.stem)
     config = Config(
         recipe="photos",
         source=source,
-        model=Model(name="residual"),
-        train=Train(
+        model=ModelConfig(name="residual"),
+        train=TrainConfig(
             optimizer="muon",
             weight_decay=0.1,
             schedule="cosine",
             schedule_options={"warmup": 0.05},
             label_smoothing=0.1,
         ),
-        export=Export(name=name),
+        export=ExportConfig(name=name),
     )
     return Request(
         config,

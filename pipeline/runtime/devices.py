@@ -16,13 +16,13 @@ from pipeline.contracts import Decision
 from pipeline.runtime import gpu_info, signals
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.cpu_info import cores
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 _TOO_LATE = "start a new process (in a notebook: restart the kernel)"
 
 
-def claim(options: config.Runtime) -> None:
+def claim(options: config.RuntimeConfig) -> None:
     """Makes the GPUs of the run visible to TensorFlow and limits their memory.
 
     Without `gpu_memory`, memory growth is enabled. TensorFlow allows only one of the
@@ -67,7 +67,7 @@ def memory() -> int:
     return min(known[there.index(gpu)].free for gpu in gpus) if known else 0
 
 
-def _chosen(options: config.Runtime, gpus: list[Any]) -> list[Any]:
+def _chosen(options: config.RuntimeConfig, gpus: list[Any]) -> list[Any]:
     """The GPUs to use, in TensorFlow's order; of several, those with the most free
     memory.
     """
@@ -120,7 +120,7 @@ def _limit(limit: str, gpus: list[Any], chosen: list[Any]) -> None:
 
 
 def choose(
-    options: config.Runtime, cluster: Cluster | None = None, token: str = ""
+    options: config.RuntimeConfig, cluster: Cluster | None = None, token: str = ""
 ) -> tuple[tf.distribute.Strategy, Decision]:
     """The distribution strategy of the model, and the reason.
 
@@ -144,7 +144,7 @@ def choose(
         reason = f"number {numbers}; TensorFlow sees {len(there)}"
     else:
         _divide_cpu(count)
-        value = f"CPU, {counted(cores(), 'core')}"
+        value = f"CPU, {pluralize(cores(), 'core')}"
         value += f", as {count} logical devices, mirrored" if count > 1 else ""
         reason = f"TensorFlow sees {len(there) or 'no'} GPUs"
     if count == 1:
@@ -155,7 +155,7 @@ def choose(
 
 
 def _several_machines(
-    options: config.Runtime, cluster: Cluster, token: str
+    options: config.RuntimeConfig, cluster: Cluster, token: str
 ) -> tuple[tf.distribute.Strategy, Decision]:
     if options.replicas != "auto":
         raise UsageError(

@@ -61,7 +61,7 @@ class Runtime:
 
 
 def start(
-    options: config.Runtime, cluster: Cluster | None = None, token: str = ""
+    options: config.RuntimeConfig, cluster: Cluster | None = None, token: str = ""
 ) -> Runtime:
     """Imports TensorFlow, sets the seeds, chooses devices, precision and XLA.
 

@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeline.runtime import cpu_info, gpu_info
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 
 _PYTHONS = ((3, 11), (3, 13))  # oldest and newest supported version
 # Each of them installs the module `tensorflow`.
@@ -181,7 +181,7 @@ def _machine() -> Iterator[Finding]:
     flags = cpu_info.flags()
     known = [name for name in _ISA if name in flags]
     name = cpu_info.value("model name") or platform.machine()
-    value = f"{name}, {counted(cpu_info.cores(), 'core')}; {', '.join(known)}"
+    value = f"{name}, {pluralize(cpu_info.cores(), 'core')}; {', '.join(known)}"
     without = [name for name in ("avx", "avx2") if flags and name not in flags]
     slow = (
         "avx2" in without,

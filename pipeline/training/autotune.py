@@ -12,7 +12,7 @@ from pipeline.runtime import dtype_policy, environment
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import distributed
 from pipeline.utils import progress_bar
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 
 # A call cannot be interrupted; half a second is still a prompt reaction to Ctrl-C.
 LONGEST_CALL = 0.5
@@ -83,7 +83,7 @@ def steps_per_call(
         model.steps_per_execution = asked
         count = min(int(asked), train.steps_per_epoch)
         return Decision(
-            "call", counted(count, "step"), f"requested {asked:,}; at most one epoch"
+            "call", pluralize(count, "step"), f"requested {asked:,}; at most one epoch"
         )
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
@@ -94,7 +94,7 @@ def steps_per_call(
     reason = (
         f"{whole}{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
     )
-    return Decision("call", counted(count, "step"), reason)
+    return Decision("call", pluralize(count, "step"), reason)
 
 
 def precision(

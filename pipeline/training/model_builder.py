@@ -43,7 +43,7 @@ _COLUMNS = (
 ADAPT_EXAMPLES = 5000
 
 
-def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
+def network(task: Task, options: config.ModelConfig, precision: str) -> SteppedModel:
     """An untrained network: the task's inputs, a registered model, the task's head."""
     model = _network(task, options, precision)
     if options.fused_batch_norm and not batch_normalization.fuse(model):
@@ -54,7 +54,7 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     return model
 
 
-def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
+def _network(task: Task, options: config.ModelConfig, precision: str) -> SteppedModel:
     with policy_scope(precision):
         inputs = task.inputs()
         if registry.builds_whole_model(options.name):
@@ -81,7 +81,9 @@ def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
         return model
 
 
-def _own(task: Task, options: config.Model, inputs: keras.KerasTensor) -> SteppedModel:
+def _own(
+    task: Task, options: config.ModelConfig, inputs: keras.KerasTensor
+) -> SteppedModel:
     """The network of a user, with logits as outputs."""
     shape = tuple(inputs.shape[1:])
     classes = len(task.metadata.get("class_names", ())) or 1
@@ -218,7 +220,7 @@ def _start(
 
 
 def _loss(
-    task: Task, options: config.Train, ends_in: str
+    task: Task, options: config.TrainConfig, ends_in: str
 ) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
@@ -243,7 +245,7 @@ def _loss(
 
 
 def _metrics(
-    task: Task, options: config.Train, ends_in: str
+    task: Task, options: config.TrainConfig, ends_in: str
 ) -> list[keras.metrics.Metric]:
     """The metrics of the options under unique names, without those that
     the task has.
@@ -283,7 +285,10 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
 
 
 def twin(
-    model: SteppedModel, task: Task, options: config.Model, precision: str = "float32"
+    model: SteppedModel,
+    task: Task,
+    options: config.ModelConfig,
+    precision: str = "float32",
 ) -> SteppedModel:
     """The same network and weights with another Keras dtype policy in every layer."""
     twin = network(task, options, precision)

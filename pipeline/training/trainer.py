@@ -27,7 +27,7 @@ from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils import files, progress_bar, safe_io
-from pipeline.utils.console import clock, counted, say
+from pipeline.utils.console import clock, pluralize, say
 from pipeline.utils.errors import (
     Diverged,
     OutOfMemory,
@@ -216,7 +216,10 @@ class Trainer:
             line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
         say("model", f"{line}; {model.note}" if model.note else line)
         size, each = batches.batch_size, batches.steps_per_epoch
-        steps, examples = counted(batches.last_step, "step"), counted(size, "example")
+        steps, examples = (
+            pluralize(batches.last_step, "step"),
+            pluralize(size, "example"),
+        )
         say("training", f"{steps} of {examples}, {each:,} per epoch")
         if batches.first_step:
             say(

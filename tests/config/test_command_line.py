@@ -13,7 +13,7 @@ from conftest import REPOSITORY
 
 from pipeline.config import cli_parser, registry, type_hints
 from pipeline.config.command_line import configure
-from pipeline.config.config import Config, Source
+from pipeline.config.config import Config, SourceConfig
 from pipeline.utils.errors import UsageError
 
 
@@ -46,7 +46,7 @@ def test_another_function_does_not_inherit_the_options_of_the_first():
     same = configure(["cifar10_convnet", "--train.optimizer=sgd"])
     assert same.train.optimizer_options == {"momentum": 0.9}
     changed = configure([]).changed(source={"name": "tfds", "dataset": "mnist"})
-    assert changed.source == Source(name="tfds", options={"dataset": "mnist"})
+    assert changed.source == SourceConfig(name="tfds", options={"dataset": "mnist"})
 
 
 def test_options_of_the_source_are_read_by_their_types_and_saved(npz, tmp_path):
@@ -65,7 +65,7 @@ def test_options_of_the_source_are_read_by_their_types_and_saved(npz, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config.as_json()))
     saved = ["--config", str(tmp_path / "config.json")]
     assert configure(saved).as_json() == config.as_json()
-    folder = Source(name="folder", options={"path": tmp_path})
+    folder = SourceConfig(name="folder", options={"path": tmp_path})
     words = ["--source.name", "folder", "--source.path", str(tmp_path)]
     assert configure([*saved, *words]).source == folder
 
@@ -96,7 +96,7 @@ def test_the_last_part_of_an_option_is_short_for_it(tmp_path):
     )
     assert configure(["--gpus", "2"]) == configure(["--runtime.replicas", "2"])
     assert configure(["--gpus", "0,1"]) == configure(["--runtime.devices", "0,1"])
-    folder = Source(name="folder", options={"path": tmp_path})
+    folder = SourceConfig(name="folder", options={"path": tmp_path})
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "image.png").touch()
@@ -105,7 +105,9 @@ def test_the_last_part_of_an_option_is_short_for_it(tmp_path):
     tfds = configure(
         ["cifar10_convnet", "--path", str(tmp_path)]
     ).source  # it has this option
-    assert tfds == Source(name="tfds", options={"dataset": "cifar10", "path": tmp_path})
+    assert tfds == SourceConfig(
+        name="tfds", options={"dataset": "cifar10", "path": tmp_path}
+    )
     for flag, names in cli_parser.short_flags(Config).items():
         assert all(name.endswith(f".{flag[2:]}") for name in names)
         assert flag not in cli_parser.flags(Config), f"{flag} hides {names}"
@@ -149,7 +151,7 @@ def test_resume_takes_the_options_and_the_directory_of_a_run(tmp_path, monkeypat
             configure(words.split())
         assert message in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="unknown option '--resume'"):
-        configure(["--resume", "runs/mine-1"], "python -m pipeline.inspect")
+        configure(["--resume", "runs/mine-1"], "pipeline inspect")
 
 
 # Words -> a part of the message. Each kind of check is here once.
@@ -356,7 +358,7 @@ def test_help_of_a_section_shows_each_option_and_those_of_its_functions(
         assert part in whole
     for flag, option in cli_parser.flags(Config).items():
         assert (f"  {flag}" in train) == (
-            option.place[0] == "train" and option.switch is not False
+            option.path[0] == "train" and option.switch is not False
         )
     pages = {
         (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.config import command_line, formats, python_call
-from pipeline.config.config import Source
+from pipeline.config.config import SourceConfig
 from pipeline.utils.errors import UsageError
 
 TABLE = "path,label\na.png,x\n"
@@ -67,7 +67,7 @@ def test_data_are_recognized(names, workplace, capsys):
     name, inside = FOUND[names]
     path = Path("data", inside)
     config = command_line.configure(["data", "--epochs", "3"])
-    assert config.source == Source(name=name, options={"path": path})
+    assert config.source == SourceConfig(name=name, options={"path": path})
     assert (config.recipe, config.name) == ("photos", "data")
     said = capsys.readouterr().out
     assert said == (
@@ -129,7 +129,7 @@ def test_the_recipe_takes_any_source(workplace):
     write("a/1.jpg b/2.jpg")
     words = ["photos", "--source.name", "tfds", "--source.dataset", "cifar10"]
     asked = command_line.request(words)
-    assert asked.config.source == Source(options={"dataset": "cifar10"})
+    assert asked.config.source == SourceConfig(options={"dataset": "cifar10"})
     assert asked == python_call.request(
         "photos", {"source": {"name": "tfds", "dataset": "cifar10"}}
     )

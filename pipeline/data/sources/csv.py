@@ -16,7 +16,7 @@ from pipeline.data.array_source import ImageFiles
 from pipeline.data.labels import is_missing, labels_of, numbered
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import image_formats, safe_io
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 _SPLITS = {
@@ -159,7 +159,7 @@ def _files(names: list[str], root: str, table: Path) -> tuple[list[str], list[st
         return paths, []
     example = f"{below[moved[0]]} for {names[moved[0]]}"
     return paths, [
-        f"{table}: {len(moved):,} of {counted(len(names), 'file')} are not where the"
+        f"{table}: {len(moved):,} of {pluralize(len(names), 'file')} are not where the"
         f" table says, but below {table.parent}, found by the last parts of their"
         f" paths, such as {example}"
     ]

@@ -15,7 +15,7 @@ from pipeline.data.array_source import ImageFiles
 from pipeline.data.labels import distinct, in_order
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import image_formats
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, suggest
 
 _NAMES = {name for names in split_names.ALIASES.values() for name in names}
@@ -42,7 +42,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             example, `patient(\\d+)` keeps all images of a patient together.
     """
     folders = _split_folders(path)
-    names, _ = data_path.listed(folders["train"])
+    names, _ = data_path.list_folder(folders["train"])
     if not names:
         raise UsageError(
             f"{folders['train']} has no subdirectories; create one for each class"
@@ -64,7 +64,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             columns[split]["group"] = _groups(files, group)
         paths[split] = [str(file) for file, _ in found]
     note = (
-        f"{path}: ignored {counted(len(ignored), 'file')}, such as"
+        f"{path}: ignored {pluralize(len(ignored), 'file')}, such as"
         f" {', '.join(sorted(set(ignored))[:3])}: without the suffix of an image file,"
         " not readable, or a link to a directory"
     )
@@ -78,7 +78,7 @@ def _examples(
     """The sorted files of a split with their labels; adds to `ignored` what is not
     read.
     """
-    names, others = data_path.listed(folder)
+    names, others = data_path.list_folder(folder)
     ignored += others
     for name in names:
         if name not in classes:
@@ -118,7 +118,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
     """Maps splits to directories; `train` is the root if no subdirectory
     has this name.
     """
-    names = set(data_path.listed(root)[0])
+    names = set(data_path.list_folder(root)[0])
     similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
     if "train" not in names and not (names and similar):
         return {"train": root}

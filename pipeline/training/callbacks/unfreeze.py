@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from pipeline.config.sections import Train
+from pipeline.config.sections import TrainConfig
 from pipeline.training import freezing
 from pipeline.training.callback_context import CallbackContext
 
@@ -27,7 +27,7 @@ class Unfreeze(keras.callbacks.Callback):
     first.
     """
 
-    def __init__(self, options: Train) -> None:
+    def __init__(self, options: TrainConfig) -> None:
         super().__init__()
         self._epochs = options.freeze_epochs
         self._groups = 1 if options.unfreeze == "at-once" else GROUPS

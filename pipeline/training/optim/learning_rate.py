@@ -62,7 +62,9 @@ class AdjustableRate(LearningRateSchedule):
         )
 
 
-def build_rate(options: config.Train, last_step: int, paced: bool) -> AdjustableRate:
+def build_rate(
+    options: config.TrainConfig, last_step: int, paced: bool
+) -> AdjustableRate:
     """The learning rate from `train.schedule`; `paced` if there is a time limit."""
     name = options.schedule
     schedule = registry.call(

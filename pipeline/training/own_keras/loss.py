@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.config.functions import declared
+from pipeline.config.functions import from_signature
 from pipeline.contracts import Metadata
 from pipeline.training.own_keras import arguments
 from pipeline.utils.errors import UsageError
@@ -20,7 +20,7 @@ def adapt(loss: Any) -> Callable[..., Any]:
     """A registered loss for a Keras loss, its class, or a function of one or two
     arguments.
     """
-    if not (inspect.isfunction(loss) and declared(loss).required == 1):
+    if not (inspect.isfunction(loss) and from_signature(loss).required_arguments == 1):
         return functools.partial(from_object, loss)
 
     def registered(metadata: Metadata, **options: Any) -> Callable[[Any, Any], Any]:
