@@ -4,7 +4,7 @@
 
 17 % of 12,000 images of CIFAR-10 (TensorFlow Datasets, `$TFDS_DATA_DIR`) get a wrong
 label, drawn from the confusions of a weak model: logistic regression on 8 x 8 pixels.
-The list of `python -m pipeline.clean --label-noise`, with 3 folds and a small network,
+The list of `pipeline clean --label-noise`, with 3 folds and a small network,
 is compared with cleanlab's own filters on the same out-of-fold probabilities.
 """
 

@@ -20,7 +20,7 @@ from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command, suggest
 
-PROGRAM = "python -m pipeline.export"
+PROGRAM = "pipeline export"
 _HELP = f"""\
 usage: {PROGRAM} RUN [--export.option VALUE ...]
        {PROGRAM} NAME --pin VERSION
@@ -62,7 +62,7 @@ class _Pin:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.export RUN` or `NAME --pin VERSION`.
+    """`pipeline export RUN` or `NAME --pin VERSION`.
 
     Returns 1 if nothing was published, or if a version failed its checks and was not
     pinned.

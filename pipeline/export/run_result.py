@@ -183,7 +183,7 @@ def report_files(
 def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
     """Prints the result of the export, and the next command."""
     verification, version = result["verification"], result["export"]
-    again = f"python -m pipeline.export {shlex.quote(str(run))}"
+    again = f"pipeline export {shlex.quote(str(run))}"
     if verification is None:
         say("export", "none (--export.no-enabled)")
     elif version is None:
@@ -203,7 +203,7 @@ def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> 
             f"{Path(version).parent}/SERVING.md shows how to start a server and"
             " call it",
         )
-        say("next", f"python -m pipeline.verify {shlex.quote(version)}")
+        say("next", f"pipeline verify {shlex.quote(version)}")
     for file, why in left_out(result).items():
         say("left out", f"{file}: {why}")
     if config.dry_run:

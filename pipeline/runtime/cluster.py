@@ -144,7 +144,7 @@ def of_run(config: Config) -> Cluster | None:
     if workers and config.clean.enabled:
         raise UsageError(
             "TF_CONFIG names several workers, which must exclude the same examples: run"
-            " python -m pipeline.clean once, and use its --clean.manifest for all of"
+            " pipeline clean once, and use its --clean.manifest for all of"
             " them"
         )
     if workers and (config.run_directory is None or config.dry_run):

@@ -24,7 +24,7 @@ class Local:
         try:
             self._session = Session(self._version)
         except ServerError as error:
-            remedy = f"python -m pipeline.verify {self._version} lists what is wrong"
+            remedy = f"pipeline verify {self._version} lists what is wrong"
             raise UsageError(f"{self._error(error)}; {remedy}") from None
 
     def predict(

@@ -81,7 +81,7 @@ def publish(
         ready()
         version = move_to_next_version(folder, model)
         if kept:
-            unpin = f"python -m pipeline.export {shlex.quote(str(model))} --unpin"
+            unpin = f"pipeline export {shlex.quote(str(model))} --unpin"
             say("pinned", f"to {_list(kept)}: {unpin} serves {version.name}")
         if options.keep and (removed := prune(model, options.keep, kept)):
             say("deleted", f"version {_list(removed)} (--export.keep {options.keep})")
@@ -223,7 +223,7 @@ def chosen(directory: Path) -> Path:
     if version is None:
         raise UsageError(
             f"{directory / CONFIG} pins version {_list(pinned(directory))}, which does"
-            f" not exist; python -m pipeline.export {shlex.quote(str(directory))}"
+            f" not exist; pipeline export {shlex.quote(str(directory))}"
             " --unpin serves the newest"
         )
     return version

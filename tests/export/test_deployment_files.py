@@ -114,4 +114,4 @@ def test_only_what_works_is_advised(tmp_path, name, field, request_):
 
 
 def test_predict_is_advised_for_rows_of_numbers(model):
-    assert "python -m pipeline.predict" in (model / "SERVING.md").read_text()
+    assert "pipeline predict" in (model / "SERVING.md").read_text()

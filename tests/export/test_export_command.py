@@ -1,4 +1,4 @@
-"""`python -m pipeline.export`: a run's model again, without training; which version is
+"""`pipeline export`: a run's model again, without training; which version is
 served.
 """
 
@@ -147,7 +147,7 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(
     assert any(line.startswith("test       loss ") for line in lines)
     (kept,) = temporary.iterdir()
     assert f"once there is space: cp -r {kept}/. run" in "".join(lines)
-    assert "next       once this is fixed: python -m pipeline.export run" in lines
+    assert "next       once this is fixed: pipeline export run" in lines
     result = json.loads((kept / "result.json").read_text())
     assert result["test"]["accuracy"] >= 0 and result["export"] is None
     shutil.copytree(kept, "run", dirs_exist_ok=True)
@@ -215,10 +215,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
     [
         (
             [],
-            (
-                "python -m pipeline.export needs a run, or NAME --pin VERSION; runs/"
-                " has no runs;"
-            ),
+            ("pipeline export needs a run, or NAME --pin VERSION; runs/ has no runs;"),
         ),
         (
             ["run/1"],
@@ -251,10 +248,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
         (["mine", "--runtime.replicas", "2"], "mine was started with other options"),
         (
             ["mine"],
-            (
-                "mine has no checkpoint yet; train it: python -m pipeline.fit --resume"
-                " mine"
-            ),
+            ("mine has no checkpoint yet; train it: pipeline fit --resume mine"),
         ),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
     ],

@@ -1,4 +1,4 @@
-"""`python -m pipeline.export` for runs that began with Python objects, without the
+"""`pipeline export` for runs that began with Python objects, without the
 objects.
 """
 

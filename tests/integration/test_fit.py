@@ -33,7 +33,7 @@ STAGES = ["opening", "decoding", "building", "tracing", "testing", "exporting"]
 
 @pytest.fixture(scope="module")
 def main_job(tmp_path_factory):
-    """`python -m pipeline.fit` in an empty directory."""
+    """`pipeline fit` in an empty directory."""
     folder = tmp_path_factory.mktemp("main")
     return folder, run_module("pipeline.fit", cwd=folder)
 
@@ -79,7 +79,7 @@ def test_the_console_names_every_output(main_job):
     verified = "verified: the SavedModel gives the same answers as the trained model"
     assert f"export     saved_models/digits/1, {verified}" in lines
     assert lines[-1].startswith("next  ")
-    assert lines[-1].endswith("python -m pipeline.verify saved_models/digits/1")
+    assert lines[-1].endswith("pipeline verify saved_models/digits/1")
 
 
 def test_the_run_directory_contains_what_is_promised(main_job):
@@ -295,7 +295,7 @@ def test_ctrl_c_names_the_command_that_resumes(workplace):
         assert process.wait(120) == 130, rest + Path("errors").read_text()
     assert Path("errors").read_text() == "interrupted\n"
     assert re.search(
-        r"after step \d+; to continue: python -m pipeline.fit --resume runs/dig", rest
+        r"after step \d+; to continue: pipeline fit --resume runs/dig", rest
     )
     for again in (
         [*words, "--run-directory", "runs/digits-1"],

@@ -79,7 +79,7 @@ def clean(source: Source, config: Config) -> Cleaning:
     else:
         return Cleaning()
     if stopping := manifest.stopping(entries):
-        where = "python -m pipeline.clean with the same options shows them"
+        where = "pipeline clean with the same options shows them"
         raise UsageError(stop(stopping, where))
     counts = Counter(entry["reason"] for entry in entries if entry["action"] == "drop")
     value = (
