@@ -79,7 +79,7 @@ def _section(section: type, name: str) -> str:
     parts = []
     for entry in help_text.entries(section, name):
         flags = ", ".join(f"`{flag}`" for flag in entry.flags)
-        parts.append(f"{flags}\n: {_prose(entry.meaning)}\n: *{_prose(entry.shown)}*")
+        parts.append(f"{flags}\n: {_prose(entry.meaning)}\n: *{_prose(entry.details)}*")
     return "\n\n".join(parts)
 
 

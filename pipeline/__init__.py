@@ -1,8 +1,8 @@
 """From images on disk to a verified SavedModel, with Keras 3 and TensorFlow.
 
-`Config` and its sections describe a run; `from pipeline.fit import fit` starts one and
-returns a `Run`; a `Client` queries an exported model. The base classes `Source` and
-`Task`, for custom sources and tasks, are in `pipeline.contracts`.
+A `Config` and its sections (`SourceConfig`, `TrainConfig`, ...) describe a run; `from
+pipeline.fit import fit` starts a run and returns a `Run`; a `Client` queries an
+exported model. `pipeline.contracts` has the base classes of custom sources and tasks.
 
 Names are imported on first use: `import pipeline` imports nothing else.
 """
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from pipeline import contracts as contracts
     from pipeline import fit as fit
     from pipeline.config.config import Config as Config
-    from pipeline.config.sections import Clean as Clean
-    from pipeline.config.sections import Data as Data
-    from pipeline.config.sections import Export as Export
-    from pipeline.config.sections import Log as Log
-    from pipeline.config.sections import Model as Model
-    from pipeline.config.sections import Runtime as Runtime
+    from pipeline.config.sections import CleanConfig as CleanConfig
+    from pipeline.config.sections import DataConfig as DataConfig
+    from pipeline.config.sections import ExportConfig as ExportConfig
+    from pipeline.config.sections import LogConfig as LogConfig
+    from pipeline.config.sections import ModelConfig as ModelConfig
+    from pipeline.config.sections import RuntimeConfig as RuntimeConfig
     from pipeline.config.sections import SourceConfig as SourceConfig
     from pipeline.config.sections import TaskConfig as TaskConfig
-    from pipeline.config.sections import Train as Train
+    from pipeline.config.sections import TrainConfig as TrainConfig
     from pipeline.contracts import Batches as Batches
     from pipeline.contracts import Decision as Decision
     from pipeline.contracts import Info as Info
@@ -34,24 +34,21 @@ __version__ = "0.1.0"
 
 # Public name -> the module that defines it; for a module, the module itself.
 _MODULES = {
-    "Config": "pipeline.config.config",
-    **dict.fromkeys(
-        (
-            "Clean",
-            "Data",
-            "Export",
-            "Log",
-            "Model",
-            "Runtime",
-            "SourceConfig",
-            "TaskConfig",
-            "Train",
-        ),
-        "pipeline.config.sections",
-    ),
-    **dict.fromkeys(("Batches", "Decision", "Info"), "pipeline.contracts"),
+    "Batches": "pipeline.contracts",
+    "CleanConfig": "pipeline.config.sections",
     "Client": "pipeline.serving.client",
+    "Config": "pipeline.config.config",
+    "DataConfig": "pipeline.config.sections",
+    "Decision": "pipeline.contracts",
+    "ExportConfig": "pipeline.config.sections",
+    "Info": "pipeline.contracts",
+    "LogConfig": "pipeline.config.sections",
+    "ModelConfig": "pipeline.config.sections",
     "Run": "pipeline.report.run",
+    "RuntimeConfig": "pipeline.config.sections",
+    "SourceConfig": "pipeline.config.sections",
+    "TaskConfig": "pipeline.config.sections",
+    "TrainConfig": "pipeline.config.sections",
     "UsageError": "pipeline.utils.errors",
     "contracts": "pipeline.contracts",
     "fit": "pipeline.fit",

@@ -1,6 +1,4 @@
-"""Lists the commands and runs one: `pipeline COMMAND ...` or `python -m pipeline
-COMMAND ...`.
-"""
+"""The command line `pipeline COMMAND ...`: lists the commands, or runs a command."""
 
 import ast
 import os
@@ -23,8 +21,8 @@ pipeline COMMAND --help  shows the arguments of a command."""
 
 
 def main() -> None:
-    """The console script `pipeline`: runs a command as `python -m pipeline.COMMAND`
-    does.
+    """The console script `pipeline`, which runs a command like `python -m
+    pipeline.COMMAND`.
 
     The current directory comes last on Python's path, so that dotted names such as
     `mine.model.function` are found but no file there shadows a package.
@@ -37,33 +35,32 @@ def main() -> None:
 
 
 def commands() -> dict[str, str]:
-    """Maps each command to the first line of its docstring, without importing the
-    command.
+    """Maps each command to its summary, without importing the command.
 
     A command is a module, or the `__main__.py` of a subpackage, with a function `main`.
     """
-    found = {}
+    summaries = {}
     for path in (*_PACKAGE.glob("[!_]*.py"), *_PACKAGE.glob("*/__main__.py")):
         tree = ast.parse(path.read_bytes())
-        if any(
-            isinstance(node, ast.FunctionDef) and node.name == "main"
-            for node in tree.body
-        ):
+        functions = [
+            node.name for node in tree.body if isinstance(node, ast.FunctionDef)
+        ]
+        if "main" in functions:
             name = path.parent.name if path.stem == "__main__" else path.stem
             paragraph = (ast.get_docstring(tree) or "").partition("\n\n")[0]
-            found[name] = " ".join(paragraph.split())
-    return dict(sorted(found.items()))
+            summaries[name] = " ".join(paragraph.split())
+    return dict(sorted(summaries.items()))
 
 
 def _list(arguments: list[str]) -> int:
     """Prints the commands; UsageError for any other word."""
-    known = commands()
+    summaries = commands()
     if arguments and arguments[0] not in ("--help", "-h"):
         raise UsageError(
-            f"unknown command {arguments[0]!r}; {suggest(arguments[0], known)}"
+            f"unknown command {arguments[0]!r}; {suggest(arguments[0], summaries)}"
         )
-    width = max(map(len, known))
-    lines = [f"  {name:{width}}  {summary}" for name, summary in known.items()]
+    width = max(map(len, summaries))
+    lines = [f"  {name:{width}}  {summary}" for name, summary in summaries.items()]
     print(_USAGE.format(commands="\n".join(lines)))
     return 0
 

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import shlex
 import sys
-from collections import Counter
 from pathlib import Path
 
 from pipeline.config import command_line
@@ -19,7 +18,7 @@ from pipeline.utils import console, files, progress_bar
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
-PROGRAM = "python -m pipeline.clean"
+PROGRAM = "pipeline clean"
 PURPOSE = """\
 Finds images of a recipe's source that are damaged, blank, duplicate, have two different
 labels, or are in two splits. Writes a manifest for --clean.manifest and a gallery of
@@ -28,8 +27,8 @@ because this stops a run.
 
 --label-noise RUN_DIRECTORY, instead of a recipe, also lists the labels that are
 probably wrong, the most suspicious first (needs the package cleanlab). It trains the
-run's config --folds times (default: 3), each time without one part of the examples, and
-evaluates the model on that part."""
+run's config --folds times (default: 3), each time without a part of the examples, and
+evaluates the model on this part."""
 CLEANED = Path("cleaned")
 
 
@@ -48,21 +47,21 @@ def _check(config: Config) -> None:
 
 
 def _table(entries: list[manifest.Entry]) -> str:
-    """A table with the number of examples, the action and the first example for each
-    reason.
-    """
-    counts = Counter((entry["reason"], entry["action"]) for entry in entries)
+    """A table of the reasons: number of examples, action and the first example."""
+    groups: dict[tuple[str, str], list[manifest.Entry]] = {}
+    for entry in entries:
+        groups.setdefault((entry["reason"], entry["action"]), []).append(entry)
     rows = []
-    for (reason, action), count in counts.items():
-        first = next(
-            e for e in entries if (e["reason"], e["action"]) == (reason, action)
-        )
-        other = f" = {first['of_file']}" if "of" in first else ""
-        detail = f" ({first['detail']})" if "detail" in first else ""
-        rows.append((reason, f"{count:,}", action, first["file"] + other + detail))
-    return console.table(
-        rows, ["reason", "examples", "action", "first example"], right=[1]
-    )
+    for (reason, action), group in groups.items():
+        first = group[0]
+        example = first["file"]
+        if "of" in first:
+            example += f" = {first['of_file']}"
+        if "detail" in first:
+            example += f" ({first['detail']})"
+        rows.append((reason, f"{len(group):,}", action, example))
+    headers = ["reason", "examples", "action", "first example"]
+    return console.table(rows, headers, right=[1])
 
 
 def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:
@@ -70,53 +69,59 @@ def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:
     `fit`.
     """
     words = list(arguments)
-    trained = command_line.pop_path(
+    run = command_line.pop_path(
         words, "--label-noise", "a directory, such as runs/digits-1"
     )
-    given = command_line.pop(words, "--folds", "a number, such as 3")
-    if trained is None:
-        if given is not None:
+    folds_word = command_line.pop(words, "--folds", "a number, such as 3")
+    if run is None:
+        if folds_word is not None:
             raise UsageError("--folds requires --label-noise RUN_DIRECTORY")
         return command_line.configure(words, PROGRAM, PURPOSE), 0, words
     if words and not words[0].startswith("-"):
         raise UsageError(
-            f"--label-noise {trained} uses the run's recipe; remove {words[0]!r}"
+            f"--label-noise {run} uses the run's recipe; remove {words[0]!r}"
         )
-    folds = 3 if given is None else int(given) if given.isdecimal() else 0
-    require(2 <= folds <= 1000, "--folds", given, "a whole number from 2 to 1000")
+    folds = _parse_folds(folds_word or "3")
     if importlib.util.find_spec("cleanlab") is None:
         raise UsageError(
             "--label-noise requires the package cleanlab: pip install cleanlab"
         )
-    saved = command_line.config_file(trained)
+    saved = command_line.config_file(run)
     words = ["--config", str(saved), *words]
     config = command_line.configure(words, PROGRAM, PURPOSE)
     if config.task.name == "regression":
         raise UsageError(
-            f"--label-noise requires classes, but the task of {trained} is regression"
+            f"--label-noise requires classes, but the task of {run} is regression"
         )
     return config, folds, words
 
 
+def _parse_folds(word: str) -> int:
+    folds = int(word) if word.isdecimal() else 0
+    require(2 <= folds <= 1000, "--folds", word, "a whole number from 2 to 1000")
+    return folds
+
+
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.clean [RECIPE or PATH] [--option VALUE ...]`; returns 1 if a
-    finding stops runs.
+    """`pipeline clean [RECIPE or PATH] [--option VALUE ...]`.
+
+    Returns 1 if a finding stops runs.
     """
     config, folds, words = _configure(arguments)
     _check(config)
     from pipeline.runtime import environment
 
-    runtime = (
-        config.runtime if folds else dataclasses.replace(config.runtime, replicas=1)
-    )
-    with progress_bar.shown(True):
+    runtime = config.runtime
+    if not folds:
+        runtime = dataclasses.replace(runtime, replicas=1)
+    with progress_bar.show(True):
         progress_bar.stage("importing", "TensorFlow")
         environment.start(runtime)
         from pipeline.data import dataset
         from pipeline.data.cleaning import apply, issues
 
         source = dataset.open_source(config)
-        found = apply.Findings(source, config)
+        findings = apply.Findings(source, config)
     folder = config.clean.directory or files.make_next(CLEANED, config.name)
     folder.mkdir(parents=True, exist_ok=True)
     if folds:
@@ -124,30 +129,30 @@ def main(arguments: list[str]) -> int:
         from pipeline.fit import fit
 
         answers = label_noise.out_of_fold(
-            config, source, found.entries, folds, folder, fit=fit
+            config, source, findings.entries, folds, folder, fit=fit
         )
         noise = label_noise.suspicious(answers, source.info.class_names or ())
-        found.entries += issues.label_noise(source, found.scan, noise)
-    written = RunDirectory(folder)
-    found.write(written)
-    say(
-        "cleaning",
-        f"{config.source.title}: {len(found.scan):,} examples in {found.seconds:.1f} s",
-    )
-    print(_table(found.entries) if found.entries else "nothing found")
-    for note in (*source.info.notes, *found.notes):
+        findings.entries += issues.label_noise(source, findings.scan, noise)
+    directory = RunDirectory(folder)
+    findings.write(directory)
+    count = f"{len(findings.scan):,} examples in {findings.seconds:.1f} s"
+    say("cleaning", f"{config.source.title}: {count}")
+    print(_table(findings.entries) if findings.entries else "nothing found")
+    for note in (*source.info.notes, *findings.notes):
         say("note", note)
-    say("manifest", written.manifest)
-    say("gallery", written.gallery)
-    if stopping := manifest.stopping(found.entries):
-        say("STOPS", apply.stop_message(stopping, f"{written.gallery} shows them"))
+    say("manifest", directory.manifest)
+    say("gallery", directory.gallery)
+    stopping = manifest.stopping(findings.entries)
+    if stopping:
+        say("STOPS", apply.stop_message(stopping, f"{directory.gallery} shows them"))
         return 1
     # Later options override earlier ones; a run uses either a manifest or its own
     # cleaning.
     words = words or [command_line.DEFAULT_RECIPE]
-    words += ["--clean.no-enabled"] if config.clean.enabled else []
-    words += ["--clean.manifest", str(written.manifest)]
-    if found.entries:
+    if config.clean.enabled:
+        words.append("--clean.no-enabled")
+    words += ["--clean.manifest", str(directory.manifest)]
+    if findings.entries:
         say("next", f"{command_line.PROGRAM} {shlex.join(words)}")
     return 0
 

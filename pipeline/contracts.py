@@ -1,8 +1,7 @@
-"""The types that packages exchange: Example, Info, Source, Task, Batches, Engine,
-Decision.
+"""The types that packages exchange: Source, Task, Batches, Engine, Decision, ...
 
 From the disk to `Task.target`, an example is a dictionary of tensors. It has an `id`
-(int64, unique over all splits of the source and the same in every run), one raw field
+(int64, unique over all splits of the source and the same in every run), a raw field
 (`image`, `features`, ...) and labels (`label`, `target`). A batch is the same
 dictionary with the batch as the first axis, plus `weight` (float32: 1, or 0 for
 padding) and `epoch` (int64), both of shape (batch,).
@@ -18,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.utils.errors import UsageError
-from pipeline.utils.tf_data import is_short, joined
+from pipeline.utils.tf_data import concatenate, is_short
 
 Example = dict[str, tf.Tensor]
 Metadata = Mapping[str, Any]
@@ -44,30 +43,27 @@ class Info:
     """Names of the numbers in `features`, in their order; None if the source has none.
     """
     image_shape: tuple[int | None, int | None, int | None] = (None, None, None)
-    """Common height, width and channels of encoded images; None for each that differs.
-    """
+    """Common height, width and channels of encoded images; None where images differ."""
     image_bits: int = 16
-    """Bits that the values of encoded images with 16 bits use, of which the highest 8
-    are kept.
+    """Number of bits in use in the values of 16-bit images; the highest 8 of them are
+    kept.
     """
     notes: tuple[str, ...] = ()
     """Lines for the user, such as what was excluded."""
 
     def field(self, name: str) -> tf.TensorSpec:
         """Shape and dtype of a field; UsageError if the source does not have it."""
-        if name not in self.fields:
-            shapes = {
-                "image": "; images have shape (n, height, width[, channels])",
-                "features": (
-                    "; regression takes vectors of shape (n, features), not images"
-                ),
-            }
-            raise UsageError(
-                f"the source has no field {name!r} (it has {', '.join(self.fields)})"
-                f"{shapes.get(name, '')}; "
-                "choose another --task or --source.name"
-            )
-        return self.fields[name]
+        if name in self.fields:
+            return self.fields[name]
+        hint = ""
+        if name == "image":
+            hint = "; images have shape (n, height, width[, channels])"
+        elif name == "features":
+            hint = "; regression takes vectors of shape (n, features), not images"
+        raise UsageError(
+            f"the source has no field {name!r} (it has {', '.join(self.fields)}){hint};"
+            " choose another --task or --source.name"
+        )
 
 
 class Source(abc.ABC):
@@ -77,16 +73,14 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        """Position in the split (int64, scalar) -> that example with its `id`, inside
-        `tf.data`.
+        """A function of `tf.data` that reads the example at a position in the split.
 
-        The order of the examples never changes.
+        It maps a position (int64, scalar) to an example with its `id`. The order of the
+        examples never changes.
         """
 
     def examples(self, split: str) -> tf.data.Dataset:
-        """The split's examples one by one; overridden where reading in
-        order is faster.
-        """
+        """The examples of a split in order; override it if this can be read faster."""
         positions = tf.data.Dataset.range(self.info.splits[split])
         read = self.reader(split)
         return positions.map(
@@ -94,8 +88,7 @@ class Source(abc.ABC):
         )
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
-        """The numbers and short vectors (`is_short`) of all examples, in the order of
-        `examples`.
+        """The numbers and short vectors (`is_short`) of all examples, in order.
 
         A source that stores them separately overrides this method, to avoid decoding
         the images.
@@ -103,11 +96,13 @@ class Source(abc.ABC):
         examples = self.examples(split)
         names = [name for name, spec in examples.element_spec.items() if is_short(spec)]
         rows = examples.map(lambda example: {name: example[name] for name in names})
-        return joined(rows.batch(1024), split)
+        return concatenate(rows.batch(1024), split)
 
     def fingerprint(self) -> str | None:
-        """A string that changes whenever the data changes, and sometimes when only the
-        time of a file does; None if all files would have to be read.
+        """A string that changes whenever the data changes.
+
+        It may also change with the time of a file. None if all files would have to be
+        read.
         """
         return None
 
@@ -117,19 +112,18 @@ class Source(abc.ABC):
 
 
 class Task(abc.ABC):
-    """The problem to solve: targets, head, loss, metrics and answers; no loop, step or
-    optimizer.
+    """The problem to solve: targets, head, loss, metrics and answers.
 
-    A task is created from its metadata alone: what was learned from the data but is not
-    a weight, such as class names, sizes and means. The metadata is JSON and saved with
+    A task is created from its metadata alone: facts about the data that are not
+    weights, such as class names, sizes and means. The metadata is JSON and saved with
     the run, so that every later process creates the same task. A registered function
     creates the task for a source; `learn` adds the metadata that depends on the
     training examples.
     """
 
     selection_metric: tuple[str, int] = ("loss", -1)
-    """The metric of `evaluate` by which versions of a model are compared; 1 if higher
-    is better, -1 if lower is.
+    """The metric of `evaluate` by which versions of a model are compared, and 1 if
+    higher is better or -1 if lower is better.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -137,8 +131,10 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, example: Example) -> Example:
-        """Turns a raw example into compact arrays of fixed shape. Deterministic,
-        cached, served.
+        """Decodes a raw example into compact arrays of fixed shape.
+
+        The result is deterministic and cached; requests to the server are decoded in
+        the same way.
         """
 
     @abc.abstractmethod
@@ -148,16 +144,14 @@ class Task(abc.ABC):
         split: str,
         locate: Callable[[int], str],
     ) -> None:
-        """Raises UsageError naming the first decoded example that cannot be used for
-        training.
+        """Raises UsageError if a decoded example cannot be used for training.
 
         `columns` are the short fields of a split; `locate` returns the name of an
         example by id.
         """
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
-        """Metadata that depends on the training examples; it replaces entries of the
-        same name.
+        """Learns metadata from the training examples; it replaces entries of its names.
 
         `column` returns a decoded field of all training examples, (examples, ...).
         `decode` must not depend on this metadata, because it runs first.
@@ -165,10 +159,9 @@ class Task(abc.ABC):
         return {}
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
-        """Metadata that calibrates the answers of the trained network, such as a
-        temperature.
+        """Metadata that calibrates the answers of the network, such as a temperature.
 
-        `outputs` are those of the network for held-out examples; `truth` is from
+        `outputs` of the network are for held-out examples; `truth` comes from
         `Task.truth`.
         """
         return {}
@@ -179,22 +172,21 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, batch: Example) -> Example:
-        """Turns a decoded batch into the network's input. Cheap, batched, also
-        exported.
-        """
+        """Turns a decoded batch into the network's input; also part of the export."""
 
     @abc.abstractmethod
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
-        """Turns a prepared batch into (inputs, y, weight); `seeds` has shape (batch,),
-        int64.
+        """Turns a prepared batch into (inputs, y, weight).
+
+        `seeds` has shape (batch,), int64.
         """
 
     def truth(self, y: Any) -> Any:
-        """What is stored of y beside the answers, for `evaluate` and `calibrate`."""
+        """The part of y that is stored with the answers for `evaluate`."""
         return y
 
     def y(self, truth: Any) -> Any:
-        """The y of a stored truth, for a metric of all answers."""
+        """Restores y from a stored truth, for metrics of all answers."""
         return truth
 
     @abc.abstractmethod
@@ -203,13 +195,11 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def head(self, features: Any, inputs: Any) -> Any:
-        """Turns a model's features into the network's outputs, in float32 at every
-        precision.
-        """
+        """Turns a model's features into the network's outputs, always in float32."""
 
     def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
-        """A network as a Keras model that works without this package: from raw inputs
-        to answers.
+        """Converts a network to a Keras model from raw inputs to answers, which works
+        without this package.
 
         The answers are logits if `output_kind` is `linear`; for two classes, the
         probability of the second one if it is `sigmoid`, and its logit if it is
@@ -227,7 +217,7 @@ class Task(abc.ABC):
         class_weight: Mapping[str, float],
         loss: Callable[[Any, Any], tf.Tensor] | None = None,
     ) -> Callable[[Any, Any], tf.Tensor]:
-        """The loss for training: that of the user, or like `loss`.
+        """The loss for training: the loss of the user, or else of the task.
 
         Raises UsageError for options that it does not support.
         """
@@ -245,15 +235,11 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def answer(self, outputs: Any, batch: Example) -> Example:
-        """Turns outputs into what a client gets; the first axis of every tensor is the
-        batch.
-        """
+        """Turns outputs into the answers for a client, tensors (batch, ...)."""
 
     @abc.abstractmethod
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """Metrics of a whole split from its answers, losses and labels; plain JSON
-        values.
-        """
+        """The metrics of a whole split from its answers, losses and labels, as JSON."""
 
     @abc.abstractmethod
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -274,15 +260,13 @@ class Task(abc.ABC):
 
     @abc.abstractmethod
     def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
-        """The request that a client would send to each signature for these decoded
-        examples.
-        """
+        """Builds the request of each signature for these decoded examples."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaPart:
-    """Which rows of each batch to read: `count` consecutive parts of `total` equal
-    parts, one part for each replica.
+    """The rows of each batch to read: `count` consecutive parts of `total` equal parts,
+    with a part for each replica.
     """
 
     first: int = 0
@@ -295,8 +279,10 @@ WHOLE_BATCH = ReplicaPart()
 
 @dataclasses.dataclass(frozen=True)
 class Batches(abc.ABC):
-    """What an engine trains on or evaluates: batches that depend on the seed and the
-    step alone, so that resuming needs no state of an iterator.
+    """The batches of an engine, for training or evaluation.
+
+    They depend on the seed and the step alone, so that resuming needs no state of an
+    iterator.
 
     Training: the steps `first_step` ... `last_step` - 1 of the whole run, over all
     epochs. Evaluation: one pass, with the last batch padded by examples of weight 0.
@@ -313,22 +299,20 @@ class Batches(abc.ABC):
     def dataset(
         self, first_step: int, part: ReplicaPart = WHOLE_BATCH
     ) -> tf.data.Dataset:
-        """The batches from `first_step` to `last_step` - 1: dictionaries of tensors
-        whose first axis has the static size `batch_size` / `part.total`.
+        """The batches from `first_step` to `last_step` - 1: dictionaries of tensors.
 
-        If `part` has several parts, those of one step follow each other.
+        Their first axis has the static size `batch_size` / `part.total`. If `part` has
+        several parts, all parts of a step follow each other.
         """
 
     @abc.abstractmethod
     def rows(self, step: int) -> np.ndarray:
-        """The rows of all examples of a step in the cache of the split, int64
-        (batch_size,).
-        """
+        """Rows of a step's examples in the cache of the split, int64 (batch_size,)."""
 
     @abc.abstractmethod
     def raise_if_undecodable(self, first: int, last: int) -> None:
-        """Raises UsageError naming an example of the steps `first` ... `last` - 1 that
-        cannot be decoded, if there is one.
+        """Raises UsageError if an example of the steps `first` ... `last` - 1 cannot be
+        decoded.
         """
 
     def order_checksum(self, epoch: int) -> int:
@@ -337,9 +321,7 @@ class Batches(abc.ABC):
 
     @property
     def device_cache(self) -> Any:
-        """What holds the examples on the device if `dataset` yields only row numbers;
-        otherwise None.
-        """
+        """The cache on the device if `dataset` yields only row numbers; else None."""
         return None
 
     def gather(self, batch: Example) -> Example:
@@ -371,8 +353,8 @@ class Decision:
 
 
 # (model, train, validation, callbacks) -> history: name of a metric -> value per epoch.
-# The model is compiled by `build`; the callbacks are Keras's; the epochs are those of
-# `train`.
+# The model is compiled by `build`; the callbacks are Keras callbacks; the epochs are
+# the epochs of `train`.
 Engine = Callable[
     [keras.Model, Batches, Batches | None, list[keras.callbacks.Callback]],
     dict[str, list[float]],

@@ -12,7 +12,7 @@ from pipeline.utils.errors import UsageError, run_command
 if TYPE_CHECKING:  # imports TensorFlow
     from pipeline.evaluation.parity import Result
 
-PROGRAM = "python -m pipeline.doctor"
+PROGRAM = "pipeline doctor"
 _LEGEND = """\
 engines    largest difference of any weight or optimizer variable between model_fit and
            gradient_tape, and between 1 and 8 steps per call; must be 0
@@ -33,7 +33,7 @@ class DoctorOptions:
 
     parity: str = command_line.DEFAULT_RECIPE
     """Train the network of this recipe on its data in every supported way, with SGD,
-    and compare with stock Keras. Its own training options are not used.
+    and compare with stock Keras. The training options of the recipe are not used.
     """
     model: str | None = None
     """Replace the recipe's model by this registered model, with its default options;
@@ -52,8 +52,9 @@ class DoctorOptions:
 
 
 def check_environment() -> int:
-    """Prints the findings of all checks; returns 1 if a required component is missing
-    or broken.
+    """Prints the result of all checks.
+
+    Returns 1 if a required component is missing or broken.
     """
     from pipeline.runtime import environment_check
 
@@ -61,12 +62,11 @@ def check_environment() -> int:
     rows = [(f.status, f.name, f.value, f.remedy) for f in findings]
     print(console.table(rows, ["status", "check", "found", "remedy"]))
     errors = sum(finding.status == "error" for finding in findings)
-    print(
-        f"{errors} of {len(findings)} checks failed"
-        if errors
-        else "the environment is usable"
-    )
-    return 1 if errors else 0
+    if errors:
+        print(f"{errors} of {len(findings)} checks failed")
+        return 1
+    print("the environment is usable")
+    return 0
 
 
 def parity(options: DoctorOptions) -> int:
@@ -74,24 +74,24 @@ def parity(options: DoctorOptions) -> int:
     recipe = command_line.recipe(options.parity)
     if options.model:
         recipe = recipe.changed(model={"name": options.model})
-    for replicas, pieces in itertools.product(options.replicas, options.accumulate):
-        if options.batch_size % (replicas * pieces):
+    for replicas, accumulate in itertools.product(options.replicas, options.accumulate):
+        if options.batch_size % (replicas * accumulate):
             raise UsageError(
                 f"--batch-size {options.batch_size} cannot be divided equally among"
-                f" {replicas} replicas and {pieces} micro-batches"
+                f" {replicas} replicas and {accumulate} micro-batches"
             )
     from pipeline.runtime import environment
 
-    most = recipe.changed(
+    largest = recipe.changed(
         runtime={"precision": "float32", "replicas": max(options.replicas)}
     )
-    environment.start(most.runtime)  # imports TensorFlow
+    environment.start(largest.runtime)  # imports TensorFlow
     from pipeline.evaluation import parity
 
-    ways = itertools.product(
+    combinations = itertools.product(
         options.replicas, options.precisions, options.accumulate, (False, True)
     )
-    cases = [parity.Case(*way) for way in ways]
+    cases = [parity.Case(*values) for values in combinations]
     results = []
     for result in parity.run(recipe, cases, options.steps, options.batch_size):
         results.append(result)
@@ -122,11 +122,11 @@ def _row(result: "Result") -> list[object]:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.doctor [--parity [RECIPE]]`; returns 1 if a check fails."""
+    """`pipeline doctor [--parity [RECIPE]]`; returns 1 if a check fails."""
     words = [part for word in arguments for part in word.split("=", 1)]
     if "--help" in words or "-h" in words:
-        summary = " ".join((DoctorOptions.__doc__ or "").split())
-        print(help_text.page(PROGRAM, summary, DoctorOptions()))
+        purpose = " ".join((DoctorOptions.__doc__ or "").split())
+        print(help_text.page(PROGRAM, purpose, DoctorOptions()))
         return 0
     if not words:
         return check_environment()

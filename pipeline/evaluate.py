@@ -11,8 +11,8 @@ from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
-PROGRAM = "python -m pipeline.evaluate"
-_ABOUT = """\
+PROGRAM = "pipeline evaluate"
+_PURPOSE = """\
 Measures a run or an exported model on labelled data: prints its metrics and a table of
 the classes, and writes pictures of the confusions and the worst predictions, and all
 predictions."""
@@ -30,7 +30,7 @@ _ARGUMENTS = {
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateOptions:
-    """What to measure, and where to write it."""
+    """The split to measure, and the directory of the results."""
 
     split: str | None = None
     """The split of the data to measure. None: test, or else validation, or else all."""
@@ -40,19 +40,19 @@ class EvaluateOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.evaluate MODEL [DATA] [--option VALUE ...]`."""
+    """`pipeline evaluate MODEL [DATA] [--option VALUE ...]`."""
     if {"--help", "-h"} & set(arguments):
-        print(help_text.page(PROGRAM, _ABOUT, EvaluateOptions(), _ARGUMENTS))
+        print(help_text.page(PROGRAM, _PURPOSE, EvaluateOptions(), _ARGUMENTS))
         return 0
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    options = EvaluateOptions(
-        **cli_parser.changes(arguments[len(words) :], EvaluateOptions)
-    )
+    changes = cli_parser.changes(arguments[len(words) :], EvaluateOptions)
+    options = EvaluateOptions(**changes)
     if len(words) not in (1, 2):
         raise UsageError(
             f"{PROGRAM} needs a run or an exported model, and perhaps data"
         )
-    model, data = Path(words[0]), Path(words[1]) if words[1:] else None
+    model = Path(words[0])
+    data = Path(words[1]) if len(words) == 2 else None
     if not model.is_dir():
         raise UsageError(
             f"{model} is neither a run, such as runs/digits-1, nor an exported model"

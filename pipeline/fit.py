@@ -1,5 +1,5 @@
-"""Trains a recipe, tests it, exports it for TensorFlow Serving and
-verifies the export.
+"""Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the
+export.
 """
 
 import sys
@@ -45,8 +45,7 @@ def fit(
     run_directory: str | Path | None = None,
     **changes: Any,
 ) -> Run:
-    """Trains a model, tests it, exports it and verifies the export; returns the
-    finished run.
+    """Trains a model, tests it, exports it, verifies the export, and returns the run.
 
     Args:
         recipe: A name, the path of your images, or a Config; None: none with `data`,
@@ -66,23 +65,23 @@ def fit(
         loss: A name, a Keras loss, or a function `(y_true, y_pred)`.
         metrics: A list of names and Keras metrics.
         callbacks: A list of names and Keras callbacks.
-        run_directory: Of the run; an existing run is resumed.
+        run_directory: The directory of the run; an existing run is resumed.
         changes: Sections, as for `Config.changed`: `train={"ema": 0.999}`. Of the
             arguments of `keras.Model.fit`, `x`, `y`, `sample_weight`,
-            `validation_split`, `class_weight` and `verbose` are used; for others, an
-            error says what to write instead.
+            `validation_split`, `class_weight` and `verbose` are used; for all others,
+            an error says what to write instead.
 
-    What `model` was compiled with is used where the arguments say nothing, as is the
-    dtype policy of its layers; a line says so.
+    The optimizer, loss and metrics of a compiled `model`, and the dtype policy of its
+    layers, are used where the arguments say nothing; a line says so.
 
     Raises:
         UsageError: The request cannot be carried out.
     """
-    given = {**locals(), **changes}
+    arguments = {**locals(), **changes}
     with python_call.errors_in_python():
-        if given.pop("positional"):
+        if arguments.pop("positional"):
             raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
-        return run(python_call.request(recipe, given))
+        return run(python_call.request(recipe, arguments))
 
 
 def run(request: Request) -> Run:
@@ -96,18 +95,18 @@ def run(request: Request) -> Run:
 
 def _fit(request: Request, folder: Path | None = None) -> Run:
     """Carries out a request; in `folder` if it is a dry run."""
-    asked = request.config
-    stops = StopSignals(asked.runtime.time_limit)
-    workers = cluster.of_run(asked)
+    options = request.config
+    stops = StopSignals(options.runtime.time_limit)
+    workers = cluster.of_run(options)
     is_chief = workers is None or workers.is_chief
     if is_chief:
-        say("starting", preflight.summary(asked, request.planned))
-    with stops.listening(), progress_bar.shown(is_chief and asked.log.progress):
+        say("starting", preflight.summary(options, request.planned))
+    with stops.listening(), progress_bar.show(is_chief and options.log.progress):
         from pipeline.runtime import environment
 
         start = time.monotonic()
         # Imports TensorFlow, as do the modules below
-        machine = environment.start(asked.runtime, workers, asked.digest())
+        machine = environment.start(options.runtime, workers, options.digest())
         config = resolve(request, machine, stops.seconds_left, folder)
         return _run(config, machine, stops, start)
 
@@ -129,54 +128,59 @@ def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -
         formats.try_out(config, data.task, data.splits["train"])
     if not machine.is_chief:
         trainer.work()
-        return Run(
-            config, trainer.run.path, trainer.checkpoint.history, {}, trainer=trainer
-        )
+        history = trainer.checkpoint.history
+        return Run(config, trainer.run.path, history, {}, trainer=trainer)
 
     # Training
-    known: dict[str, Any] = {"trainer": trainer}
+    parts: dict[str, Any] = {"trainer": trainer}
     try:
         with (
-            run_directory.open_run(config) as place,
-            recovery.report_interruption(config, place),
+            run_directory.open_run(config) as directory,
+            recovery.report_interruption(config, directory),
         ):
-            trainer.resume(place)
-            data.write(place)
+            trainer.resume(directory)
+            data.write(directory)
             trainer.report()
-            trained, history = trainer.train(), trainer.checkpoint.history
+            trained = trainer.train()
+            history = trainer.checkpoint.history
 
             # Test, pictures, export, verification
             def show(result: dict[str, Any]) -> None:
-                run = Run(config, place.path, history, result, trainer=trainer)
-                known["evaluation"] = found = run.test_evaluation(handoff.answers)
+                run = Run(config, directory.path, history, result, trainer=trainer)
+                evaluation = run.test_evaluation(handoff.answers)
+                parts["evaluation"] = evaluation
                 if not config.dry_run:
-                    results.show(found, place.path, history)
+                    results.show(evaluation, directory.path, history)
 
             handoff = Handoff(trainer, start)
             result, written = handoff.conclude(trained, show)
-            known["model"] = handoff.standalone()
+            parts["model"] = handoff.standalone()
             trainer.wait_for_workers()
     except BaseException as error:
         is_notebook = hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")
         if not is_notebook or not isinstance(signals.behind(error), KeyboardInterrupt):
             raise
         return Run(config, trainer.run.path, trainer.checkpoint.history, {})
-    return Run(config, place.path, history, result, written, **known)
+    return Run(config, directory.path, history, result, written, **parts)
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.fit [RECIPE or PATH] [--option VALUE ...]`; returns 1 if the
-    model is not exported in all formats, or if the result could not be written to the
-    run directory.
+    """`pipeline fit [RECIPE or PATH] [--option VALUE ...]`.
+
+    Returns 1 if the model is not exported in all formats, or if the result could not be
+    written to the run directory.
     """
     request = command_line.request(arguments)
     finished = run(request)
     from pipeline.export import run_result  # imports TensorFlow
 
-    exported = finished.export and not run_result.left_out(finished.result)
-    good = exported or not request.config.export.enabled
-    written = finished.result_file == finished.directory / "result.json"
-    return 0 if not finished.result or (good and written) else 1
+    if not finished.result:
+        return 0
+    is_exported = finished.export and not run_result.left_out(finished.result)
+    if request.config.export.enabled and not is_exported:
+        return 1
+    is_written = finished.result_file == finished.directory / "result.json"
+    return 0 if is_written else 1
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
     from pipeline.runtime.environment import Machine
 
 INSPECTED = Path("inspected")
-PROGRAM = "python -m pipeline.inspect"
+PROGRAM = "pipeline inspect"
 PURPOSE = """\
 Shows a recipe's data: counts, sizes and example images. Measures the speed of the input
 pipeline and of training, and reports how to increase it."""
@@ -37,8 +37,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
         other files.
 
     Raises:
-        UsageError: The request cannot be carried out. The findings so far have been
-            printed.
+        UsageError: The request cannot be carried out.
     """
     if isinstance(recipe, str):
         request = command_line.recipe_request(recipe)
@@ -63,8 +62,8 @@ def _inspect(request: Request) -> Path:
     config = resolve(request, machine)
     lines: list[tuple[str, str]] = []
 
-    def report(found: Iterable[tuple[str, object]]) -> None:
-        for name, text in found:
+    def report(facts: Iterable[tuple[str, object]]) -> None:
+        for name, text in facts:
             lines.append((name, str(text)))
             say(name, text)
 
@@ -74,7 +73,8 @@ def _inspect(request: Request) -> Path:
         source = registry.call("sources", config.source.name, config.source.options)
         report(dataset_report.files(source))
         raise
-    report((choice.name, choice) for choice in (*machine.decisions, *loaded.decisions))
+    for decision in (*machine.decisions, *loaded.decisions):
+        report([(decision.name, decision)])
     report(dataset_report.statistics(loaded))
     report(_speed(config, machine, loaded))
     page = files.make_next(INSPECTED, config.name) / "index.html"
@@ -98,9 +98,8 @@ def _speed(
     for decision in trainer.augmentation_decisions:
         yield decision.name, decision
     trainer.build()
-    yield from (
-        (one.name, one) for one in trainer.machine.decisions[len(machine.decisions) :]
-    )
+    for decision in trainer.machine.decisions[len(machine.decisions) :]:
+        yield decision.name, decision
     progress_bar.stage("measuring", "the input pipeline and the training step")
     with machine.strategy.scope():
         feed = speed.input_speed(trainer.batches)
@@ -111,9 +110,9 @@ def _speed(
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.inspect [RECIPE or PATH] [--section.option VALUE ...]`."""
+    """`pipeline inspect [RECIPE or PATH] [--section.option VALUE ...]`."""
     request = command_line.request(arguments, PROGRAM, PURPOSE)
-    with progress_bar.shown(True):
+    with progress_bar.show(True):
         progress_bar.stage("importing", "TensorFlow")
         _inspect(request)
     return 0

@@ -1,5 +1,5 @@
-"""Predicts files with an exported model, loaded from its directory or
-behind a server.
+"""Predicts files with an exported model, loaded from its directory or behind a
+server.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from pipeline.serving.file_predictions import find, predict
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError, plain, run_command
 
-PROGRAM = "python -m pipeline.predict"
-_ABOUT = """\
+PROGRAM = "pipeline predict"
+_PURPOSE = """\
 Prints a model's answer for each image or row, in order. Files that are damaged or
 cannot be read are reported and skipped, and the exit code is 1."""
 _ARGUMENTS = {
@@ -42,7 +42,7 @@ _ARGUMENTS = {
 
 @dataclasses.dataclass(frozen=True)
 class PredictOptions:
-    """How to query the model, and how to write its answers."""
+    """Options of the requests, and of the written answers."""
 
     format: Literal["jsonl", "csv"] | None = None
     """One JSON object per line (jsonl), or a table (csv). None: csv if --output ends in
@@ -65,7 +65,8 @@ def _write(
     records: Iterable[dict[str, Any]], stream: TextIO, as_table: bool
 ) -> tuple[int, int]:
     """Writes answers as lines and reports skipped files; returns the number of both."""
-    written = skipped = 0
+    written = 0
+    skipped = 0
     table = csv.writer(stream, lineterminator="\n")
     for record in records:
         if "error" in record:
@@ -77,9 +78,9 @@ def _write(
             record["file"] = plain(record["file"])
         if as_table:
             cells = _cells(record)
-            table.writerows(
-                [cells, cells.values()] if not written else [cells.values()]
-            )
+            if not written:
+                table.writerow(cells)
+            table.writerow(cells.values())
         else:
             stream.write(json.dumps(files.strict(record), ensure_ascii=False) + "\n")
         written += 1
@@ -87,13 +88,13 @@ def _write(
 
 
 def _cells(record: Mapping[str, Any]) -> dict[str, Any]:
-    cells = {
-        name: json.dumps(value) if isinstance(value, list) else value
-        for name, value in record.items()
-        if name != "top"
-    }
-    for rank, one in enumerate(record.get("top", ())[1:], 2):
-        cells |= {f"{name}_{rank}": value for name, value in one.items()}
+    cells = {}
+    for name, value in record.items():
+        if name != "top":
+            cells[name] = json.dumps(value) if isinstance(value, list) else value
+    for rank, answer in enumerate(record.get("top", ())[1:], 2):
+        for name, value in answer.items():
+            cells[f"{name}_{rank}"] = value
     return cells
 
 
@@ -105,25 +106,21 @@ def _parse(arguments: list[str]) -> tuple[str, list[str], PredictOptions]:
     """Returns the model, the words that name files, and the options."""
     is_word = lambda word: word == "-" or not word.startswith("-")  # noqa: E731
     words = list(itertools.takewhile(is_word, arguments))
-    given = PredictOptions(
-        **cli_parser.changes(arguments[len(words) :], PredictOptions)
-    )
+    changes = cli_parser.changes(arguments[len(words) :], PredictOptions)
+    options = PredictOptions(**changes)
     if len(words) < 2:
         raise UsageError(
             f"{PROGRAM} MODEL FILES takes {EXPECTED}, and then files, directories,"
             f" patterns or - for a list; got {' '.join(arguments)[:200]!r}"
         )
-    return words[0], words[1:], given
+    return words[0], words[1:], options
 
 
-def _on_stdin() -> list[str]:
-    """Returns the names on stdin, as `find` or `find -print0` prints them."""
+def _read_names() -> list[str]:
+    """Reads names from stdin, as `find` or `find -print0` prints them."""
     text = sys.stdin.buffer.read()
-    return [
-        os.fsdecode(name)
-        for name in text.split(b"\0" if b"\0" in text else b"\n")
-        if name
-    ]
+    separator = b"\0" if b"\0" in text else b"\n"
+    return [os.fsdecode(name) for name in text.split(separator) if name]
 
 
 @contextlib.contextmanager
@@ -154,11 +151,12 @@ def _open(output: Path | None) -> Iterator[TextIO]:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.predict MODEL FILES [--option ...]`; returns 1 if a file was
-    skipped.
+    """`pipeline predict MODEL FILES [--option VALUE ...]`.
+
+    Returns 1 if a file was skipped.
     """
     if {"--help", "-h"} & set(arguments):
-        print(help_text.page(PROGRAM, _ABOUT, PredictOptions(), _ARGUMENTS))
+        print(help_text.page(PROGRAM, _PURPOSE, PredictOptions(), _ARGUMENTS))
         return 0
     model, words, options = _parse(arguments)
     output = options.output
@@ -167,26 +165,30 @@ def main(arguments: list[str]) -> int:
         files.check_writable(output.parent, "--output")
     as_table = (options.format or str(output)[-3:].lower()) == "csv"
     if Path(model, "config.json").is_file():
-        if not (export := Run.load(model).export):
+        export = Run.load(model).export
+        if not export:
             raise UsageError(
-                f"{model} has no export; python -m pipeline.export {model} writes one"
+                f"{model} has no export; pipeline export {model} writes one"
             )
         model = str(export)
     with Client(model, options.timeout) as client:
-        names = [
-            name for word in words for name in (_on_stdin() if word == "-" else [word])
-        ]
+        names = []
+        for word in words:
+            names += _read_names() if word == "-" else [word]
         records = predict(client, names, top=options.top, batch_size=options.batch_size)
         if output and output.exists():
-            found = find(names, (output.suffix.lower(),))
-            if any(map(output.samefile, filter(os.path.exists, found))):
-                raise UsageError(
-                    f"--output: {output} is one of the input files; choose another"
-                )
+            for path in find(names, (output.suffix.lower(),)):
+                if os.path.exists(path) and output.samefile(path):
+                    raise UsageError(
+                        f"--output: {output} is one of the input files; choose another"
+                    )
         with _open(output) as stream:
             written, skipped = _write(records, stream, as_table)
-    _say("answered", f"{written:,}" + (f", {skipped:,} skipped" if skipped else ""))
-    return 1 if skipped else 0
+    if skipped:
+        _say("answered", f"{written:,}, {skipped:,} skipped")
+        return 1
+    _say("answered", f"{written:,}")
+    return 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pipeline.export.verification import PROVED, verify
 from pipeline.serving import repository
 from pipeline.utils.errors import UsageError, run_command
 
-_PROGRAM = "python -m pipeline.verify"
+_PROGRAM = "pipeline verify"
 _DIRECTORY = """\
 The directory of a version (saved_models/digits/1), or of a model, to check its served
 version (the pinned one or the newest)."""
@@ -35,22 +35,18 @@ class VerifyOptions:
 
 
 def main(arguments: list[str]) -> int:
-    """`python -m pipeline.verify DIRECTORY [--option VALUE ...]`; returns 1 if a check
-    failed.
-    """
+    """`pipeline verify DIRECTORY [--option VALUE ...]`; returns 1 if a check failed."""
     if "--help" in arguments or "-h" in arguments:
-        about = " ".join((VerifyOptions.__doc__ or "").split())
+        purpose = " ".join((VerifyOptions.__doc__ or "").split())
         positional = {"DIRECTORY": _DIRECTORY}
-        print(help_text.page(_PROGRAM, about, VerifyOptions(), positional))
+        print(help_text.page(_PROGRAM, purpose, VerifyOptions(), positional))
         return 0
     if not arguments or not arguments[0] or arguments[0].startswith("-"):
         raise UsageError(
             f"{_PROGRAM} needs a directory first, such as saved_models/digits/1"
         )
-    directory, options = (
-        Path(arguments[0]),
-        VerifyOptions(**cli_parser.changes(arguments[1:], VerifyOptions)),
-    )
+    directory = Path(arguments[0])
+    options = VerifyOptions(**cli_parser.changes(arguments[1:], VerifyOptions))
     require_path(directory, "DIRECTORY")
     python = shutil.which(options.python) if options.python else None
     if options.python and python is None:
@@ -58,12 +54,15 @@ def main(arguments: list[str]) -> int:
     version = repository.select_version(directory)
     interpreter = Path(python).absolute() if python else None
     outcome = verify(version, python=interpreter)
-    verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"
-    if not outcome.passed:
-        skipped = outcome.checks[-1].name in proof.STOPS
-        verdict = "must not be served" + "; the other checks were skipped" * skipped
-    table = f"{outcome}\n{outcome.directory} {verdict}"
-    print(json.dumps(outcome.as_json(), indent=2) if options.json else table)
+    verdict = "must not be served"
+    if outcome.passed:
+        verdict = f"passed all {len(outcome.checks)} checks: {PROVED}"
+    elif outcome.checks[-1].name in proof.STOPS:
+        verdict += "; the other checks were skipped"
+    if options.json:
+        print(json.dumps(outcome.as_json(), indent=2))
+    else:
+        print(f"{outcome}\n{outcome.directory} {verdict}")
     return 0 if outcome.passed else 1
 
 

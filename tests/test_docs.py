@@ -65,7 +65,7 @@ def test_the_site_has_every_command_option_function_and_public_name(tmp_path):
                 assert " ".join(about.meaning.replace("`", '"').split())[:30] in page
     for name, summary in commands().items():
         assert f"{name} {'-' * len(name)} {summary}" in page
-    assert "usage: python -m pipeline.fit [RECIPE or PATH]" in page
+    assert "usage: pipeline fit [RECIPE or PATH]" in page
     api = _read(tmp_path / "api.txt")
     for name in pipeline.__all__:
         value = getattr(pipeline, name)

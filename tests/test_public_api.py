@@ -33,10 +33,8 @@ def test_every_name_exists_and_is_documented():
     with pytest.raises(AttributeError, match="'pipeline' has no attribute 'Confg'"):
         _ = pipeline.Confg
     fields = pipeline.Config.__dataclass_fields__
-    assert (fields["source"].type, fields["task"].type) == (
-        pipeline.SourceConfig,
-        pipeline.TaskConfig,
-    )
+    assert fields["source"].type is pipeline.SourceConfig
+    assert fields["task"].type is pipeline.TaskConfig
     assert pipeline.fit is sys.modules["pipeline.fit"], "it stays the module"
 
 

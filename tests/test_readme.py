@@ -11,7 +11,7 @@ from served_models import png
 from sklearn.datasets import load_digits
 
 FIRST = (
-    "-m pipeline.fit --model.name tiny --train.epochs 3 --train.learning-rate 0.01 "
+    "-m pipeline fit --model.name tiny --train.epochs 3 --train.learning-rate 0.01 "
     "--runtime.seed 2 --train.steps 20"
 )
 SHORT = (
@@ -34,7 +34,7 @@ PARITY = (
 # output. What would train for minutes takes a few steps; PATH and its like are small
 # generated files.
 CASES = {
-    "python -m pipeline.fit": {FIRST: "export     saved_models/digits/1, verified"},
+    "pipeline fit": {FIRST: "export     saved_models/digits/1, verified"},
     "pipeline": {"-m pipeline": "predict"},
     "pipeline COMMAND": {"-m pipeline verify --help": "usage: "},
     "python -m pipeline.COMMAND": {"-m pipeline.verify --help": "usage: "},

@@ -137,8 +137,8 @@ def _parse(arguments: list[str]) -> tuple[Request, Options]:
         if name in own_flags:
             words = of_script
         elif name.startswith("--"):
-            is_of_run = bool({*cli_parser.meant(name, Config)} & run_flags)
-            is_near = bool(cli_parser.near(name, own_flags))
+            is_of_run = bool({*cli_parser.matching_flags(name, Config)} & run_flags)
+            is_near = bool(cli_parser.similar_flags(name, own_flags))
             words = of_script if is_near and not is_of_run else of_run
         words.append(word)
     has_recipe = bool(of_run) and not of_run[0].startswith("-")
@@ -162,7 +162,7 @@ def main(arguments: list[str]) -> int:
         how := processes.torch_hint(options.torch_python)
     ):
         say("PyTorch", how)
-    with signals.StopSignals().listening(), progress_bar.shown(True):
+    with signals.StopSignals().listening(), progress_bar.show(True):
         facts, lines = measure(request, options)
     print(record.table(lines))
     date = str(datetime.date.today())

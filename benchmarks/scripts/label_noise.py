@@ -4,7 +4,7 @@
 
 17 % of 12,000 images of CIFAR-10 (TensorFlow Datasets, `$TFDS_DATA_DIR`) get a wrong
 label, drawn from the confusions of a weak model: logistic regression on 8 x 8 pixels.
-The list of `python -m pipeline.clean --label-noise`, with 3 folds and a small network,
+The list of `pipeline clean --label-noise`, with 3 folds and a small network,
 is compared with cleanlab's own filters on the same out-of-fold probabilities.
 """
 
@@ -91,7 +91,14 @@ def measure(images, truth, confusions, seed):
     from cleanlab.filter import find_label_issues
 
     from pipeline.config import registry
-    from pipeline.config.config import Config, Data, Log, Model, SourceConfig, Train
+    from pipeline.config.config import (
+        Config,
+        DataConfig,
+        LogConfig,
+        ModelConfig,
+        SourceConfig,
+        TrainConfig,
+    )
     from pipeline.evaluation import label_noise
     from pipeline.fit import fit
 
@@ -101,16 +108,16 @@ def measure(images, truth, confusions, seed):
         np.savez(path, images=images, labels=labels, class_names=NAMES)
         config = Config(
             source=SourceConfig(name="arrays", options={"path": path}),
-            data=Data(augment={"flip": {}, "crop": {"padding": 4}}),
-            model=Model(name="convnet", options={"blocks": 3, "filters": 32}),
-            train=Train(
+            data=DataConfig(augment={"flip": {}, "crop": {"padding": 4}}),
+            model=ModelConfig(name="convnet", options={"blocks": 3, "filters": 32}),
+            train=TrainConfig(
                 epochs=10,
                 batch_size=64,
                 optimizer="adam",
                 learning_rate=0.002,
                 schedule="cosine",
             ),
-            log=Log(progress=False, tensorboard=False),
+            log=LogConfig(progress=False, tensorboard=False),
         )
         source = registry.load("sources", "arrays")(path=path)
         start = time.monotonic()

@@ -36,7 +36,7 @@ class Terminal(io.StringIO):
 def main(rounds: int = 15) -> None:
     """Compares in one process, for both engines."""
     from pipeline.config import command_line, registry
-    from pipeline.config.sections import Log
+    from pipeline.config.sections import LogConfig
     from pipeline.data import batching, dataset
     from pipeline.runtime import environment
     from pipeline.runtime.run_directory import RunDirectory
@@ -64,13 +64,13 @@ def main(rounds: int = 15) -> None:
                     tempfile.TemporaryDirectory() as folder,
                     contextlib.redirect_stdout(Terminal()),
                     machine.strategy.scope(),
-                    progress_bar.shown(shown),
+                    progress_bar.show(shown),
                 ):
                     context = SimpleNamespace(
                         run=RunDirectory(Path(folder)),
                         batches=batches,
                         checkpoint=saved,
-                        log=Log(),
+                        log=LogConfig(),
                         stops=StopSignals(),
                     )
                     found = [Progress(context), MetricLogger(context)]

@@ -14,11 +14,11 @@ import functools
 import os
 import re
 import typing
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from pipeline.config import functions, registry, validation
-from pipeline.utils.errors import UsageError, did_you_mean, nearest, quoted
+from pipeline.utils.errors import UsageError, did_you_mean, nearest, quote
 
 # Values that start with -.
 _NUMBER = re.compile(r"-(\d|\.\d|inf$|infinity$|nan$)", re.IGNORECASE)
@@ -29,82 +29,91 @@ _GPUS = "--runtime.devices"
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
-    """What a flag sets."""
+    """The field that a flag sets."""
 
-    place: tuple[str, ...]
+    path: tuple[str, ...]
     """Names of the sections and the field."""
     hint: Any
     switch: bool | None = None
-    """What the flag sets its option to, if it takes no value."""
+    """The value that the flag sets, if it takes none on the command line."""
 
 
 def changes(words: Sequence[str], kind: type) -> dict[str, Any]:
-    """The values given by the words, nested like the dataclass `kind`: {"train":
-    {"epochs": 3}}.
+    """Reads words into values, nested like the dataclass `kind`: {"train": {"epochs":
+    3}}.
 
     The fields of `kind` are values, or dataclasses of values; the words do not contain
     `--help`. Raises UsageError if a flag is unknown, or a value does not fit its field.
     """
-    found = dict[str, Any]()
+    nested = dict[str, Any]()
     rest = list(words)
     while rest:
-        word = rest.pop(0)
-        name, equals, value = word.partition("=")
-        end = next((at for at, other in enumerate(rest) if _is_flag(other)), len(rest))
-        given, rest = [value] * bool(equals) + rest[:end], rest[end:]
-        flag = _flag(name, given, kind)
-        part = found
-        for above in flag.place[:-1]:
-            part = part.setdefault(above, {})
-        part[flag.place[-1]] = _value(name, flag, given)
-    return found
+        name, equals, value = rest.pop(0).partition("=")
+        values = [value] if equals else []
+        while rest and not _is_flag(rest[0]):
+            values.append(rest.pop(0))
+        flag = _flag(name, values, kind)
+        part = nested
+        for section in flag.path[:-1]:
+            part = part.setdefault(section, {})
+        part[flag.path[-1]] = _value(name, flag, values)
+    return nested
 
 
-def _flag(name: str, given: list[str], kind: type) -> Flag:
-    """The flag of this name, which may be short; UsageError if there is none, or
-    several.
+def _flag(name: str, values: list[str], kind: type) -> Flag:
+    """The flag of this name, which may be short.
+
+    Raises UsageError if there is none, or several.
     """
-    known, full = flags(kind), name.replace("_", "-")
-    names = [_GPUS] if full == "--gpus" and "," in "".join(given) else meant(full, kind)
-    if len(names) > 1 or " " in "".join(names):
-        problem = "ambiguous" if len(names) > 1 else "unknown"
-        raise UsageError(f"{problem} option {quoted(name)}; {did_you_mean(names)}")
-    full = names[0] if names else full
+    all_flags = flags(kind)
+    full = name.replace("_", "-")
+    if full == "--gpus" and "," in "".join(values):
+        matches = [_GPUS]
+    else:
+        matches = matching_flags(full, kind)
+    if len(matches) > 1 or " " in "".join(matches):
+        problem = "ambiguous" if len(matches) > 1 else "unknown"
+        raise UsageError(f"{problem} option {quote(name)}; {did_you_mean(matches)}")
+    if matches:
+        full = matches[0]
+    if full in all_flags:
+        return all_flags[full]
     section, _, option = full.removeprefix("--").partition(".")
-    if (
-        full not in known
-        and {f"--{section}.name", f"--{section}.options"} <= known.keys()
-    ):
+    if {f"--{section}.name", f"--{section}.options"} <= all_flags.keys():
         return Flag((section, option.replace("-", "_")), list[str])
-    if full not in known:
-        raise UsageError(_unknown(name, known))
-    return known[full]
+    raise UsageError(_unknown(name, all_flags))
 
 
-def meant(name: str, kind: type) -> list[str]:
-    """The flags that a name may stand for, which may be short: `--train.epochs` for
+def matching_flags(name: str, kind: type) -> list[str]:
+    """The flags that a name, which may be short, stands for: `--train.epochs` for
     `--epochs`.
     """
-    known, full = flags(kind), name.replace("_", "-")
-    if full in known or "." in full:
+    all_flags = flags(kind)
+    full = name.replace("_", "-")
+    if full in all_flags or "." in full:
         return [full]
-    alias, option = _ALIASES.get(full), full[2:].replace("-", "_")
-    names = [alias] if alias in known else short_flags(kind).get(full)
-    return names or [
-        *{c.written(f, option): None for c, f in functions_with(option, kind)}
+    alias = _ALIASES.get(full)
+    if alias in all_flags:
+        return [alias]
+    matches = short_flags(kind).get(full)
+    if matches:
+        return matches
+    option = full[2:].replace("-", "_")
+    usages = [
+        choice.usage(function, option)
+        for choice, function in functions_with(option, kind)
     ]
+    return list(dict.fromkeys(usages))
 
 
 def functions_with(option: str, kind: type) -> Iterator[tuple[registry.Choice, str]]:
     """The registered functions that have an option, such as `path`."""
     for choice in registry.choices(kind):
+        names = registry.names(choice.registry)
         # Not Keras's metrics: reading them all takes long.
-        others = (
-            functions.keras_names(choice.registry)
-            if choice.options != choice.field
-            else ()
-        )
-        for name in (*registry.names(choice.registry), *others):
+        if choice.options != choice.field:
+            names += functions.keras_names(choice.registry)
+        for name in names:
             if option in registry.find(choice.registry, name).options:
                 yield choice, name
 
@@ -113,84 +122,93 @@ def _is_flag(word: str) -> bool:
     return len(word) > 1 and word[0] == "-" and not _NUMBER.match(word)
 
 
-def _unknown(name: str, known: dict[str, Flag]) -> str:
+def _unknown(name: str, all_flags: dict[str, Flag]) -> str:
     if not _is_flag(name):
-        return f"unexpected {quoted(name)}; options start with --"
-    similar = near(
-        name, [*known, *(short for short, flag in _ALIASES.items() if flag in known)]
-    )
+        return f"unexpected {quote(name)}; options start with --"
+    aliases = [alias for alias, flag in _ALIASES.items() if flag in all_flags]
+    similar = similar_flags(name, [*all_flags, *aliases])
     hint = did_you_mean(similar) if similar else "--help shows all options"
-    return f"unknown option {quoted(name)}; {hint}"
+    return f"unknown option {quote(name)}; {hint}"
 
 
-def near(name: str, known: Iterable[str]) -> list[str]:
+def similar_flags(name: str, candidates: Collection[str]) -> list[str]:
     """The flags that a misspelled one may stand for.
 
-    The last parts are compared, those of the same section first: the name of the
-    section makes all its flags look alike (`--train.lr`, `--train.l2`).
+    The last parts are compared, first with the flags of the same section: the name of
+    the section makes all its flags look alike (`--train.lr`, `--train.l2`).
     """
     # Long strings take long to compare.
     section, _, last = name.lstrip("-").replace("_", "-")[:100].rpartition(".")
-    if f"--{last}" in known:  # an alias, or an option of the top level
+    if f"--{last}" in candidates:  # an alias, or an option of the top level
         return [_ALIASES.get(f"--{last}", f"--{last}")]
-    parts = {flag: flag[2:].rpartition(".")[2] for flag in known}
+    last_parts = {flag: flag[2:].rpartition(".")[2] for flag in candidates}
     same_section = {
-        flag: part for flag, part in parts.items() if flag == f"--{section}.{part}"
+        flag: part for flag, part in last_parts.items() if flag == f"--{section}.{part}"
     }
-    for some in (same_section, parts):
-        if near := nearest(last, some.values(), cutoff=0.75):
-            return [flag for flag, part in some.items() if part in near]
+    for parts in (same_section, last_parts):
+        closest = nearest(last, parts.values(), cutoff=0.75)
+        if closest:
+            return [flag for flag, part in parts.items() if part in closest]
     return []
 
 
-def _value(name: str, flag: Flag, given: list[str]) -> Any:
-    first, last = "", given[-1] if given else ""
-    if flag.switch is not None or given[1:]:
-        is_recipe = last in registry.names("recipes") or os.path.exists(last)
-        first = f"; {quoted(last)} comes before all options" * is_recipe
+def _value(name: str, flag: Flag, values: list[str]) -> Any:
+    """The value of a flag; UsageError if it does not fit."""
+    hint = ""
+    if flag.switch is not None or len(values) > 1:
+        hint = _misplaced_recipe(values[-1] if values else "")
     if flag.switch is not None:
-        if given:
-            raise UsageError(
-                f"{name} takes no value; got {quoted(' '.join(given))}{first}"
-            )
+        if values:
+            got = quote(" ".join(values))
+            raise UsageError(f"{name} takes no value; got {got}{hint}")
         return flag.switch
+    if flag.hint == list[str]:
+        return values
     try:
-        return (
-            given if flag.hint == list[str] else validation.read(flag.hint, given, name)
-        )
+        return validation.read(flag.hint, values, name)
     except UsageError as error:
-        raise UsageError(f"{error}{first}") from None
+        raise UsageError(f"{error}{hint}") from None
+
+
+def _misplaced_recipe(word: str) -> str:
+    """The end of an error message if the last word is a recipe, or data."""
+    if word in registry.names("recipes") or os.path.exists(word):
+        return f"; {quote(word)} comes before all options"
+    return ""
 
 
 @functools.cache
 def short_flags(kind: type) -> dict[str, list[str]]:
     """Last part of a flag, such as `--epochs` -> the flags that it may stand for."""
-    found: dict[str, list[str]] = {}
+    matches: dict[str, list[str]] = {}
     for flag in flags(kind):
         if "." in flag:
-            found.setdefault(f"--{flag.rpartition('.')[2]}", []).append(flag)
-    return found
+            matches.setdefault(f"--{flag.rpartition('.')[2]}", []).append(flag)
+    return matches
 
 
 @functools.cache
-def flags(kind: Any, above: tuple[str, ...] = ()) -> dict[str, Flag]:
-    """Every flag of a dataclass."""
-    found: dict[str, Flag] = {}
+def flags(kind: Any, sections: tuple[str, ...] = ()) -> dict[str, Flag]:
+    """Every flag of a dataclass, which is nested in these sections."""
+    all_flags: dict[str, Flag] = {}
     hints = typing.get_type_hints(kind, include_extras=True)
-    prefix = "--" + "".join(f"{name}." for name in above)
+    prefix = "--" + "".join(f"{name}." for name in sections)
     for field in dataclasses.fields(kind):
-        hint, place = hints[field.name], (*above, field.name)
+        hint = hints[field.name]
+        path = (*sections, field.name)
         if dataclasses.is_dataclass(hint):
-            nested: Any = hint
-            found |= flags(nested, place)
-            if f"--{field.name}.options" in found:
-                found[f"--{field.name}"] = found[f"--{field.name}.name"]
-            if f"--{field.name}.enabled" in found:
-                found[f"--{field.name}"] = found[f"--{field.name}.enabled"]
-                found[f"--no_{field.name}"] = found[f"--{field.name}.no-enabled"]
+            section: Any = hint
+            all_flags |= flags(section, path)
+            if f"--{field.name}.options" in all_flags:
+                all_flags[f"--{field.name}"] = all_flags[f"--{field.name}.name"]
+            if f"--{field.name}.enabled" in all_flags:
+                enable = all_flags[f"--{field.name}.enabled"]
+                disable = all_flags[f"--{field.name}.no-enabled"]
+                all_flags[f"--{field.name}"] = enable
+                all_flags[f"--no_{field.name}"] = disable
         elif hint is bool:
-            found[f"{prefix}{field.name}"] = Flag(place, hint, True)
-            found[f"{prefix}no_{field.name}"] = Flag(place, hint, False)
+            all_flags[f"{prefix}{field.name}"] = Flag(path, hint, True)
+            all_flags[f"{prefix}no_{field.name}"] = Flag(path, hint, False)
         elif not field.metadata.get("hidden"):
-            found[f"{prefix}{field.name}"] = Flag(place, hint)
-    return {name.replace("_", "-"): flag for name, flag in found.items()}
+            all_flags[f"{prefix}{field.name}"] = Flag(path, hint)
+    return {name.replace("_", "-"): flag for name, flag in all_flags.items()}

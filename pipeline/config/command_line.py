@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import sys
 import typing
 from collections.abc import Mapping
@@ -16,7 +17,7 @@ from pipeline.utils import safe_io
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
 
-PROGRAM = "python -m pipeline.fit"
+PROGRAM = "pipeline fit"
 PURPOSE = """\
 Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the export.
 --resume RUN, instead of a recipe, continues a run; options may follow."""
@@ -41,21 +42,21 @@ recipes (default: {default}):
   {sections}.
 {program} --help REGISTRY  shows every registered function with its options:
   {registries}.
-{program} --help file.py:name  shows those of your own function.
+{program} --help file.py:name  shows the options of your own function.
 --config runs/digits-1/config.json  uses the recipe and all options of a saved run."""
 
 
 def configure(
     arguments: list[str], program: str = PROGRAM, purpose: str = PURPOSE
 ) -> Config:
-    """The config of a command line, as it was asked for; see `request`."""
+    """The config of a command line before it is resolved; see `request`."""
     return request(arguments, program, purpose).config
 
 
 def request(
     arguments: list[str], program: str = PROGRAM, purpose: str = PURPOSE
 ) -> Request:
-    """What a command line asks for; `--help [TOPIC]` prints a help page and exits.
+    """The request of a command line; `--help [TOPIC]` prints a help page and exits.
 
     The values of the recipe are the defaults, which `--help` after a recipe shows.
     """
@@ -72,13 +73,14 @@ def request(
             f"unexpected {words[0]!r} after the recipe {name!r}; options start with --"
         )
     saved = pop_path(words, "--config", "a file, such as runs/digits-1/config.json")
-    resumes = program == PROGRAM
-    run = (
-        pop_path(words, "--resume", "a run, such as runs/digits-1") if resumes else None
-    )
+    run = None
+    if program == PROGRAM:
+        run = pop_path(words, "--resume", "a run, such as runs/digits-1")
     only_one({f"the recipe {name!r}": name, "--config": saved, "--resume": run})
-    if folder := run or (saved if saved and saved.is_dir() else None):
-        saved = config_file(folder)
+    if run:
+        saved = config_file(run)
+    elif saved and saved.is_dir():
+        saved = config_file(saved)
     options = cli_parser.changes(words, Config)
     source = options.get("source", {})
     name = name or (PHOTOS if "path" in source else DEFAULT_RECIPE)
@@ -89,9 +91,12 @@ def request(
     if topic is not None:
         with contextlib.suppress(UsageError):  # as far as the options are right
             start = start.changed(**_read_functions(options, start.config))
-        name = PHOTOS if _is_data(name) else name
-        about = f"--config {saved}" if saved else registry.find("recipes", name).summary
-        print(_recipe_help(program, about, start, topic))
+        if saved:
+            summary = f"--config {saved}"
+        else:
+            recipe_name = PHOTOS if _is_data(name) else name
+            summary = registry.find("recipes", recipe_name).summary
+        print(_recipe_help(program, summary, start, topic))
         sys.exit(0)
     options = _read_functions(options, start.config)
     if run:
@@ -104,16 +109,19 @@ def _pop_help(words: list[str]) -> str | None:
     """Removes `--help [TOPIC]` and returns the topic, which may be ""; None without
     `--help`.
     """
-    at = next((at for at, word in enumerate(words) if word in ("--help", "-h")), None)
-    if at is None:
-        return None
-    topic = "".join(words[at + 1 : at + 2])
-    del words[at : at + 2]
-    return topic
+    for index, word in enumerate(words):
+        if word in ("--help", "-h"):
+            topic = "".join(words[index + 1 : index + 2])
+            del words[index : index + 2]
+            return topic
+    return None
 
 
 def config_file(run: Path) -> Path:
-    """The config of a run directory; UsageError with the closest run if it is none."""
+    """The config of a run directory.
+
+    Raises UsageError with the closest run if the directory is not a run.
+    """
     path = run / "config.json"
     if not path.is_file():
         reason = (
@@ -125,19 +133,18 @@ def config_file(run: Path) -> Path:
 
 def suggest_run(wrong: str) -> str:
     """The end of an error message: the closest run in runs/, or all of them."""
-    known = [str(path.parent) for path in RUNS.glob("*/config.json")]
-    return (
-        suggest(wrong, known)
-        if known
-        else f"{RUNS}/ has no runs; {PROGRAM} creates one"
-    )
+    runs = [str(path.parent) for path in RUNS.glob("*/config.json")]
+    if not runs:
+        return f"{RUNS}/ has no runs; {PROGRAM} creates one"
+    return suggest(wrong, runs)
 
 
 def _read_functions(options: dict[str, Any], default: Config) -> dict[str, Any]:
-    """The options of `cli_parser`, with values for the words of registered functions.
+    """Converts the words for options of registered functions to values.
 
-    The functions are those of `default`, unless others are named. Raises UsageError if
-    a name is unknown, or a value does not fit its option.
+    `options` comes from `cli_parser`; functions that it does not name are taken from
+    `default`. Raises UsageError if a name is unknown, or a value does not fit its
+    option.
     """
     source = options.get("source", {})
     if "path" not in registry.find("sources", default.source.name).options:
@@ -146,22 +153,21 @@ def _read_functions(options: dict[str, Any], default: Config) -> dict[str, Any]:
         part = options.get(choice.section, {})
         section = getattr(default, choice.section)
         name = part.get(choice.field, getattr(section, choice.field))
-        functions = {}
+        read_options = functools.partial(registry.read_options, choice.registry)
         if choice.options in part:
             functions = choice.functions(name, part[choice.options])
-        for function, values in functions.items():
-            values |= registry.read_options(
-                choice.registry, function, values, choice.flag
-            )
+            for function, values in functions.items():
+                values |= read_options(function, values, choice.flag)
         fields = {field.name for field in dataclasses.fields(section)}
-        loose = {key: words for key, words in part.items() if key not in fields}
-        if loose:
-            part |= registry.read_options(choice.registry, name, loose, choice.flag)
+        # `--source.path DIR` is short for `--source.options path=DIR`.
+        short = {key: words for key, words in part.items() if key not in fields}
+        if short:
+            part |= read_options(name, short, choice.flag)
     return options
 
 
 def _add_kind(source: dict[str, Any]) -> None:
-    """Adds the name of the source for the data at `--source.path`, without one."""
+    """Adds the name of the source for `--source.path`, if there is no name."""
     if "path" not in source or "name" in source:
         return
     path = " ".join(source["path"])
@@ -172,14 +178,12 @@ def _add_kind(source: dict[str, Any]) -> None:
 
 
 def recipe(name: str) -> Config:
-    """The config of a recipe by its name, or by the path of data, as it is before the
-    plan.
-    """
+    """The config of a recipe, or for the data at a path, before it is resolved."""
     return recipe_request(name).config
 
 
 def recipe_request(name: str) -> Request:
-    """What a recipe asks for; a path stands for the recipe `photos` with these data."""
+    """The request of a recipe; a path stands for the recipe `photos` with its data."""
     if _is_data(name):
         return photos_request(Path(name))
     if name in registry.names("recipes") and Path(name).exists():
@@ -211,14 +215,14 @@ def recipe_request(name: str) -> Request:
 
 
 def photos_request(data: Path | SourceConfig) -> Request:
-    """What the recipe `photos` asks for these data."""
+    """The request of the recipe `photos` for these data."""
     if isinstance(data, Path):
         require_path(data, "the path of the data")
     return registry.load("recipes", PHOTOS)(data)
 
 
 def _is_data(name: str) -> bool:
-    """Whether a word in the place of a recipe is a path of data."""
+    """Whether the first word of a command line is a path of data, not a recipe."""
     recipes = set(registry.names("recipes")) - {PHOTOS}
     return name not in recipes and data_path.is_path(name)
 
@@ -226,8 +230,8 @@ def _is_data(name: str) -> bool:
 def _recipe_request(
     name: str, source: dict[str, Any], allow_no_data: bool = False
 ) -> Request:
-    """What a recipe asks for; `source` has the words of `--source`, where `photos` may
-    have its data.
+    """The request of a recipe; `source` has the words of `--source`, which may name the
+    data of `photos`.
     """
     if name != PHOTOS or (not source and _is_data(name)):
         return recipe_request(name)
@@ -247,57 +251,60 @@ def _recipe_request(
 
 
 def _saved_request(path: Path, source: dict[str, Any]) -> Request:
-    """What a saved config asks for: nothing is left to a plan."""
-    moved = {}
+    """The request of a saved config, which leaves nothing to a plan."""
+    new_source = {}
     if source.keys() == {"path"}:  # the path in the file need not exist any more
-        moved["path"] = Path(" ".join(source["path"]))
-    return Request(read(path, moved))
+        new_source["path"] = Path(" ".join(source["path"]))
+    return Request(read(path, new_source))
 
 
-def pop(words: list[str], wanted: str, meant: str) -> str | None:
-    """Removes `--wanted VALUE` from the words and returns the value; `meant` is for the
-    error.
+def pop(words: list[str], flag: str, expected: str) -> str | None:
+    """Removes `--flag VALUE` from the words and returns the value.
+
+    Raises UsageError with the `expected` value if there is none.
     """
-    for at, word in enumerate(words):
-        flag, _, value = word.partition("=")
-        if flag == wanted:
-            if word == flag:
-                is_value = words[at + 1 :] and not words[at + 1].startswith("--")
-                value = words.pop(at + 1) if is_value else ""
-            if not value:
-                raise UsageError(f"{wanted} needs {meant}")
-            del words[at]
-            return value
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name != flag:
+            continue
+        following = words[index + 1 : index + 2]
+        if not equals and following and not following[0].startswith("--"):
+            value = words.pop(index + 1)
+        if not value:
+            raise UsageError(f"{flag} needs {expected}")
+        del words[index]
+        return value
     return None
 
 
-def pop_path(words: list[str], wanted: str, meant: str) -> Path | None:
-    """The same for `--wanted PATH`."""
-    value = pop(words, wanted, meant)
+def pop_path(words: list[str], flag: str, expected: str) -> Path | None:
+    """Removes `--flag PATH` from the words and returns the path; see `pop`."""
+    value = pop(words, flag, expected)
     if value is None:
         return None
-    require_path(Path(value), wanted)
+    require_path(Path(value), flag)
     return Path(value)
 
 
-def _recipe_help(program: str, about: str, request: Request, topic: str) -> str:
-    """The help page of a recipe, or its part about a topic."""
+def _recipe_help(program: str, summary: str, request: Request, topic: str) -> str:
+    """The help page of a recipe, or its part for a topic."""
     if topic:
         return help_text.topic(topic, request.config, request.planned)
     program = f"{program} {request.config.recipe}"
-    return help_text.overview(program, about, request.config, request.planned)
+    return help_text.overview(program, summary, request.config, request.planned)
 
 
 def _help(program: str, purpose: str) -> str:
     recipes = registry.names("recipes")
     width = max(map(len, recipes))
-    sections = [
-        f.name for f in dataclasses.fields(Config) if dataclasses.is_dataclass(f.type)
-    ]
-    lines = [
-        f"  {name:{width}}  {registry.find('recipes', name).summary}"
-        for name in recipes
-    ]
+    lines = []
+    for name in recipes:
+        summary = registry.find("recipes", name).summary
+        lines.append(f"  {name:{width}}  {summary}")
+    sections = []
+    for field in dataclasses.fields(Config):
+        if dataclasses.is_dataclass(field.type):
+            sections.append(field.name)
     return _HELP.format(
         program=program,
         purpose=purpose,
@@ -311,12 +318,11 @@ def _help(program: str, purpose: str) -> str:
 def read(
     path: Path, source: Mapping[str, Any] | None = None, *, names_only: bool = False
 ) -> Config:
-    """The config saved in a JSON file (`RUN/config.json`); every value is checked
-    again.
+    """Reads the config of a JSON file (`RUN/config.json`) and checks every value again.
 
-    The options in `source` replace those of the saved source, such as a new path of the
-    data. With `names_only`, what is named in the file is not looked for: a run that
-    began with Python objects leaves only their names. Raises UsageError naming the
+    The options in `source` replace options of the saved source, such as a new path of
+    the data. With `names_only`, functions named in the file are not looked up: a run
+    that began with Python objects stores only their names. Raises UsageError naming the
     invalid value in the file.
     """
     try:
@@ -327,23 +333,26 @@ def read(
         raise UsageError(f"--config {path} is not a JSON file: {error}") from None
     try:
         if names_only:
-            for name, kind in typing.get_type_hints(Config).items():
-                if dataclasses.is_dataclass(kind):
-                    section: Any = kind  # such as Train
-                    checked = name in ("clean", "runtime", "export", "log")
-                    values[name] = section.from_file(values[name], checked)
-            return Config(**values)
+            return _read_names_only(values)
         # The source is created in one step, because some of its options are required.
-        given = values.pop("source")
-        options = registry.convert(
-            "sources", given["name"], given["options"] | dict(source or {})
-        )
-        return Config(source=SourceConfig(name=given["name"], options=options)).changed(
-            **values
-        )
+        saved = values.pop("source")
+        name = saved["name"]
+        options = saved["options"] | dict(source or {})
+        options = registry.convert("sources", name, options)
+        config = Config(source=SourceConfig(name=name, options=options))
+        return config.changed(**values)
     except UsageError as error:
         raise UsageError(f"--config {path}: {error}") from None
     except (KeyError, TypeError, AttributeError):
         raise UsageError(
             f"--config {path} is not a config; use the config.json of a run"
         ) from None
+
+
+def _read_names_only(values: dict[str, Any]) -> Config:
+    for name, kind in typing.get_type_hints(Config).items():
+        if dataclasses.is_dataclass(kind):
+            section: Any = kind  # such as Train
+            is_checked = name in ("clean", "runtime", "export", "log")
+            values[name] = section.from_file(values[name], is_checked)
+    return Config(**values)

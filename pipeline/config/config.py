@@ -16,15 +16,15 @@ from typing import Annotated, Any, Self
 from pipeline.config import objects, registry, type_hints
 from pipeline.config.resume_policy import HARMLESS
 from pipeline.config.sections import (
-    Clean,
-    Data,
-    Export,
-    Log,
-    Model,
-    Runtime,
+    CleanConfig,
+    DataConfig,
+    ExportConfig,
+    LogConfig,
+    ModelConfig,
+    RuntimeConfig,
     SourceConfig,
     TaskConfig,
-    Train,
+    TrainConfig,
 )
 from pipeline.config.validation import Checked, only_one
 from pipeline.utils.errors import UsageError, suggest
@@ -50,8 +50,8 @@ class Config(Checked):
     and why.
     """
     run_directory: Path | None = None
-    """Directory of the run. If it already contains a run, that run is resumed; None:
-    the next free runs/NAME-N.
+    """Directory of the run. If it already contains a run, the run is resumed; None: the
+    next free runs/NAME-N.
     """
     dry_run: bool = False
     """Try every stage on a few examples, including export and verification, and keep
@@ -65,48 +65,60 @@ class Config(Checked):
     # Factories, so that a mistake in a registry is an error of the command, not of this
     # import.
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
-    clean: Clean = dataclasses.field(default_factory=Clean)
-    data: Data = dataclasses.field(default_factory=Data)
-    model: Model = dataclasses.field(default_factory=Model)
-    train: Train = dataclasses.field(default_factory=Train)
-    runtime: Runtime = dataclasses.field(default_factory=Runtime)
-    export: Export = dataclasses.field(default_factory=Export)
-    log: Log = dataclasses.field(default_factory=Log)
+    clean: CleanConfig = dataclasses.field(default_factory=CleanConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    model: ModelConfig = dataclasses.field(default_factory=ModelConfig)
+    train: TrainConfig = dataclasses.field(default_factory=TrainConfig)
+    runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
+    export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
+    log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
     def _check(self) -> None:
         if self.data.image_size is not None:  # passed to the task
             options = {**self.task.options, "image_size": self.data.image_size}
             registry.check("tasks", self.task.name, options, "--data.image-size")
-        on_device, on_host = self.data.cache == "device", self.data.augment_on == "host"
-        only_one({"--data.cache device": on_device, "--data.augment-on host": on_host})
+        only_one(
+            {
+                "--data.cache device": self.data.cache == "device",
+                "--data.augment-on host": self.data.augment_on == "host",
+            }
+        )
         if self.train.patience is not None and not self.data.validation:
             raise UsageError(
                 "--train.patience monitors the validation loss; set --data.validation"
             )
-        synchronized = {
-            "--train.synchronized-batch-norm": self.train.synchronized_batch_norm
-        }
-        only_one({**synchronized, "--runtime.xla on": self.runtime.xla == "on"})
+        synchronized = self.train.synchronized_batch_norm
+        only_one(
+            {
+                "--train.synchronized-batch-norm": synchronized,
+                "--runtime.xla on": self.runtime.xla == "on",
+            }
+        )
         if self.runtime.replicas != "auto":
             self.require_equal_parts(self.runtime.replicas)
 
     @property
     def name(self) -> str:
-        """Of the exported model, and in the names of directories."""
+        """The name of the exported model, also used for directories."""
         return self.export.name or self.recipe
 
     def require_equal_parts(self, replicas: int) -> None:
         """Raises UsageError unless the batch divides into equal micro-batches for each
         replica.
         """
-        batch_size, accumulate = self.train.batch_size, self.train.accumulate
-        if batch_size % (replicas * accumulate):
-            parts = f" and {accumulate} micro-batches each" if accumulate > 1 else ""
-            near = max(1, batch_size // (replicas * accumulate)) * replicas * accumulate
-            raise UsageError(
-                f"--train.batch-size {batch_size} cannot be split into equal parts for"
-                f" {replicas} replicas{parts}; {near} can"
-            )
+        batch_size = self.train.batch_size
+        accumulate = self.train.accumulate
+        parts = replicas * accumulate
+        if batch_size % parts == 0:
+            return
+        micro_batches = ""
+        if accumulate > 1:
+            micro_batches = f" and {accumulate} micro-batches each"
+        nearest = max(1, batch_size // parts) * parts
+        raise UsageError(
+            f"--train.batch-size {batch_size} cannot be split into equal parts for"
+            f" {replicas} replicas{micro_batches}; {nearest} can"
+        )
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other values: `config.changed(train={"epochs": 3},
@@ -115,7 +127,7 @@ class Config(Checked):
         A mapping changes options of a section; any other value replaces the old one.
         Raises UsageError for unknown names and invalid values.
         """
-        return _changed(self, changes, "")
+        return _replace(self, changes, "")
 
     def as_json(self) -> dict[str, Any]:
         """Nested plain values, which `read` can load."""
@@ -127,13 +139,13 @@ class Config(Checked):
         for section, names in HARMLESS.items():
             for name in names:
                 del (values[section] if section else values)[name]
-        # The initial weights of a network that was handed over; a checkpoint replaces
-        # them.
+        # The initial weights of a network of the user; a checkpoint replaces them.
         values["weights"] = getattr(self.model.name, "weights", "")
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
-def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
+def _replace(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
+    """A copy of a config, or of a section, with other values; see `Config.changed`."""
     hints = typing.get_type_hints(type(part), include_extras=True)
     values: dict[str, Any] = {}
     changes = {
@@ -141,16 +153,17 @@ def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
         for name, value in changes.items()
     }
     for name, value in changes.items():
-        # Options belong to one registered function: another name discards them.
-        owned = "options" if name == "name" else f"{name}_options"
-        if owned in hints and value != getattr(part, name):
-            values[owned] = {}
+        # Options belong to a registered function: another name discards them.
+        options_field = "options" if name == "name" else f"{name}_options"
+        if options_field in hints and value != getattr(part, name):
+            values[options_field] = {}
     for name, value in changes.items():
-        if name not in hints and "options" not in hints:
-            raise UsageError(
-                f"unknown option {prefix + name!r}; {suggest(name, hints)}"
-            )
-        if name not in hints:  # an option of the registered function
+        if name not in hints:
+            if "options" not in hints:
+                raise UsageError(
+                    f"unknown option {prefix + name!r}; {suggest(name, hints)}"
+                )
+            # An option of the registered function.
             options = values.get("options", part.options)
             values["options"] = {**options, name: value}
             continue
@@ -160,6 +173,7 @@ def _changed(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
             continue
         if hasattr(current, "name") and type(value) not in (dict, type(current)):
             value = {"name": value}
-        nested = isinstance(value, Mapping)
-        values[name] = _changed(current, value, f"{prefix}{name}.") if nested else value
+        if isinstance(value, Mapping):
+            value = _replace(current, value, f"{prefix}{name}.")
+        values[name] = value
     return dataclasses.replace(part, **values)

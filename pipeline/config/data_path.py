@@ -22,8 +22,9 @@ IMAGES = [
     "image",
     "image_path",
     "img",
+    "image_id",
+    "id",
 ]
-IMAGES += ["image_id", "id"]
 LABELS = ["label", "class", "class_name", "category", "target", "species", "breed"]
 _SPLITS = {"train", "validation", "valid", "val", "test"}
 # Source -> the names of its files.
@@ -39,86 +40,112 @@ _EXPECTED = (
 
 
 def is_path(text: str) -> bool:
-    """Whether a text is an existing path or looks like one."""
-    looks = ":" not in text and ("/" in text or text.startswith((".", "~")))
-    return looks or Path(text).exists()
+    """Whether a text is an existing path or looks like a path."""
+    looks_like_path = "/" in text or text.startswith((".", "~"))
+    return (looks_like_path and ":" not in text) or Path(text).exists()
 
 
-def source(path: Path, known: Collection[str] = ()) -> dict[str, Any]:
+def source(path: Path, class_names: Collection[str] = ()) -> dict[str, Any]:
     """The source for the data at a path: `name` and `path`, as for `Config.changed`.
 
-    A directory that contains nothing but one with data stands for that one, which is
+    A directory that contains nothing but another one stands for the inner one, which is
     printed. Raises UsageError if there are no data, or images of a single class that is
-    not one of the `known`.
+    not among the `class_names`.
     """
     root = path
     while path.is_dir():
-        folders, files = listed(path)
+        folders, files = list_folder(path)
         classes = [name for name in folders if _has_image(path / name)]
         splits = _SPLITS.intersection(folders)
-        data = [name for name in files if _kind(name)]
-        if classes or len(data) > 1:  # tables of anything else are not data
-            data = [
-                name for name in data if _kind(name) != "csv" or _table(path / name)
-            ]
-        flat = splits.issuperset(classes) and not any(
-            listed(path / name)[0] for name in classes
+        data = _data_files(path, files, bool(classes))
+        is_class_folder = len(classes) > 1 or not splits.union(class_names).isdisjoint(
+            classes
         )
-        if (len(classes) > 1 or {*splits, *known} & {*classes}) and not (data and flat):
-            return _said("folder", path, root)
-        inside = [*files, *(n for name in splits for n in listed(path / name)[1])]
-        if "images.npy" in inside or "tfrecord" in map(_kind, inside):
-            return _said("arrays" if "images.npy" in inside else "tfrecord", path, root)
+        if is_class_folder and not (data and _are_flat_splits(path, classes)):
+            return _source("folder", path, root)
+        for name in splits:
+            files = files + list_folder(path / name)[1]
+        if "images.npy" in files:
+            return _source("arrays", path, root)
+        if "tfrecord" in map(_kind, files):
+            return _source("tfrecord", path, root)
         if len(data) > 1:
             first = path / min(data, key=lambda name: "train" not in name)
             raise UsageError(
                 f"{path} contains {len(data)} data files; give one of them: {first}"
             )
-        only = data or classes or folders
-        if len(only) != 1 or (only == classes and not listed(path / only[0])[0]):
-            raise UsageError(_problem(path, files, folders, classes))
-        path = path / only[0]
+        entries = data or classes or folders
+        if len(entries) != 1:
+            raise UsageError(_problem(path, folders, classes))
+        inner = path / entries[0]
+        if entries == classes and not list_folder(inner)[0]:
+            raise UsageError(_problem(path, folders, classes))
+        path = inner
     if not path.exists():
         raise UsageError(f"{path}: no such file or directory")
-    if not (kind := _kind(path.name)):
+    kind = _kind(path.name)
+    if not kind:
         raise UsageError(f"{path} is not a file of examples; {_EXPECTED}")
-    return _said(kind, path, root)
+    return _source(kind, path, root)
 
 
-def _said(name: str, path: Path, root: Path) -> dict[str, Any]:
+def _data_files(path: Path, files: list[str], has_classes: bool) -> list[str]:
+    """The data files of a directory; tables of anything else are not data."""
+    names = [name for name in files if _kind(name)]
+    if not has_classes and len(names) <= 1:
+        return names
+    return [name for name in names if _kind(name) != "csv" or _is_table(path / name)]
+
+
+def _are_flat_splits(path: Path, classes: list[str]) -> bool:
+    """Whether these folders are splits without folders of classes."""
+    if not _SPLITS.issuperset(classes):
+        return False
+    return not any(list_folder(path / name)[0] for name in classes)
+
+
+def _source(name: str, path: Path, root: Path) -> dict[str, Any]:
     if path != root:
         say("data", f"{path}, the only data in {root}")
     return {"name": name, "path": path}
 
 
-def _problem(
-    path: Path, files: list[str], folders: list[str], classes: list[str]
-) -> str:
+def _problem(path: Path, folders: list[str], classes: list[str]) -> str:
     """What a directory contains instead of data, and the remedy."""
     if len(classes) == 1:
         return (
             f"{path} has images of only one class, {classes[0]!r}; add a folder for"
             " another class, or a .csv with the columns path and label"
         )
-    if images := sum(name.lower().endswith(SUFFIXES) for name in files):
+    files = list_folder(path)[1]
+    images = sum(name.lower().endswith(SUFFIXES) for name in files)
+    if images:
         return (
             f"{path} contains {images:,} images, but no class folders; move the images"
             " of each class into a folder of its own, or list them in a .csv with the"
             " columns path and label"
         )
     entries = [*(f"{name}/" for name in folders), *files]
-    some = ", ".join(entries[:3]) + ", ..." * (len(entries) > 3)
-    walks = (walk(path / name) for name in folders)
-    kinds = {
-        Path(name).suffix for walk in walks for *_, names in walk for name in names
-    } - {""}
-    some += f" with {', '.join(sorted(kinds)[:3])} files" if kinds else ""
-    return f"{path} {f'contains only {some}' if entries else 'is empty'}; {_EXPECTED}"
+    if not entries:
+        return f"{path} is empty; {_EXPECTED}"
+    content = ", ".join(entries[:3])
+    if len(entries) > 3:
+        content += ", ..."
+    suffixes: set[str] = set()
+    for folder in folders:
+        for _, _, names in walk(path / folder):
+            suffixes.update(Path(name).suffix for name in names)
+    suffixes.discard("")
+    if suffixes:
+        content += f" with {', '.join(sorted(suffixes)[:3])} files"
+    return f"{path} contains only {content}; {_EXPECTED}"
 
 
 def with_slashes(path: str) -> str:
-    """A path as Windows writes it, with slashes; a path that exists is unchanged."""
-    return path if "\\" not in path or os.path.exists(path) else path.replace("\\", "/")
+    """A Windows path with slashes; a path that exists is unchanged."""
+    if "\\" not in path or os.path.exists(path):
+        return path
+    return path.replace("\\", "/")
 
 
 def column(name: str) -> str:
@@ -126,24 +153,24 @@ def column(name: str) -> str:
     return name.strip().lower().replace(" ", "_")
 
 
-def _table(path: Path) -> bool:
+def _is_table(path: Path) -> bool:
     """Whether the first line names a column of images and one of labels."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        names = {
-            column(name).strip('"') for name in re.split("[,;\t]", file.readline())
-        }
-    return bool(names.intersection(IMAGES) and names.intersection(LABELS))
+        header = file.readline()
+    names = {column(name).strip('"') for name in re.split("[,;\t]", header)}
+    return not names.isdisjoint(IMAGES) and not names.isdisjoint(LABELS)
 
 
 def _kind(name: str) -> str:
     """The source that reads a file of this name; empty if there is none."""
-    return next((kind for kind, known in _FILES.items() if known.fullmatch(name)), "")
+    for kind, pattern in _FILES.items():
+        if pattern.fullmatch(name):
+            return kind
+    return ""
 
 
-def listed(folder: Path) -> tuple[list[str], list[str]]:
-    """Sorted names of the directories and of all other entries, without
-    ignored ones.
-    """
+def list_folder(folder: Path) -> tuple[list[str], list[str]]:
+    """Sorted names of the directories and of the files, without ignored names."""
     _, folders, files = next(walk(folder, onerror=unreadable))
     return sorted(folders), sorted(files)
 
@@ -155,6 +182,7 @@ def unreadable(error: OSError) -> None:
 
 def _has_image(folder: Path) -> bool:
     """Whether there is an image file at any depth."""
-    return any(
-        n.lower().endswith(SUFFIXES) for _, _, files in walk(folder) for n in files
-    )
+    for _, _, files in walk(folder):
+        if any(name.lower().endswith(SUFFIXES) for name in files):
+            return True
+    return False

@@ -1,6 +1,4 @@
-"""Strings with a fixed format: durations, amounts of memory, lists of
-GPUs, file names.
-"""
+"""Strings with a fixed format: durations, amounts of memory, GPUs, file names."""
 
 import re
 import unicodedata
@@ -10,46 +8,53 @@ from pipeline.utils.tf_paths import PATTERN
 # A colon separates the name from the method in the URL of a request.
 _UNSERVABLE = PATTERN | {":"}
 _UNITS = {"MIB": 2**20, "GIB": 2**30, "MB": 10**6, "GB": 10**9}
+_DURATION = re.compile(
+    r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?", re.ASCII
+)
+_MEMORY = re.compile(r"(\d+(?:\.\d+)?) ?(%|[MG]i?B)", re.IGNORECASE)
 
 
 def parse_duration(text: str) -> float:
-    """Converts `90s`, `10m` or `10min`, `1h30m`, `2d` to seconds; ValueError for
-    anything else.
-    """
-    found = re.fullmatch(
-        r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?",
-        text.strip(),
-        re.ASCII,
-    )
-    parts = [float(part or 0) for part in found.groups()] if found else []
-    if not any(parts):
-        raise ValueError(text)
-    return sum(
-        part * unit for part, unit in zip(parts, (86400, 3600, 60, 1), strict=True)
-    )
-
-
-def parse_memory(text: str) -> tuple[float, bool]:
-    """`8GiB` -> (8589934592, False), bytes; `80%` -> (0.8, True), a share of the GPU's
-    memory.
+    """Converts `90s`, `10m` or `10min`, `1h30m`, `2d` to seconds.
 
     Raises ValueError for anything else.
     """
-    found = re.fullmatch(
-        r"(\d+(?:\.\d+)?) ?(%|[MG]i?B)", text.strip(), flags=re.IGNORECASE
-    )
-    if not found:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         raise ValueError(text)
-    number, unit = float(found[1]), found[2].upper()
-    value = number / 100 if unit == "%" else number * _UNITS[unit]
-    if not (0 < value <= 1 if unit == "%" else 2**20 <= value < 2**50):
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    total = days * 86400 + hours * 3600 + minutes * 60 + seconds
+    if total == 0:
         raise ValueError(text)
-    return value, unit == "%"
+    return total
+
+
+def parse_memory(text: str) -> tuple[float, bool]:
+    """Converts an amount of memory, and says whether it is a share of the GPU.
+
+    `8GiB` -> (8589934592, False), bytes; `80%` -> (0.8, True). Raises ValueError for
+    anything else.
+    """
+    match = _MEMORY.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(text)
+    number = float(match[1])
+    unit = match[2].upper()
+    if unit == "%":
+        share = number / 100
+        if 0 < share <= 1:
+            return share, True
+        raise ValueError(text)
+    size = number * _UNITS[unit]
+    if 2**20 <= size < 2**50:
+        return size, False
+    raise ValueError(text)
 
 
 def parse_devices(text: str) -> tuple[int, ...] | None:
-    """`0,2` -> (0, 2); None for `auto` and `cpu`. Raises ValueError for
-    anything else.
+    """`0,2` -> (0, 2); None for `auto` and `cpu`.
+
+    Raises ValueError for anything else.
     """
     if text in ("auto", "cpu"):
         return None

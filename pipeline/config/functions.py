@@ -1,5 +1,6 @@
-"""Functions and classes, also of Keras, as their source describes them, without
-importing them.
+"""Describes functions and classes by their source, without importing them.
+
+The same descriptions are made for the classes of Keras.
 """
 
 import ast
@@ -17,10 +18,22 @@ from pipeline.utils.errors import UsageError, suggest
 
 _PACKAGE = Path(__file__).parents[1]
 # Options that the package sets itself.
-_RESERVED = (
-    *("learning_rate", "initial_learning_rate", "reduction", "dtype", "weight_decay"),
-    *("clipnorm", "clipvalue", "global_clipnorm", "use_ema", "ema_momentum"),
-    *("ema_overwrite_frequency", "loss_scale_factor", "gradient_accumulation_steps"),
+_RESERVED = frozenset(
+    [
+        "learning_rate",
+        "initial_learning_rate",
+        "reduction",
+        "dtype",
+        "weight_decay",
+        "clipnorm",
+        "clipvalue",
+        "global_clipnorm",
+        "use_ema",
+        "ema_momentum",
+        "ema_overwrite_frequency",
+        "loss_scale_factor",
+        "gradient_accumulation_steps",
+    ]
 )
 # Names that the annotation of an option may use; with any other name the option is not
 # checked.
@@ -35,19 +48,23 @@ KERAS = {
     "losses": "losses",
     "metrics": "metrics",
 }
-# Base classes, and wrappers of other objects.
-_ABSTRACT = {
-    *(
+# Base classes, and wrappers of other objects. `Accuracy` counts equal numbers; as a
+# word, it means the accuracy of a classifier.
+_ABSTRACT = frozenset(
+    [
         "optimizer",
         "optimizermap",
         "lossscaleoptimizer",
         "multioptimizer",
         "learningrateschedule",
-    ),
-    *("loss", "metric", "mean", "sum", "meanmetricwrapper"),
-    # counts equal numbers; as a word, it means the accuracy of a classifier
-    "accuracy",
-}
+        "loss",
+        "metric",
+        "mean",
+        "sum",
+        "meanmetricwrapper",
+        "accuracy",
+    ]
+)
 _ALIASES = {
     "mse": "meansquarederror",
     "mae": "meanabsoluteerror",
@@ -81,7 +98,7 @@ class Function:
 
     @property
     def is_registered(self) -> bool:
-        """Whether it is one of this package."""
+        """Whether the function belongs to this package."""
         return self.path.is_relative_to(_PACKAGE)
 
     @property
@@ -93,30 +110,34 @@ class Function:
     @property
     def options(self) -> dict[str, Option]:
         """The options by name."""
-        found, meanings = _arguments(self.node), _meanings(self.node)
-        optional = found.args[len(found.args) - len(found.defaults) :]
+        arguments = _arguments(self.node)
+        meanings = _meanings(self.node)
+        optional = arguments.args[self.required_arguments :]
         pairs = [
-            *zip(optional, found.defaults, strict=True),
-            *zip(found.kwonlyargs, found.kw_defaults, strict=True),
+            *zip(optional, arguments.defaults, strict=True),
+            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
         ]
-        known = {}
+        options = {}
         for argument, value in pairs:
             if argument.arg in _RESERVED and not self.is_registered:
                 continue
             hint = _hint(argument.annotation, value)
             default = None if value is None else ast.unparse(value)
-            known[argument.arg] = Option(hint, default, meanings.get(argument.arg, ""))
-        return known
+            meaning = meanings.get(argument.arg, "")
+            options[argument.arg] = Option(hint, default, meaning)
+        return options
 
     @property
-    def required(self) -> int:
-        """Number of its positional arguments without a default, including `self`."""
-        found = _arguments(self.node)
-        return len(found.args) - len(found.defaults)
+    def required_arguments(self) -> int:
+        """Number of positional arguments without a default, including `self`."""
+        arguments = _arguments(self.node)
+        return len(arguments.args) - len(arguments.defaults)
 
 
-def dotted(name: str) -> Function:
-    """`package.module.name`, `package.module:name` or `file.py:name`."""
+def find_dotted(name: str) -> Function:
+    """Finds the function `package.module.name`, `package.module:name` or
+    `file.py:name`.
+    """
     name = f"{name}:" if name.endswith(".py") else name
     module, _, function = name.rpartition(":" if ":" in name else ".")
     if module.endswith(".py"):
@@ -125,49 +146,49 @@ def dotted(name: str) -> Function:
             raise UsageError(f"{name!r}: {path} is not a file")
         module = str(path.resolve())
     else:
-        spec = spec_of(module)
+        spec = find_spec(module)
         if spec is None or not str(spec.origin).endswith(".py"):
             raise UsageError(f"{name!r}: no module named {module!r} on Python's path")
         path = Path(str(spec.origin))
-    known = functions_of(path)
-    if function not in known:
-        hint = suggest(function, known) if known else "it defines no public function"
+    nodes = functions_of(path)
+    if function not in nodes:
+        hint = suggest(function, nodes) if nodes else "it defines no public function"
         raise UsageError(f"{name!r}: {path} has no function {function!r}; {hint}")
-    return Function(function, module, path, known[function])
+    return Function(function, module, path, nodes[function])
 
 
-def declared(value: Callable) -> Function:
-    """A function or class of this process, of which only the signature is read."""
+def from_signature(value: Callable) -> Function:
+    """Describes a function or class of this process by its signature."""
     parameters = []
-    for one in inspect.signature(value).parameters.values():
-        shown = (
-            isinstance(one.default, bool | int | float | str)
-            or one.default is one.empty
+    for parameter in inspect.signature(value).parameters.values():
+        default = parameter.default
+        is_literal = isinstance(default, bool | int | float | str)
+        if not is_literal and default is not parameter.empty:
+            default = None
+        parameters.append(
+            parameter.replace(annotation=parameter.empty, default=default)
         )
-        default = one.default if shown else None
-        parameters.append(one.replace(annotation=one.empty, default=default))
     code = f"def function{inspect.Signature(parameters)}: ..."
-    (node,) = (n for n in ast.parse(code).body if isinstance(n, ast.FunctionDef))
-    return Function(
-        value.__name__, value.__module__, Path(f"<{value.__module__}>"), node
-    )
+    node = ast.parse(code).body[0]
+    if not isinstance(node, ast.FunctionDef):
+        raise TypeError(code)
+    path = Path(f"<{value.__module__}>")
+    return Function(value.__name__, value.__module__, path, node)
 
 
-def spec_of(module: str) -> ModuleSpec | None:
-    """Finds a module without importing its packages, as `find_spec` alone would."""
-    first, *others = module.split(".")
-    if not all(part.isidentifier() for part in (first, *others)):
+def find_spec(module: str) -> ModuleSpec | None:
+    """Finds a module without importing its packages, as `importlib` alone would."""
+    parts = module.split(".")
+    if not all(part.isidentifier() for part in parts):
         return None
     try:
-        spec = importlib.util.find_spec(first)
+        spec = importlib.util.find_spec(parts[0])
     except ValueError:  # __main__ of a notebook
         return None
-    for part in others:
-        spec = (
-            PathFinder.find_spec(part, spec.submodule_search_locations or [])
-            if spec
-            else None
-        )
+    for part in parts[1:]:
+        if spec is None:
+            return None
+        spec = PathFinder.find_spec(part, spec.submodule_search_locations or [])
     return spec
 
 
@@ -178,18 +199,20 @@ def functions_of(path: Path) -> dict[str, ast.FunctionDef | ast.ClassDef]:
         nodes = ast.parse(path.read_bytes(), path.name).body
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"{path} is not valid Python: {error}") from None
-    kinds = ast.FunctionDef | ast.ClassDef
-    return {n.name: n for n in nodes if isinstance(n, kinds) and n.name[0] != "_"}
+    functions = {}
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_":
+            functions[node.name] = node
+    return functions
 
 
 def _arguments(node: ast.FunctionDef | ast.ClassDef) -> ast.arguments:
     if isinstance(node, ast.FunctionDef):
         return node.args
-    methods = (
-        n for n in node.body if isinstance(n, ast.FunctionDef) and n.name == "__init__"
-    )
-    method = next(methods, None)
-    return method.args if method else ast.arguments([], [], None, [], [], None, [])
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            return method.args
+    return ast.arguments([], [], None, [], [], None, [])
 
 
 def _hint(annotation: ast.expr | None, default: ast.expr | None) -> Any:
@@ -207,8 +230,9 @@ def _hint(annotation: ast.expr | None, default: ast.expr | None) -> Any:
 
 
 def _type(node: ast.expr | None) -> Any:
-    """Evaluates an annotation without running code; KeyError or TypeError if it is not
-    a type.
+    """Evaluates an annotation without running code.
+
+    Raises KeyError or TypeError if it is not a type.
     """
     match node:
         case ast.Constant(value=value):
@@ -230,10 +254,10 @@ def _type(node: ast.expr | None) -> Any:
 
 def _meanings(node: ast.FunctionDef | ast.ClassDef) -> dict[str, str]:
     """Argument -> its description in the section `Args` of the docstring."""
-    _, _, section = (ast.get_docstring(node) or "").partition("Args:\n")
-    entries = re.findall(
-        r"^ {4}(\w+): (.+(?:\n {5,}.+)*)", section.partition("\n\n")[0], re.MULTILINE
-    )
+    docstring = ast.get_docstring(node) or ""
+    section = docstring.partition("Args:\n")[2].partition("\n\n")[0]
+    entry = r"^ {4}(\w+): (.+(?:\n {5,}.+)*)"
+    entries = re.findall(entry, section, re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}
 
 
@@ -244,12 +268,13 @@ def keras_class(registry: str, name: str) -> str | None:
 
 
 def keras_names(registry: str) -> list[str]:
-    """The names of the classes in lower case with underscores, as in Keras: `f1_score`,
-    `auc`.
-    """
+    """The names of the Keras classes as Keras spells them: `f1_score`, `auc`."""
     starts = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
-    found = (name.rpartition(":")[2] for name in _keras_classes(registry).values())
-    return sorted(re.sub(starts, "_", name).lower() for name in found)
+    names = []
+    for path in _keras_classes(registry).values():
+        class_name = path.rpartition(":")[2]
+        names.append(re.sub(starts, "_", class_name).lower())
+    return sorted(names)
 
 
 @functools.cache
@@ -257,8 +282,11 @@ def _keras_classes(registry: str) -> dict[str, str]:
     """Name in lower case -> `module:Class`, of the classes that Keras exports."""
     if registry not in KERAS:
         return {}
-    spec = spec_of(f"keras.{KERAS[registry]}")
+    spec = find_spec(f"keras.{KERAS[registry]}")
     text = Path(str(spec and spec.origin)).read_text(encoding="utf-8")
-    found = re.findall(r"^from (\S+) import \(?\s*([A-Z]\w*) as \2", text, re.MULTILINE)
-    known = {name.lower(): f"{module}:{name}" for module, name in found}
-    return {name: place for name, place in known.items() if name not in _ABSTRACT}
+    line = r"^from (\S+) import \(?\s*([A-Z]\w*) as \2"
+    classes = {}
+    for module, name in re.findall(line, text, re.MULTILINE):
+        if name.lower() not in _ABSTRACT:
+            classes[name.lower()] = f"{module}:{name}"
+    return classes

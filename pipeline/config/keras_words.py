@@ -11,98 +11,109 @@ from pipeline.utils.errors import UsageError
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 _ONE_PASS = "an epoch is one pass over the data"
-# Argument of `keras.Model.fit` -> a value that changes nothing, and what to write
-# instead.
+_EACH_EPOCH = "the validation data are evaluated after each epoch; remove it"
+# Argument of `keras.Model.fit` -> a value that changes nothing, and the remedy for any
+# other value.
 _REFUSED: dict[str, tuple[Any, str]] = {
     "shuffle": (True, "each epoch shuffles the training data; remove it"),
     "initial_epoch": (0, 'a run is resumed with run_directory="..."; remove it'),
     "validation_steps": (None, "the whole validation data are evaluated; remove it"),
     "validation_batch_size": (None, "it does not change the results; remove it"),
-    "validation_freq": (
-        1,
-        "the validation data are evaluated after each epoch; remove it",
-    ),
+    "validation_freq": (1, _EACH_EPOCH),
     "workers": (1, "data are read in parallel anyway; remove it"),
     "use_multiprocessing": (False, "data are read in parallel anyway; remove it"),
     "max_queue_size": (10, "the number of prefetched batches is chosen; remove it"),
 }
+_DATA_ARGUMENTS = ("x", "y", "sample_weight")
 ARGUMENTS = (
-    *("x", "y", "sample_weight", "validation_split", "class_weight", "verbose"),
-    *("steps_per_epoch", *_REFUSED),
+    *_DATA_ARGUMENTS,
+    "validation_split",
+    "class_weight",
+    "verbose",
+    "steps_per_epoch",
+    *_REFUSED,
 )
 """Arguments of `keras.Model.fit` that are not arguments of `fit` under these names."""
 
 
-def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call with those of `keras.Model.fit` in terms of `fit`.
+def translate(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Translates the arguments of `keras.Model.fit` to arguments of `fit`.
 
-    Raises UsageError, which says what to write, for those that mean something else
+    Raises UsageError, which says what to write, for arguments with another meaning
     here.
     """
-    known = {name: value for name, value in given.items() if name not in ARGUMENTS}
-    own = {name: value for name, value in given.items() if name in ARGUMENTS}
-    for name in filter(own.__contains__, _REFUSED):
-        usual, remedy = _REFUSED[name]
-        if own[name] is not usual and own[name] != usual:
-            raise UsageError(f"{name}={own[name]!r} is not supported: {remedy}")
-    if "steps_per_epoch" in own:
-        steps = f"{own['steps_per_epoch']} * epochs"
-        if isinstance(epochs := known.get("epochs"), int):
-            steps = str(own["steps_per_epoch"] * epochs)
+    of_keras: dict[str, Any] = {}
+    of_fit: dict[str, Any] = {}
+    for name, value in arguments.items():
+        target = of_keras if name in ARGUMENTS else of_fit
+        target[name] = value
+    for name, (default, remedy) in _REFUSED.items():
+        value = of_keras.get(name, default)
+        if value is not default and value != default:
+            raise UsageError(f"{name}={value!r} is not supported: {remedy}")
+    if "steps_per_epoch" in of_keras:
+        steps = f"{of_keras['steps_per_epoch']} * epochs"
+        epochs = of_fit.get("epochs")
+        if isinstance(epochs, int):
+            steps = str(of_keras["steps_per_epoch"] * epochs)
         raise UsageError(
             f'steps_per_epoch: {_ONE_PASS}; write train={{"steps": {steps}}} to train'
             " for as many steps"
         )
-    known = _with_arrays(known, own)
-    if "validation_split" in own:
-        known = _with_split(known, own["validation_split"])
-    for name, section, option, value in (
-        ("class_weight", "train", "class_weight", own.get("class_weight")),
-        ("verbose", "log", "progress", own.get("verbose") not in (0, False)),
-    ):
-        if name in own:
-            known[section] = _with_option(known, section, option, value, name)
-    return known
+    of_fit = _with_arrays(of_fit, of_keras)
+    if "validation_split" in of_keras:
+        of_fit = _with_split(of_fit, of_keras["validation_split"])
+    if "class_weight" in of_keras:
+        of_fit["train"] = _with_option(
+            of_fit, "train", "class_weight", of_keras["class_weight"], "class_weight"
+        )
+    if "verbose" in of_keras:
+        progress = of_keras["verbose"] not in (0, False)
+        of_fit["log"] = _with_option(of_fit, "log", "progress", progress, "verbose")
+    return of_fit
 
 
-def _with_arrays(given: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` from `x`, `y` and `sample_weight`."""
-    parts = [own[name] for name in ("x", "y", "sample_weight") if name in own]
-    if not parts:
-        return given
-    data: Any = given.get("data", given.get("source"))
+def _with_arrays(of_fit: dict[str, Any], of_keras: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with `data` from `x`, `y` and `sample_weight`."""
+    names = [name for name in _DATA_ARGUMENTS if name in of_keras]
+    if not names:
+        return of_fit
+    arrays = tuple(of_keras[name] for name in names)
+    data: Any = of_fit.get("data", of_fit.get("source"))
+    if "x" in of_keras and data is None:
+        # A dataset contains its labels.
+        return {**of_fit, "data": arrays if len(arrays) > 1 else arrays[0]}
     is_pair = isinstance(data, tuple) and len(data) == 2
-    if "x" in own and data is None:
-        # A dataset has its own labels.
-        data = tuple(parts) if len(parts) > 1 else parts[0]
-        return {**given, "data": data}
-    if is_pair and "sample_weight" in own and not own.keys() & {"x", "y"}:
-        others = {name: value for name, value in given.items() if name != "source"}
-        return {**others, "data": (data[0], data[1], own["sample_weight"])}
-    names = ", ".join(name for name in ("x", "y", "sample_weight") if name in own)
+    if is_pair and names == ["sample_weight"]:
+        weighted = {**of_fit, "data": (*data, *arrays)}
+        weighted.pop("source", None)
+        return weighted
     raise UsageError(
-        f"{names}: write data=(x, y) or data=(x, y, sample_weight) instead"
+        f"{', '.join(names)}: write data=(x, y) or data=(x, y, sample_weight) instead"
     )
 
 
-def _with_split(given: dict[str, Any], share: Any) -> dict[str, Any]:
-    """`validation_split=0.2` as the option `validation` of the section `data`."""
-    if "validation_data" in given:
+def _with_split(arguments: dict[str, Any], share: Any) -> dict[str, Any]:
+    """The arguments with `validation_split=0.2` as the option `data.validation`."""
+    if "validation_data" in arguments:
         raise UsageError("use only one of validation_data=... and validation_split=...")
-    given = dict(given)
-    if "data" in given and type(given["data"]) is not dict:  # the data, not the section
-        if "source" in given:
+    arguments = dict(arguments)
+    if "data" in arguments and type(arguments["data"]) is not dict:
+        # The data, not the section.
+        if "source" in arguments:
             raise UsageError("use only one of data=... and source=...")
-        given["source"] = given.pop("data")
-    given["data"] = _with_option(given, "data", "validation", share, "validation_split")
-    return given
+        arguments["source"] = arguments.pop("data")
+    arguments["data"] = _with_option(
+        arguments, "data", "validation", share, "validation_split"
+    )
+    return arguments
 
 
 def _with_option(
-    given: Mapping[str, Any], section: str, option: str, value: Any, name: str
+    arguments: Mapping[str, Any], section: str, option: str, value: Any, name: str
 ) -> dict[str, Any]:
-    """A section with one more option."""
-    options = given.get(section, {})
+    """The options of a section and one from the argument `name`."""
+    options = arguments.get(section, {})
     if option in options:
         raise UsageError(
             f'use only one of {name}=... and {section}={{"{option}": ...}}'
@@ -110,50 +121,50 @@ def _with_option(
     return {**options, option: value}
 
 
-def compiled(given: dict[str, Any], recipe: Any) -> tuple[dict[str, Any], bool]:
-    """The arguments of a call, with what its model was compiled with where they say
-    nothing.
+def add_compile_arguments(
+    arguments: dict[str, Any], recipe: Any
+) -> tuple[dict[str, Any], bool]:
+    """Adds the arguments of `compile` where the call says nothing.
 
-    Also returns whether the optimizer is that of `compile`. Prints a line about it.
+    Also returns whether the optimizer comes from `compile`. Prints a line about it.
     """
-    model = _model(given)
-    values = getattr(getattr(model, "_compile_config", None), "config", None)
-    if not isinstance(values, Mapping) or getattr(model, "is_compiled_by_run", False):
-        return given, False
+    model = _model(arguments)
+    config = getattr(getattr(model, "_compile_config", None), "config", None)
+    if not isinstance(config, Mapping) or getattr(model, "is_compiled_by_run", False):
+        return arguments, False
     if recipe is not None:
         say(
             "compiled",
             f"the recipe {recipe} is used instead of what the model was compiled with",
         )
-        return given, False
+        return arguments, False
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    values = {
-        **values,
-        "optimizer": optimizer,
-        "metrics": _metrics(values.get("metrics")),
-    }
-    values["loss"] = _loss(values.get("loss"))
-    names = ("optimizer", "loss", "metrics")
-    said = {*given, *given.get("train", {})}
-    used = {name: values[name] for name in names if values[name] and name not in said}
-    automatic = getattr(model, "_resolve_auto_jit_compile", lambda: True)
-    if values.get("jit_compile") and automatic():
-        values["jit_compile"] = None
-    ignored = [
-        f"{name} ({why})" for name, why in _UNUSED.items() if _is_set(values.get(name))
-    ]
+    metrics = _metrics(config.get("metrics"))
+    loss = _loss(config.get("loss"))
+    compiled = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+    explicit = {*arguments, *arguments.get("train", {})}
+    used = {}
+    for name, value in compiled.items():
+        if value and name not in explicit:
+            used[name] = value
+    has_rate = "learning_rate" in explicit
     parts = []
     if used:
-        shown = {name: _word(value) for name, value in used.items()}
-        if "optimizer" in used and "learning_rate" not in said:
-            shown["optimizer"] += f" of learning rate {_rate(optimizer)}"
-        words = ", ".join(f"{name} {word}" for name, word in shown.items())
-        parts.append(f"{words}, as the model was compiled")
+        parts.append(f"{_describe(used, has_rate)}, as the model was compiled")
+    ignored = _ignored(model, config)
     if ignored:
         parts.append(f"not used: {', '.join(ignored)}")
     if parts:
         say("compiled", "; ".join(parts))
-    return {**given, **used}, "optimizer" in used
+    return {**arguments, **used}, "optimizer" in used
+
+
+def _describe(used: Mapping[str, Any], has_rate: bool) -> str:
+    """Such as `optimizer SGD of learning rate 0.3, loss mse`."""
+    words = {name: _word(value) for name, value in used.items()}
+    if "optimizer" in words and not has_rate:
+        words["optimizer"] += f" of learning rate {_rate(used['optimizer'])}"
+    return ", ".join(f"{name} {word}" for name, word in words.items())
 
 
 _UNUSED = {
@@ -166,9 +177,18 @@ _UNUSED = {
 """Argument of `compile` -> why it is not used, or what to write instead."""
 
 
-def _model(given: Mapping[str, Any]) -> Any:
-    """The model of a call: an object, or that in `model={"name": ...}`."""
-    model = given.get("model")
+def _ignored(model: Any, config: Mapping[str, Any]) -> list[str]:
+    """The arguments of `compile` that a run does not use, with the reasons."""
+    values = {name: config.get(name) for name in _UNUSED}
+    is_automatic = getattr(model, "_resolve_auto_jit_compile", lambda: True)
+    if values["jit_compile"] and is_automatic():
+        values["jit_compile"] = None
+    return [f"{name} ({_UNUSED[name]})" for name in _UNUSED if _is_set(values[name])]
+
+
+def _model(arguments: Mapping[str, Any]) -> Any:
+    """The model of a call, as an object or in `model={"name": ...}`."""
+    model = arguments.get("model")
     return model.get("name") if isinstance(model, Mapping) else model
 
 
@@ -189,16 +209,15 @@ def _is_set(value: Any) -> bool:
 
 
 def _metrics(value: Any) -> list[Any]:
-    """The metrics of `compile` as a list, without the accuracy that each
-    run measures.
+    """The metrics of `compile` as a list, without the accuracy that each run
+    measures.
     """
-    value = [] if value is None else value
-    value = (
-        [value] if isinstance(value, str) or not hasattr(value, "__iter__") else value
-    )
-    if isinstance(value, Mapping) or any(
-        isinstance(x, list | tuple | Mapping) for x in value
-    ):
+    if value is None:
+        return []
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        value = [value]
+    is_nested = any(isinstance(metric, list | tuple | Mapping) for metric in value)
+    if isinstance(value, Mapping) or is_nested:
         raise UsageError(
             "the model was compiled with metrics for several outputs; a run has one:"
             " give metrics=[...]"
@@ -207,7 +226,7 @@ def _metrics(value: Any) -> list[Any]:
 
 
 def _word(value: Any) -> str:
-    """The name of an optimizer, loss or metric, or of each in a list."""
+    """The name of an optimizer, a loss or a metric, or the names of a list."""
     if isinstance(value, list):
         return " ".join(map(_word, value))
     if isinstance(value, str):
@@ -221,43 +240,39 @@ def _rate(optimizer: Any) -> str:
     return type(rate).__name__ if callable(rate) else f"{float(rate):g}"
 
 
-def precision(given: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, with the dtype policy of its model or of Keras as the
-    precision.
+def add_precision(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Adds the dtype policy of the model, or of Keras, as the precision of the run.
 
     Raises UsageError for a policy in which a run cannot compute.
     """
     keras = sys.modules.get("keras")
-    runtime, model = given.get("runtime", {}), _model(given)
+    runtime = arguments.get("runtime", {})
+    model = _model(arguments)
     has_layers = hasattr(model, "_flatten_layers") and not isinstance(model, type)
     if has_layers:
         _require_channels_last(model)
     if keras is None or not hasattr(keras, "config") or "precision" in runtime:
-        return given
+        return arguments
     if has_layers:
-        policy, origin = _policy_of(model), "the dtype policy of the model"
+        policy = _policy_of(model)
+        origin = "the dtype policy of the model"
     else:
-        policy, origin = (
-            keras.config.dtype_policy().name,
-            "the global dtype policy of Keras",
-        )
+        policy = keras.config.dtype_policy().name
+        origin = "the global dtype policy of Keras"
         if policy == keras.config.floatx():  # a default, which does not hold in a run
-            return given
+            return arguments
     if policy == "float32":
-        return given
+        return arguments
     if policy not in PRECISIONS:
         raise UsageError(
             f"{origin} is {policy}; a run computes in {', '.join(PRECISIONS[:-1])} or "
             f'{PRECISIONS[-1]}: change it, or set runtime={{"precision": ...}}'
         )
     say("precision", f"{policy}, {origin}")
-    return {**given, "runtime": {**runtime, "precision": policy}}
+    return {**arguments, "runtime": {**runtime, "precision": policy}}
 
 
 def _require_channels_last(model: Any) -> None:
-    """Raises UsageError for a layer that takes images in another layout than those of a
-    run.
-    """
     for layer in model._flatten_layers():
         if getattr(layer, "data_format", None) == "channels_first":
             raise UsageError(
@@ -268,20 +283,20 @@ def _require_channels_last(model: Any) -> None:
 
 
 def _policy_of(model: Any) -> str:
-    """The policy that differs from float32 in a functional or Sequential model, if one
-    does.
+    """The policy of a functional or Sequential model: its first one that is not
+    float32.
 
     A subclassed model cannot be rebuilt with the policy of a run, which checks its
     layers.
     """
     if not (hasattr(model, "operations") or hasattr(model, "_functional")):
         return "float32"
-    layers = model._flatten_layers()
-    inner = [
-        x
-        for x in layers
-        if not (hasattr(x, "layers") or type(x).__name__ == "InputLayer")
-    ]
-    names = {layer.dtype_policy.name for layer in inner}
-    others = sorted(name for name in names if "float" in name and name != "float32")
-    return others[0] if others else "float32"
+    policies = set()
+    for layer in model._flatten_layers():
+        is_container = hasattr(layer, "layers")
+        if not is_container and type(layer).__name__ != "InputLayer":
+            policies.add(layer.dtype_policy.name)
+    for policy in sorted(policies):
+        if "float" in policy and policy != "float32":
+            return policy
+    return "float32"

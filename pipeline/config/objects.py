@@ -13,74 +13,77 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Given(str):
-    """The text that stands for an object in a config, with the object itself as
-    `value`.
+class ObjectName(str):
+    """The text that stands for an object in a config, with the object as `value`.
 
     The text describes the object and ends with a digest, so that a resumed run can tell
-    whether it was given the same object. Text alone, as read from a file, cannot be
+    whether the object is still the same. Text alone, as read from a file, cannot be
     used in place of the object.
     """
 
     value: Any
     weights: str
     """Digest of the initial weights of a network. It is separate from the text, because
-    a run that is resumed replaces them by those of its checkpoint.
+    a run that is resumed replaces them by the weights of its checkpoint.
     """
 
-    def __new__(cls, title: str, digest: str, value: Any, weights: str = "") -> "Given":
-        self = super().__new__(cls, f"<{title}{' ' * bool(digest)}{digest[:12]}>")
-        self.value, self.weights = value, weights
+    def __new__(
+        cls, title: str, digest: str, value: Any, weights: str = ""
+    ) -> "ObjectName":
+        text = f"<{title} {digest[:12]}>" if digest else f"<{title}>"
+        self = super().__new__(cls, text)
+        self.value = value
+        self.weights = weights
         return self
 
-    def __deepcopy__(self, memo: Any) -> "Given":
+    def __deepcopy__(self, memo: Any) -> "ObjectName":
         return self
 
 
 def is_text_only(name: str) -> bool:
     """Whether a name stands for an object that belonged to another process."""
-    return name.startswith("<") and not isinstance(name, Given)
+    return name.startswith("<") and not isinstance(name, ObjectName)
 
 
-def used_in(value: Any) -> bool:
+def has_object(value: Any) -> bool:
     """Whether an object is among the values or keys of a nested config."""
     if isinstance(value, Mapping):
-        return any(map(used_in, (*value, *value.values())))
-    return isinstance(value, Given) or (
-        isinstance(value, tuple) and any(map(used_in, value))
-    )
+        return any(map(has_object, (*value, *value.values())))
+    if isinstance(value, tuple):
+        return any(map(has_object, value))
+    return isinstance(value, ObjectName)
 
 
 def name_of(value: Any, registry: str) -> str:
-    """A config's name for an object: `module:function` if it can be imported, else a
-    `Given`.
+    """A config's name for an object: `module:function` if it can be imported, else an
+    `ObjectName`.
     """
     if isinstance(value, str):
         return value
+    kind = type(value)
     if isinstance(value, types.FunctionType | type):
         if _is_importable(value):
             return f"{value.__module__}:{value.__qualname__}"
-        return Given(f"function {value.__qualname__}", digest(value), value)
+        return ObjectName(f"function {value.__qualname__}", digest(value), value)
     if registry == "sources":  # a run stores the digest of the content of its data
-        return Given(_shapes(value), "", value)
+        return ObjectName(_shapes(value), "", value)
     if registry == "callbacks":  # its attributes change during training
-        return Given(f"callback {type(value).__qualname__}", digest(type(value)), value)
-    kind = type(value)
+        return ObjectName(f"callback {kind.__qualname__}", digest(kind), value)
     public = "keras" if kind.__module__.startswith("keras.") else kind.__module__
     weights = ""
     if callable(getattr(value, "get_weights", None)):
         weights = _hash(b"".join(array.tobytes() for array in value.get_weights()))
-    return Given(f"{public}.{kind.__qualname__}", digest(value), value, weights)
+    return ObjectName(f"{public}.{kind.__qualname__}", digest(value), value, weights)
 
 
 def _shapes(data: Any) -> str:
     """Such as `arrays (60000, 28, 28) uint8, (60000,) int64`."""
     if not isinstance(data, tuple):
         return f"{type(data).__module__}.{type(data).__qualname__}"
-    parts = (
-        f"{getattr(one, 'shape', len(one))} {getattr(one, 'dtype', 'list')}"
-        for one in data
-    )
+    parts = [
+        f"{getattr(array, 'shape', len(array))} {getattr(array, 'dtype', 'list')}"
+        for array in data
+    ]
     return f"arrays {', '.join(parts)}"
 
 
@@ -90,31 +93,37 @@ def names_of(hint: Any, value: Any) -> Any:
     In a field of several functions with their options, a list stands for functions
     without options.
     """
-    marks = getattr(hint, "__metadata__", ())
-    registry = next(
-        (mark.registry for mark in marks if hasattr(mark, "registry")), None
-    )
+    registry = _registry_of(hint)
     if registry is None or value is None:
         return value
     if hint.__origin__ in (str, str | None):
         return name_of(value, registry)
-    pairs = (
-        value.items() if isinstance(value, Mapping) else ((item, {}) for item in value)
-    )
+    pairs: list[tuple[Any, Any]]
+    if isinstance(value, Mapping):
+        pairs = list(value.items())
+    else:
+        pairs = [(item, {}) for item in value]
     names: dict[str, Any] = {}
     for item, options in pairs:
         names[_unique(name_of(item, registry), names)] = options
     return names
 
 
+def _registry_of(hint: Any) -> str | None:
+    for mark in getattr(hint, "__metadata__", ()):
+        if hasattr(mark, "registry"):
+            return mark.registry
+    return None
+
+
 def _unique(name: str, names: Mapping[str, Any]) -> str:
     """The name, with a number for a second object of the same class and config."""
-    if not isinstance(name, Given):
+    if not isinstance(name, ObjectName):
         return name
     unique = name
     number = 2
     while unique in names:
-        unique = str.__new__(Given, f"{name[:-1]} #{number}>")
+        unique = str.__new__(ObjectName, f"{name[:-1]} #{number}>")
         unique.value = name.value
         unique.weights = name.weights
         number += 1
@@ -125,57 +134,57 @@ def digest(value: Any) -> str:
     """Digest of a function's source and the values that it uses, or of an object's
     Keras config.
     """
-    return _hash(json.dumps(_described(value, set()), sort_keys=True).encode())
+    return _hash(json.dumps(_as_json(value, set()), sort_keys=True).encode())
 
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _described(value: Any, seen: set[int]) -> Any:
-    """JSON that is equal for equal objects."""
+def _as_json(value: Any, seen: set[int]) -> Any:
+    """JSON that is equal for equal objects; `seen` has the ids of visited objects."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, set | frozenset):  # in another order in each process
         value = sorted(value, key=repr)
     if isinstance(value, list | tuple):
-        return [_described(one, seen) for one in value]
+        return [_as_json(item, seen) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): _described(one, seen) for key, one in value.items()}
+        return {str(key): _as_json(item, seen) for key, item in value.items()}
     if isinstance(value, types.ModuleType):
         return value.__name__
     if id(value) in seen:  # a recursive function
         return None
     seen.add(id(value))
     if isinstance(value, functools.partial):
-        return [
-            _described(part, seen) for part in (value.func, value.args, value.keywords)
-        ]
+        return _as_json([value.func, value.args, value.keywords], seen)
     if isinstance(value, types.FunctionType):
-        return _of_function(value, seen)
+        return _function_as_json(value, seen)
     if isinstance(value, type):
         return [value.__qualname__, _source(value)]
     if hasattr(value, "tobytes") and hasattr(value, "shape"):  # an array
         return [str(value.dtype), list(value.shape), _hash(value.tobytes())]
-    return [_described(type(value), seen), _config(value)]
+    return [_as_json(type(value), seen), _config(value)]
 
 
-def _of_function(function: types.FunctionType, seen: set[int]) -> Any:
+def _function_as_json(function: types.FunctionType, seen: set[int]) -> Any:
     """Its source, and the values of the variables that it uses from outside."""
     if _is_importable(function):
         return [function.__module__, function.__qualname__, _source(function)]
-    used = inspect.getclosurevars(function)
-    outside = {**used.globals, **used.nonlocals, "defaults": function.__defaults__}
-    return [
-        _source(function),
-        {name: _described(one, seen) for name, one in outside.items()},
-    ]
+    variables = inspect.getclosurevars(function)
+    outside = {
+        **variables.globals,
+        **variables.nonlocals,
+        "defaults": function.__defaults__,
+    }
+    return [_source(function), _as_json(outside, seen)]
 
 
 def _is_importable(value: Any) -> bool:
     """Whether a later process can import a function or class by its module and name."""
-    found = getattr(sys.modules.get(value.__module__), value.__qualname__, None)
-    return found is value and value.__module__ != "__main__"
+    module = sys.modules.get(value.__module__)
+    is_found = getattr(module, value.__qualname__, None) is value
+    return is_found and value.__module__ != "__main__"
 
 
 def _source(value: Any) -> str:
@@ -188,21 +197,23 @@ def _source(value: Any) -> str:
 def _config(value: Any) -> Any:
     """The Keras config of an object, without the numbers that Keras appends to names.
 
-    Of an object that has none, its attributes that are numbers or text.
+    Without a config, the attributes that are numbers or text.
     """
     try:
         text = json.dumps(value.get_config(), sort_keys=True, default=str)
     except (AttributeError, NotImplementedError, TypeError, ValueError):
-        plain = (bool, int, float, str)
+        attributes = getattr(value, "__dict__", {})
         return {
-            k: v
-            for k, v in getattr(value, "__dict__", {}).items()
-            if isinstance(v, plain)
+            name: attribute
+            for name, attribute in attributes.items()
+            if isinstance(attribute, bool | int | float | str)
         }
+    layers = [value]
+    if hasattr(value, "_flatten_layers"):
+        layers = value._flatten_layers()
     names: dict[str, str] = {}
-    for layer in (
-        value._flatten_layers() if hasattr(value, "_flatten_layers") else [value]
-    ):
-        if isinstance(name := getattr(layer, "name", None), str):
+    for layer in layers:
+        name = getattr(layer, "name", None)
+        if isinstance(name, str):
             names.setdefault(name, f"#{len(names)}")
     return re.sub(r'"([^"\\]+)"', lambda word: f'"{names.get(word[1], word[1])}"', text)

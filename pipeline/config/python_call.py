@@ -19,7 +19,7 @@ from pipeline.config import (
 )
 from pipeline.config.config import Config
 from pipeline.config.request import Request
-from pipeline.config.sections import SourceConfig, Train
+from pipeline.config.sections import SourceConfig, TrainConfig
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, did_you_mean, suggest
 
@@ -34,27 +34,20 @@ _SHORT = {
 def request(
     recipe: str | Path | Config | None, arguments: Mapping[str, Any]
 ) -> Request:
-    """What a call of `fit` with these arguments asks for; None stands for no argument.
+    """The request of a call of `fit` with these arguments; None stands for no argument.
 
-    `recipe` is the name of one, a path of data, or a Config. None means `photos` if
-    `data` is a path and there is no `model`, `digits` if there is no `data`, and else
-    no recipe. Raises UsageError for unknown or contradictory arguments, and for wrong
-    values.
+    `recipe` is the name of a recipe, a path of data, or a Config. None means `photos`
+    if `data` is a path and there is no `model`, `digits` if there is no `data`, and
+    else no recipe. Raises UsageError for unknown or contradictory arguments, and for
+    wrong values.
     """
-    given = {
-        k: v
-        for k, v in arguments.items()
-        if v is not None and k not in ("recipe", "changes")
-    }
-    known = {
-        field.name
-        for field in dataclasses.fields(Config)
-        if not field.metadata.get("hidden")
-    }
-    for name in given.keys() - known - {*_SHORT, *keras_words.ARGUMENTS}:
-        flags = cli_parser.meant(f"--{name}", Config)
-        hint = did_you_mean(flags) if flags else suggest(name, {*known, *_SHORT})
-        raise UsageError(f"unknown argument {name!r}; {hint}")
+    values: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if value is not None:
+            values[name] = value
+    values.pop("recipe", None)
+    values.pop("changes", None)
+    _require_known(values)
     if not isinstance(recipe, str | Path | Config | None):
         raise UsageError(
             f"a recipe must be a name, a path or a Config; got {type(recipe).__name__};"
@@ -62,27 +55,50 @@ def request(
         )
     if isinstance(recipe, Path):
         recipe = str(recipe)  # also the name of a recipe
-    given = keras_words.arguments(given)
-    data: Any = given.get("data")
-    is_text = isinstance(data, str) and data not in registry.names("sources")
-    if isinstance(data, str) and not is_text and Path(data).exists():
-        say(
-            "note",
-            f"{data} is the source of this name; for the data beside it, give ./{data}",
-        )
-    if isinstance(data, Path) or (is_text and data_path.is_path(data)):
-        path = Path(given.pop("data"))
-        if recipe is None and "model" not in given:
-            recipe = path
-        else:
-            given["source"] = data_path.source(path)
-    given, is_compiled = keras_words.compiled(keras_words.precision(given), recipe)
-    changes = _changes(_with_rate(given, is_compiled))
+    values = keras_words.translate(values)
+    path = _pop_path(values)
+    if path and recipe is None and "model" not in values:
+        recipe = path
+    elif path:
+        values["source"] = data_path.source(path)
+    values = keras_words.add_precision(values)
+    values, is_compiled = keras_words.add_compile_arguments(values, recipe)
+    changes = _changes(_with_rate(values, is_compiled))
     return _start(recipe, changes).changed(**changes)
 
 
+def _require_known(arguments: Mapping[str, Any]) -> None:
+    """Raises UsageError for an argument that `fit` does not have."""
+    fields = set()
+    for field in dataclasses.fields(Config):
+        if not field.metadata.get("hidden"):
+            fields.add(field.name)
+    for name in arguments.keys() - fields - {*_SHORT, *keras_words.ARGUMENTS}:
+        flags = cli_parser.matching_flags(f"--{name}", Config)
+        hint = did_you_mean(flags) if flags else suggest(name, {*fields, *_SHORT})
+        raise UsageError(f"unknown argument {name!r}; {hint}")
+
+
+def _pop_path(arguments: dict[str, Any]) -> Path | None:
+    """Removes and returns `data` if it is a path."""
+    data: Any = arguments.get("data")
+    if isinstance(data, Path):
+        return arguments.pop("data")
+    if not isinstance(data, str):
+        return None
+    if data in registry.names("sources"):
+        if Path(data).exists():
+            say(
+                "note",
+                f"{data} is the source of this name; for the data beside it, give"
+                f" ./{data}",
+            )
+        return None
+    return Path(arguments.pop("data")) if data_path.is_path(data) else None
+
+
 def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Request:
-    """What a recipe asks for, or, without one, a network of the user for a source.
+    """The request of a recipe; without a recipe, a network of the user for a source.
 
     Takes the source from `changes` if the request begins with it.
     """
@@ -93,9 +109,9 @@ def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Reque
     if recipe == command_line.PHOTOS and "source" in changes:
         return command_line.photos_request(_source(changes.pop("source")))
     if recipe is None and "source" in changes:
-        # Keras's own defaults of `compile` and `fit` suit a network whose rate is
+        # The defaults of Keras's `compile` and `fit` suit a network whose rate is
         # unknown.
-        train = Train(optimizer="adam", learning_rate=0.001)
+        train = TrainConfig(optimizer="adam", learning_rate=0.001)
         return Request(Config(source=_source(changes.pop("source")), train=train))
     if recipe is None and "model" in changes:
         raise UsageError("give data=... with the model, or the name of a recipe")
@@ -119,75 +135,85 @@ _UPDATE = {
 }
 
 
-def _with_rate(given: dict[str, Any], is_compiled: bool = False) -> dict[str, Any]:
+def _with_rate(arguments: dict[str, Any], is_compiled: bool = False) -> dict[str, Any]:
     """The arguments with the learning rate and the clipping of an optimizer object as
     options.
 
-    A rate that is given replaces that of an optimizer with which a model was compiled.
+    A rate in the arguments replaces the rate of an optimizer from `compile`.
     """
-    optimizer: Any = given.get("optimizer")
-    rate, found = given.pop("learning_rate", None), dict[str, Any]()
+    train = arguments.get("train", {})
+    optimizer: Any = arguments.get("optimizer")
+    rate = arguments.pop("learning_rate", None)
+    has_rate = hasattr(optimizer, "get_config") and hasattr(optimizer, "learning_rate")
     scales_loss = hasattr(optimizer, "inner_optimizer")  # refused when it is used
-    if (
-        hasattr(optimizer, "get_config")
-        and hasattr(optimizer, "learning_rate")
-        and not scales_loss
-    ):
+    options: dict[str, Any] = {}
+    if has_rate and not scales_loss:
         if rate is not None and not is_compiled:
             raise UsageError(
                 "the optimizer has a learning rate; remove learning_rate=..."
             )
-        is_said = is_compiled and "learning_rate" in given.get("train", {})
-        if rate is None and not is_said:
+        is_explicit = is_compiled and "learning_rate" in train
+        if rate is None and not is_explicit:
             rate = getattr(optimizer, "_learning_rate", optimizer.learning_rate)
-        known = {own: getattr(optimizer, name, None) for name, own in _UPDATE.items()}
-        known["ema"] = (
-            optimizer.ema_momentum if getattr(optimizer, "use_ema", False) else None
-        )
-        found = {name: value for name, value in known.items() if value is not None}
+        options = _update_options(optimizer)
     if hasattr(rate, "get_config") and callable(rate):
-        found["schedule"] = rate
+        options["schedule"] = rate
+    elif isinstance(rate, int | float | str):
+        arguments["learning_rate"] = rate
     elif rate is not None:
-        given["learning_rate"] = (
-            rate if isinstance(rate, int | float | str) else float(rate)
-        )
-    return {**given, "train": {**found, **given.get("train", {})}} if found else given
+        arguments["learning_rate"] = float(rate)
+    return {**arguments, "train": {**options, **train}} if options else arguments
 
 
-def _changes(given: dict[str, Any]) -> dict[str, Any]:
+def _update_options(optimizer: Any) -> dict[str, Any]:
+    """The options of a Keras optimizer that are options of the run."""
+    options = {}
+    for name, option in _UPDATE.items():
+        value = getattr(optimizer, name, None)
+        if value is not None:
+            options[option] = value
+    if getattr(optimizer, "use_ema", False) and optimizer.ema_momentum is not None:
+        options["ema"] = optimizer.ema_momentum
+    return options
+
+
+def _changes(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments as sections: `epochs=3` as `train={"epochs": 3}`."""
-    if "data" in given and type(given["data"]) is not dict:
-        if "source" in given:
+    if "data" in arguments and type(arguments["data"]) is not dict:
+        if "source" in arguments:
             raise UsageError("use only one of data=... and source=...")
-        given["source"] = given.pop("data")
-    if "source" in given and type(given["source"]) is not dict:
-        given["source"] = {"name": given["source"]}
-    changes: dict[str, Any] = {
-        name: dict(value) if type(value) is dict else value
-        for name, value in given.items()
-        if name not in _SHORT
-    }
-    for name in filter(given.__contains__, _SHORT):
-        section = changes.setdefault(_SHORT[name], {})
-        if name in section:
+        arguments["source"] = arguments.pop("data")
+    if "source" in arguments and type(arguments["source"]) is not dict:
+        arguments["source"] = {"name": arguments["source"]}
+    changes: dict[str, Any] = {}
+    for name, value in arguments.items():
+        if name not in _SHORT:
+            changes[name] = dict(value) if type(value) is dict else value
+    for name, section in _SHORT.items():
+        if name not in arguments:
+            continue
+        options = changes.setdefault(section, {})
+        if name in options:
             raise UsageError(
-                f'use only one of {name}=... and {_SHORT[name]}={{"{name}": ...}}'
+                f'use only one of {name}=... and {section}={{"{name}": ...}}'
             )
-        value = given[name]
-        section[name] = (
-            objects.name_of(value, "sources") if name.endswith("_data") else value
-        )
+        value = arguments[name]
+        if name.endswith("_data"):
+            value = objects.name_of(value, "sources")
+        options[name] = value
     return changes
 
 
 @contextlib.contextmanager
 def errors_in_python() -> Iterator[None]:
-    """UsageErrors with options as arguments: `--train.epochs 3` as `train={"epochs":
-    3}`.
+    """Rewrites options in UsageErrors as arguments: `--train.epochs 3` as
+    `train={"epochs": 3}`.
     """
 
-    def argument(found: re.Match[str]) -> str:
-        section, option, value = found[1], found[2].replace("-", "_"), found[3] or "..."
+    def argument(match: re.Match[str]) -> str:
+        section = match[1]
+        option = match[2].replace("-", "_")
+        value = match[3] or "..."
         return f'{section}={{"{option}": {value}}}' if section else f"{option}={value}"
 
     flag = r"--(?:(\w+)\.)?([a-z][a-z-]+)(?: (-?\d[\d.]*\d|\d)\b)?"

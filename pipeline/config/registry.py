@@ -1,15 +1,15 @@
 """Registries: packages whose public functions can be selected by name in a config.
 
 Every public function in any file of the package is registered under its name (usually
-that of the file); files that begin with `_` contain helpers. Wherever a registered name
-works, so do the optimizers, schedules, losses and metrics of Keras (`lamb`,
-`f1_score`), `package.module:name`, `package.module.name`, `file.py:name`, functions
-that an installed package offers as entry points of the group `pipeline.REGISTRY`, and
-in Python the function or the object itself.
+the name of the file); files that begin with `_` contain helpers. A config may also name
+the optimizers, schedules, losses and metrics of Keras (`lamb`, `f1_score`), a function
+elsewhere (`package.module:name`, `package.module.name`, `file.py:name`), or a function
+that an installed package offers as an entry point of the group `pipeline.REGISTRY`. In
+Python, it may contain the function or the object itself.
 
-The keyword-only arguments of a function, and those with a default, are its options.
+The keyword-only arguments of a function, and arguments with a default, are its options.
 Only `load` imports modules; everything else reads the source, so that a misspelled name
-is found without importing TensorFlow.
+is reported without importing TensorFlow.
 """
 
 import ast
@@ -26,12 +26,20 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import functions, objects, type_hints, validation
-from pipeline.config.functions import Function, declared, dotted, functions_of
-from pipeline.utils.errors import UsageError, quoted, suggest
+from pipeline.config import objects, type_hints, validation
+from pipeline.config.functions import (
+    KERAS,
+    Function,
+    find_dotted,
+    from_signature,
+    functions_of,
+    keras_class,
+    keras_names,
+)
+from pipeline.utils.errors import UsageError, quote, suggest
 
 _PACKAGE = Path(__file__).parents[1]
-# Registry -> its directory, and what messages call one of its functions.
+# Registry -> its directory, and the noun for its functions in messages.
 REGISTRIES = {
     "recipes": ("recipes", "recipe"),
     "sources": ("data/sources", "source"),
@@ -59,12 +67,13 @@ _ADAPTERS = {
 
 def names(registry: str) -> list[str]:
     """The registered names, sorted."""
-    return sorted(_registered(registry))
+    return sorted(_package_functions(registry))
 
 
 def find(registry: str, name: str) -> Function:
-    """The function with this name; raises UsageError with the closest name if there is
-    none.
+    """Finds the function with this name.
+
+    Raises UsageError with the closest name if there is none.
     """
     kind = REGISTRIES[registry][1]
     if objects.is_text_only(name):
@@ -72,9 +81,9 @@ def find(registry: str, name: str) -> Function:
             f"the {kind} {name} was an object of the Python process that started the"
             " run; pass it again: fit(..., run_directory=...)"
         )
-    value = name.value if isinstance(name, objects.Given) else None
+    value = name.value if isinstance(name, objects.ObjectName) else None
     if isinstance(value, type | types.FunctionType):
-        return declared(value)
+        return from_signature(value)
     if value is not None or (registry == "models" and name.endswith(".keras")):
         validation.require_path(Path(name), "--model.name")
         adapter = _adapter(registry)
@@ -82,19 +91,19 @@ def find(registry: str, name: str) -> Function:
             raise UsageError(f"a {kind} must be a name or a function; got {name}")
         return adapter
     if "." in name or ":" in name:
-        return dotted(name)
-    known = _registered(registry)
+        return find_dotted(name)
+    functions = _package_functions(registry)
     for spelling in (name, name.lower()):  # as in Keras, `Accuracy` is `accuracy`
-        if spelling in known:
-            return known[spelling]
-    if found := functions.keras_class(registry, name):
-        return dotted(found)
-    for entry in importlib.metadata.entry_points(
-        group=f"pipeline.{registry}", name=name
-    ):
-        return dotted(entry.value)
-    others = functions.keras_names(registry)
-    raise UsageError(f"unknown {kind} {name!r}; {suggest(name, [*known, *others])}")
+        if spelling in functions:
+            return functions[spelling]
+    class_name = keras_class(registry, name)
+    if class_name:
+        return find_dotted(class_name)
+    group = f"pipeline.{registry}"
+    for entry_point in importlib.metadata.entry_points(group=group, name=name):
+        return find_dotted(entry_point.value)
+    choices = [*functions, *keras_names(registry)]
+    raise UsageError(f"unknown {kind} {name!r}; {suggest(name, choices)}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,18 +113,15 @@ class Named:
     registry: str
 
     def __call__(self) -> str:
-        known = [
-            *names(self.registry),
-            *["any of Keras"] * (self.registry in functions.KERAS),
-        ]
-        return f"{', '.join(known)}, or package.module:name"
+        values = names(self.registry)
+        if self.registry in KERAS:
+            values.append("any of Keras")
+        return f"{', '.join(values)}, or package.module:name"
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A field of a section that names functions of a registry, and the field of their
-    options.
-    """
+    """A field of a section that names functions, and the field of their options."""
 
     section: str
     field: str
@@ -128,13 +134,12 @@ class Choice:
         """The flag of an option in messages, with `{}` for its name."""
         if self.options == self.field:
             return f"--{self.section}.{self.field}: {{}}"
-        field = (
-            "" if self.options == "options" else f"{self.options.replace('_', '-')} "
-        )
-        return f"--{self.section}.{field}{{}}"
+        if self.options == "options":
+            return f"--{self.section}.{{}}"
+        return f"--{self.section}.{self.options.replace('_', '-')} {{}}"
 
-    def written(self, name: str, option: str) -> str:
-        """How an option of the function `name` is written on a command line."""
+    def usage(self, name: str, option: str) -> str:
+        """How to write an option of the function `name` on a command line."""
         if self.options == self.field:
             return f"--{self.section}.{self.field} {name} {option}=VALUE"
         if self.options == "options":
@@ -142,119 +147,129 @@ class Choice:
         return self.flag.format(f"{option}=VALUE")
 
     def functions(self, value: Any, options: Any) -> dict[str, dict[str, Any]]:
-        """Each function that the two fields name, with its options."""
-        return (
-            value if self.options == self.field else {value: options} if value else {}
-        )
+        """Maps each function that the two fields name to its options."""
+        if self.options == self.field:
+            return value
+        return {value: options} if value else {}
 
 
 def choices(kind: Any) -> list[Choice]:
-    """Every choice of functions that have options, in a section or in all sections of a
-    config.
+    """The fields of a section, or of all sections of a config, that name functions with
+    options.
     """
-    found = []
+    fields = []
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         if dataclasses.is_dataclass(hint):
-            found += choices(hint)
-        own = "options" if name == "name" else f"{name}_options"
-        for named in getattr(hint, "__metadata__", ()):
-            is_dict = typing.get_origin(hint.__origin__) is dict
-            if isinstance(named, Named) and (is_dict or own in kind.__annotations__):
-                section = kind.__name__.removesuffix("Config").lower()
-                found.append(
-                    Choice(section, name, named.registry, name if is_dict else own)
-                )
-    return found
+            fields += choices(hint)
+        for mark in getattr(hint, "__metadata__", ()):
+            if not isinstance(mark, Named):
+                continue
+            options = "options" if name == "name" else f"{name}_options"
+            if typing.get_origin(hint.__origin__) is dict:
+                options = name
+            if options in kind.__annotations__:
+                section = validation.section_name(kind)
+                fields.append(Choice(section, name, mark.registry, options))
+    return fields
 
 
 def builds_whole_model(name: str) -> bool:
     """Whether a model is a user's whole network, from raw inputs to its own outputs.
 
-    Such are objects, `.keras` files, classes, and functions `(input_shape, classes)`.
-
-    Raises UsageError for a function of other arguments.
+    A whole network is an object, a `.keras` file, a class, or a function `(input_shape,
+    classes)`. Raises UsageError for a function with other arguments.
     """
     function = find("models", name)
     value = getattr(name, "value", None)
     is_class = isinstance(value, type) or isinstance(function.node, ast.ClassDef)
     if function.name == "from_object" or is_class:
         return True
-    if function.required not in (1, 2):
+    if function.required_arguments not in (1, 2):
         raise UsageError(
             f"--model.name {name} must be a function (input_shape, classes) that"
-            f" returns a keras.Model; it has {function.required} arguments without a"
-            " default"
+            f" returns a keras.Model; it has {function.required_arguments} arguments"
+            " without a default"
         )
-    return function.required == 2
+    return function.required_arguments == 2
 
 
-def check(registry: str, name: str, given: Mapping[str, Any], flag: str) -> None:
-    """Raises UsageError unless `name` is registered and accepts exactly the options
-    `given`.
+def check(registry: str, name: str, values: Mapping[str, Any], flag: str) -> None:
+    """Raises UsageError unless the function `name` accepts the options with these
+    values.
 
     `name` may also be dotted. `flag` is the flag of an option, with `{}` for its name:
     `--source.{}`.
     """
-    known = find(registry, name).options
-    for option, value in given.items():
-        shown = flag.format(repr(option[:100])[1:-1])
-        if option not in known:
-            hint = suggest(option[:100], known) if known else "it takes none"
-            raise UsageError(f"{shown}: {name} has no option {quoted(option)}; {hint}")
-        validation.require_value(known[option].hint, value, f"{shown} of {name}")
-    for option, about in known.items():
-        if about.default is None and option not in given:
+    options = find(registry, name).options
+    for option, value in values.items():
+        option_flag = flag.format(repr(option[:100])[1:-1])
+        if option not in options:
+            remedy = suggest(option[:100], options) if options else "it takes none"
+            raise UsageError(
+                f"{option_flag}: {name} has no option {quote(option)}; {remedy}"
+            )
+        validation.require_value(
+            options[option].hint, value, f"{option_flag} of {name}"
+        )
+    for option, description in options.items():
+        if description.default is None and option not in values:
             raise UsageError(f"{name} needs {flag.format(option)}")
 
 
 def read_options(
-    registry: str, name: str, given: Mapping[str, Any], flag: str
+    registry: str, name: str, words: Mapping[str, Any], flag: str
 ) -> dict[str, Any]:
-    """Options with the words of a command line replaced by the values that they stand
-    for.
+    """Converts the words of a command line to the values of options.
 
     Raises UsageError for words that do not fit an option; unknown names and options are
     left to `check`.
     """
-    known = find(registry, name).options
-    found = {}
-    for option, text in given.items():
-        words = [text] if isinstance(text, str) else text
-        hint = known[option].hint if option in known else Any
-        found[option] = validation.read(hint, words, f"{flag.format(option)} of {name}")
-    return found
+    hints = _hints(registry, name)
+    values = {}
+    for option, text in words.items():
+        option_words = [text] if isinstance(text, str) else text
+        hint = hints.get(option, Any)
+        option_flag = f"{flag.format(option)} of {name}"
+        values[option] = validation.read(hint, option_words, option_flag)
+    return values
+
+
+def _hints(registry: str, name: str) -> dict[str, Any]:
+    options = find(registry, name).options
+    return {option: description.hint for option, description in options.items()}
 
 
 def load(registry: str, name: str) -> Callable:
-    """The function itself; imports its module, which imports TensorFlow in most
-    registries.
+    """Imports a function, and with most registries TensorFlow.
 
-    What a user hands over becomes a function with the contract of its registry. Raises
-    UsageError, with file and line, if a module outside the package cannot be imported.
+    An object or a function of the user is adapted to the contract of its registry.
+    Raises UsageError, with file and line, if a module outside the package cannot be
+    imported.
     """
     function = find(registry, name)
-    if isinstance(name, objects.Given):
-        found = name.value
+    value: Any
+    if isinstance(name, objects.ObjectName):
+        value = name.value
     elif name.endswith(".keras"):
-        found = Path(name)
+        value = Path(name)
     elif function.is_registered:
         return getattr(importlib.import_module(function.module), function.name)
     else:
-        found = _imported(function, name)
+        value = _import(function, name)
     adapter = _adapter(registry)
-    return importlib.import_module(adapter.module).adapt(found) if adapter else found
+    if adapter is None:
+        return value
+    return importlib.import_module(adapter.module).adapt(value)
 
 
-def _imported(function: Function, name: str) -> Any:
-    """What a name outside the package stands for."""
+def _import(function: Function, name: str) -> Any:
     try:
-        module = _module(function)
+        module = _import_module(function)
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = next(
-            (f.lineno for f in reversed(frames) if f.filename == str(function.path)),
-            "?",
-        )
+        line: int | str | None = "?"
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == str(function.path):
+                line = frame.lineno
         raise UsageError(
             f"{name!r}: {function.path}, line {line}, fails to import: "
             f"{type(error).__name__}: {error}"
@@ -262,7 +277,7 @@ def _imported(function: Function, name: str) -> Any:
     return getattr(module, function.name)
 
 
-def _module(function: Function) -> Any:
+def _import_module(function: Function) -> Any:
     if not function.module.endswith(".py"):
         return importlib.import_module(function.module)
     if function.module not in sys.modules:
@@ -280,14 +295,10 @@ def bind(registry: str, name: str, options: Mapping[str, Any]) -> Callable:
 
 
 def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts options of a JSON file to the types that the function takes: `Path`,
-    tuples.
-    """
-    known = find(registry, name).options
+    """Converts options of a JSON file to the types of the function: `Path`, tuples."""
+    hints = _hints(registry, name)
     return {
-        option: type_hints.from_json(
-            known[option].hint if option in known else Any, value
-        )
+        option: type_hints.from_json(hints.get(option, Any), value)
         for option, value in options.items()
     }
 
@@ -297,44 +308,45 @@ def call(registry: str, name: str, options: Mapping[str, Any], *arguments: Any) 
     return bind(registry, name, options)(*arguments)
 
 
-def described(name: str) -> dict[str, Function]:
-    """The functions of a registry, or of any registry by one name, or by a
-    dotted name.
+def look_up(topic: str) -> dict[str, Function]:
+    """The functions that a topic of the help stands for, by name.
+
+    A topic is a registry, a name that is registered in any of them, or a dotted name.
     """
-    if name in REGISTRIES:
-        return {
-            word: find(name, word)
-            for word in (*names(name), *functions.keras_names(name))
-        }
-    if "." in name or ":" in name:
-        return {name: dotted(name)}
-    registered = (_registered(registry).get(name) for registry in REGISTRIES)
-    return {function.name: function for function in filter(None, registered)}
+    if topic in REGISTRIES:
+        words = [*names(topic), *keras_names(topic)]
+        return {word: find(topic, word) for word in words}
+    if "." in topic or ":" in topic:
+        return {topic: find_dotted(topic)}
+    matches = {}
+    for registry in REGISTRIES:
+        function = _package_functions(registry).get(topic)
+        if function:
+            matches[function.name] = function
+    return matches
 
 
 @functools.cache
-def _registered(registry: str) -> dict[str, Function]:
+def _package_functions(registry: str) -> dict[str, Function]:
     folder = REGISTRIES[registry][0]
-    found: dict[str, Function] = {}
+    package = ".".join(["pipeline", *folder.split("/")])
+    functions: dict[str, Function] = {}
     for path in sorted((_PACKAGE / folder).glob("[!_]*.py")):
-        module = ".".join(["pipeline", *folder.split("/"), path.stem])
         for name, node in functions_of(path).items():
             if isinstance(node, ast.ClassDef):
                 continue
-            if name in found:
-                other = found[name]
+            if name in functions:
+                first = functions[name]
                 raise UsageError(
-                    f"{other.path}, line {other.node.lineno}, and {path}, line"
+                    f"{first.path}, line {first.node.lineno}, and {path}, line"
                     f" {node.lineno}, both define {name!r}; rename one of them"
                 )
-            found[name] = Function(name, module, path, node)
-    return found
+            functions[name] = Function(name, f"{package}.{path.stem}", path, node)
+    return functions
 
 
 def _adapter(registry: str) -> Function | None:
-    """The function `from_object` for objects of a registry, whose options
-    are theirs.
-    """
+    """The function `from_object` of a registry, which has the options of an object."""
     if registry not in _ADAPTERS:
         return None
     path = _PACKAGE / f"{_ADAPTERS[registry]}.py"

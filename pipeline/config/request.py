@@ -1,4 +1,4 @@
-"""What was asked of a command, before the plan of a recipe has completed it."""
+"""The request of a command line or a call, which `resolve` turns into a config."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from pipeline.config.config import Config
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A config as it was asked for; `resolve` turns it into the config of a run."""
+    """A config as the user asked for it, and the options that the run is to choose."""
 
     config: Config
     planned: tuple[str, ...] = ()
@@ -18,8 +18,9 @@ class Request:
     """
 
     def changed(self, **changes: Any) -> Self:
-        """A copy with options that the user set, which are then no longer planned; the
-        arguments are those of `Config.changed`.
+        """A copy with options that the user set, which are then no longer planned.
+
+        The arguments are the same as for `Config.changed`.
         """
         config = self.config.changed(**changes)
         reasons = {
@@ -27,11 +28,9 @@ class Request:
             for option, reason in config.reasons.items()
             if not _sets(changes, option)
         }
-        return dataclasses.replace(
-            self,
-            config=dataclasses.replace(config, reasons=reasons),
-            planned=tuple(name for name in self.planned if not _sets(changes, name)),
-        )
+        config = dataclasses.replace(config, reasons=reasons)
+        planned = tuple(name for name in self.planned if not _sets(changes, name))
+        return dataclasses.replace(self, config=config, planned=planned)
 
 
 def _sets(changes: Mapping[str, Any], name: str) -> bool:

@@ -1,8 +1,8 @@
 """Which options may change when a run is resumed: silently, with `--force`, or never.
 
 An option in neither table can never change, so a new option is safe by default. The
-options of a registered function are compared one by one, under a place such as
-`source.options`.
+options of a registered function are compared separately, as the section
+`source.options`, for example.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any
 from pipeline.config import type_hints
 from pipeline.utils import console
 
-# Options that cannot change a result, by place ("" is the top level): directories,
+# Options that cannot change a result, by section ("" is the top level): directories,
 # logging, the engine, the devices and time limits.
 HARMLESS: dict[str, tuple[str, ...]] = {
     "": ("run_directory", "dry_run", "force", "reasons"),
@@ -22,12 +22,23 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "data": ("cache", "cache_directory", "augment_on"),
     "train": ("engine", "steps_per_call", "checkpoint_minutes", "checkpoint_steps"),
     "runtime": (
-        *("time_limit", "hang_timeout", "worker_timeout"),
-        *("devices", "gpu_memory", "require_gpu"),
+        "time_limit",
+        "hang_timeout",
+        "worker_timeout",
+        "devices",
+        "gpu_memory",
+        "require_gpu",
     ),
     "export": (
-        *("enabled", "directory", "name", "precision", "batch_sizes", "calibrate"),
-        *("formats", "tolerance", "keep"),
+        "enabled",
+        "directory",
+        "name",
+        "precision",
+        "batch_sizes",
+        "calibrate",
+        "formats",
+        "tolerance",
+        "keep",
     ),
     "log": ("progress", "tensorboard"),
 }
@@ -38,15 +49,25 @@ FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
     "source.options": ("path",),
     "train": (
-        *("epochs", "steps", "patience", "accumulate", "max_bad_steps", "on_bad_steps"),
-        *("learning_rate", "schedule", "schedule_options", "callbacks"),
-        *("clip_norm", "clip_variable_norm", "clip_value", "clip_adaptive"),
+        "epochs",
+        "steps",
+        "patience",
+        "accumulate",
+        "max_bad_steps",
+        "on_bad_steps",
+        "learning_rate",
+        "schedule",
+        "schedule_options",
+        "callbacks",
+        "clip_norm",
+        "clip_variable_norm",
+        "clip_value",
+        "clip_adaptive",
     ),
     "runtime": ("precision", "replicas", "xla", "deterministic"),
 }
-_DEFAULT = (
-    "default",
-)  # not a JSON value, so it differs from every option that is given
+# Not a JSON value, so it differs from the value of every option.
+_DEFAULT = ("default",)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,65 +75,71 @@ class Change:
     """An option whose value differs from the one the run started with."""
 
     flag: str
-    then: str
-    now: str
+    original: str
+    current: str
     can_be_forced: bool
 
     def __str__(self) -> str:
-        return f"{self.flag} {self.then}, now {self.now}"
+        return f"{self.flag} {self.original}, now {self.current}"
 
 
-def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[Change]:
-    """The options that differ between two configs, as JSON, and can change
-    the result.
+def changes(original: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
+    """The options that differ between two configs, as JSON, and can change the
+    result.
     """
-    found, earlier = [], _places(before)
-    for place, values in _places(now).items():
-        then = earlier.get(place, {})
-        section = place.removesuffix(".options")
-        for name in {**values, **then}:
-            old, new = then.get(name, _DEFAULT), values.get(name, _DEFAULT)
-            if old != new and name not in HARMLESS.get(place, ()):
-                flag = f"--{section}.{name}" if section else f"--{name}"
-                forced = name in FORCEABLE.get(place, ())
-                found.append(
-                    Change(flag.replace("_", "-"), _words(old), _words(new), forced)
-                )
-    return found
+    differences = []
+    original_sections = _sections(original)
+    for section, values in _sections(current).items():
+        original_values = original_sections.get(section, {})
+        prefix = section.removesuffix(".options")
+        for name in {**values, **original_values}:
+            old = original_values.get(name, _DEFAULT)
+            new = values.get(name, _DEFAULT)
+            if old == new or name in HARMLESS.get(section, ()):
+                continue
+            flag = f"--{prefix}.{name}" if prefix else f"--{name}"
+            can_be_forced = name in FORCEABLE.get(section, ())
+            differences.append(
+                Change(flag.replace("_", "-"), _words(old), _words(new), can_be_forced)
+            )
+    return differences
 
 
-def _places(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Place -> its options: the top level, each section, and the `options` of a
-    section.
+def _sections(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Options by section; "" is the top level, and `options` are a section of their
+    own.
     """
-    places: dict[str, dict[str, Any]] = {"": {}}
-    for section, part in values.items():
-        if isinstance(part, dict) and section not in HARMLESS[""]:
-            places[section] = dict(part)
-            places[f"{section}.options"] = places[section].pop("options", {})
+    sections: dict[str, dict[str, Any]] = {"": {}}
+    for name, part in values.items():
+        if isinstance(part, dict) and name not in HARMLESS[""]:
+            sections[name] = dict(part)
+            sections[f"{name}.options"] = sections[name].pop("options", {})
         else:
-            places[""][section] = part
-    return places
+            sections[""][name] = part
+    return sections
 
 
-def refusal(run: str, found: list[Change]) -> str:
-    """The error message for these changes: a line for each of them, and
-    how to resume.
-    """
-    given = [c for c in found if "<" in (c.then[0], c.now[0]) and not c.can_be_forced]
-    if given:
-        names = ", ".join(f"{change.flag} {change.then}" for change in given)
+def refusal(run: str, differences: list[Change]) -> str:
+    """The error message for these changes: a line for each, and how to resume."""
+    objects = []
+    for change in differences:
+        is_object = "<" in (change.original[0], change.current[0])
+        if is_object and not change.can_be_forced:
+            objects.append(change)
+    if objects:
+        names = ", ".join(f"{change.flag} {change.original}" for change in objects)
         return (
             f"{run} began with {names}; pass the same Python objects again to fit (a"
             " function with the same source and values), or choose another"
             " --run-directory"
         )
     remedy = "choose another --run-directory, or resume with its original options"
-    if all(change.can_be_forced for change in found):
+    if all(change.can_be_forced for change in differences):
         remedy = f"add --force to accept the changes, or {remedy}"
-    rows = [
-        (c.flag, c.then, c.now, "--force accepts it" * c.can_be_forced) for c in found
-    ]
+    rows = []
+    for change in differences:
+        note = "--force accepts it" if change.can_be_forced else ""
+        rows.append((change.flag, change.original, change.current, note))
     table = console.table(rows, ("option", "original", "now", ""))
     original = shlex.join(["--resume", run])
     first = f"{run} was started with other options; {remedy}"
@@ -120,6 +147,6 @@ def refusal(run: str, found: list[Change]) -> str:
 
 
 def _words(value: Any) -> str:
-    """A value as it would be typed, shortened to a readable length."""
+    """A value as on a command line, shortened to a readable length."""
     text = " ".join(type_hints.words(value)) or "nothing"
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -25,23 +25,25 @@ Positive = Annotated[float, "positive"]
 NotNegative = Annotated[float, "not negative"]
 
 
-class Section(Checked):
-    """A section whose functions are checked with their options."""
+class FunctionSection(Checked):
+    """A section that names registered functions; it checks them and their options."""
 
     def _check(self) -> None:
         for choice in registry.choices(type(self)):
-            value, options = getattr(self, choice.field), getattr(self, choice.options)
+            value = getattr(self, choice.field)
+            options = getattr(self, choice.options)
             if options and value is None:
                 raise UsageError(
                     f"{choice.flag.format('').strip()} needs"
                     f" --{choice.section}.{choice.field}"
                 )
-            for name, given in choice.functions(value, options).items():
-                registry.check(choice.registry, name, given, choice.flag)
+            functions = choice.functions(value, options)
+            for name, function_options in functions.items():
+                registry.check(choice.registry, name, function_options, choice.flag)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceConfig(Section):
+class SourceConfig(FunctionSection):
     """Where the examples come from."""
 
     name: Annotated[str, Named("sources")] = "tfds"
@@ -54,9 +56,8 @@ class SourceConfig(Section):
     @property
     def path(self) -> Path | None:
         """Where the data is stored, if the source has the option `path`."""
-        return (
-            Path(self.options["path"]) if self.options.get("path") is not None else None
-        )
+        path = self.options.get("path")
+        return None if path is None else Path(path)
 
     @property
     def title(self) -> str:
@@ -65,7 +66,7 @@ class SourceConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskConfig(Section):
+class TaskConfig(FunctionSection):
     """The problem to solve."""
 
     name: Annotated[str, Named("tasks")] = "image_classification"
@@ -75,12 +76,11 @@ class TaskConfig(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Clean(Checked):
+class CleanConfig(Checked):
     """Which examples are excluded."""
 
     enabled: bool = False
-    """Look for unsuitable examples before training, as `python -m pipeline.clean` does.
-    """
+    """Look for unsuitable examples before training, as `pipeline clean` does."""
     manifest: Annotated[Path, "file"] | None = None
     """JSON lines with id, reason and action; examples whose action is `drop` are
     excluded.
@@ -102,13 +102,17 @@ class Clean(Checked):
     """
 
     def _check(self) -> None:
-        leakage = {"--clean.allow-leakage": self.allow_leakage}
-        only_one({**leakage, "--clean.drop-leakage": self.drop_leakage})
+        only_one(
+            {
+                "--clean.allow-leakage": self.allow_leakage,
+                "--clean.drop-leakage": self.drop_leakage,
+            }
+        )
         only_one({"--clean.enabled": self.enabled, "--clean.manifest": self.manifest})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Data(Section):
+class DataConfig(FunctionSection):
     """How examples become batches."""
 
     image_size: Pixels | tuple[Pixels, Pixels] | None = None
@@ -150,12 +154,11 @@ class Data(Section):
 
     @property
     def cache_folder(self) -> Path:
-        """Directory of the disk cache: the given one, or else the user's cache
-        directory.
-        """
+        """The directory of the disk cache, by default in the user's cache."""
         if self.cache_directory is not None:
             return self.cache_directory
-        if parent := os.environ.get("XDG_CACHE_HOME"):
+        parent = os.environ.get("XDG_CACHE_HOME")
+        if parent:
             return Path(parent, "pipeline")
         if not files.has_home():
             return files.temporary_home() / "cache"
@@ -169,14 +172,14 @@ class Data(Section):
         super()._check()
         only_one(
             {
-                f"--data.augment {name}": name in self.augment
-                for name in ("cutmix", "mixup")
+                "--data.augment cutmix": "cutmix" in self.augment,
+                "--data.augment mixup": "mixup" in self.augment,
             }
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Model(Section):
+class ModelConfig(FunctionSection):
     """The network."""
 
     name: Annotated[str, Named("models")] = "convnet"
@@ -197,7 +200,7 @@ class Model(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Train(Section):
+class TrainConfig(FunctionSection):
     """How the model is trained."""
 
     epochs: Count = 10
@@ -311,21 +314,20 @@ class Train(Section):
     """
 
     def _check(self) -> None:
-        clips = ("norm", "variable-norm", "value", "adaptive")
-        values = (
-            self.clip_norm,
-            self.clip_variable_norm,
-            self.clip_value,
-            self.clip_adaptive,
+        only_one(
+            {
+                "--train.clip-norm": self.clip_norm is not None,
+                "--train.clip-variable-norm": self.clip_variable_norm is not None,
+                "--train.clip-value": self.clip_value is not None,
+                "--train.clip-adaptive": self.clip_adaptive is not None,
+            }
         )
         only_one(
             {
-                f"--train.clip-{n}": v is not None
-                for n, v in zip(clips, values, strict=True)
+                "--train.synchronized-batch-norm": self.synchronized_batch_norm,
+                "--train.accumulate": self.accumulate > 1,
             }
         )
-        synchronized = {"--train.synchronized-batch-norm": self.synchronized_batch_norm}
-        only_one({**synchronized, "--train.accumulate": self.accumulate > 1})
         only_one(
             {"--train.loss": self.loss, "--train.label-smoothing": self.label_smoothing}
         )
@@ -345,7 +347,7 @@ class Train(Section):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Runtime(Checked):
+class RuntimeConfig(Checked):
     """How the run uses the machine."""
 
     precision: Literal["auto", "float32", "mixed_float16", "mixed_bfloat16"] = "auto"
@@ -386,26 +388,26 @@ class Runtime(Checked):
     """Seed of weight initialization, example order, augmentation and dropout."""
 
     def _check(self) -> None:
-        known = formats.parse_devices(self.devices)
-        if known and isinstance(self.replicas, int) and self.replicas > len(known):
+        gpus = formats.parse_devices(self.devices)
+        if gpus and isinstance(self.replicas, int) and self.replicas > len(gpus):
             raise UsageError(
-                f"--runtime.replicas {self.replicas} is more than the {len(known)} GPUs"
+                f"--runtime.replicas {self.replicas} is more than the {len(gpus)} GPUs"
                 f" of --runtime.devices {self.devices}"
             )
-        on_cpu = self.devices == "cpu"
-        only_one(
-            {"--runtime.devices cpu": on_cpu, "--runtime.require-gpu": self.require_gpu}
-        )
-        only_one(
-            {"--runtime.devices cpu": on_cpu, "--runtime.gpu-memory": self.gpu_memory}
-        )
+        on_cpu = {"--runtime.devices cpu": self.devices == "cpu"}
+        only_one({**on_cpu, "--runtime.require-gpu": self.require_gpu})
+        only_one({**on_cpu, "--runtime.gpu-memory": self.gpu_memory})
         # XLA has no deterministic gradient of max-pooling.
-        xla = {"--runtime.xla on": self.xla == "on"}
-        only_one({"--runtime.deterministic": self.deterministic, **xla})
+        only_one(
+            {
+                "--runtime.deterministic": self.deterministic,
+                "--runtime.xla on": self.xla == "on",
+            }
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Export(Checked):
+class ExportConfig(Checked):
     """The export for TensorFlow Serving."""
 
     enabled: bool = True
@@ -413,8 +415,8 @@ class Export(Checked):
     directory: Path = Path("saved_models")
     """Directory of all models; this one is exported to DIRECTORY/NAME/VERSION."""
     name: Annotated[str, "model name"] | None = None
-    """Name of the model, and of new directories, such as runs/NAME-1; None: that of the
-    recipe.
+    """Name of the model, and of new directories, such as runs/NAME-1; None: the name of
+    the recipe.
     """
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
     """Compute dtype of the exported layers; weights and answers stay float32. A 16-bit
@@ -433,7 +435,7 @@ class Export(Checked):
     """
     tolerance: NotNegative | None = None
     """Publish a version only if its test accuracy (r2 for regression) is at most this
-    much below that of the served version; None: always.
+    much below the accuracy of the served version; None: always.
     """
     keep: Annotated[int, (1, 10**6)] | None = None
     """Keep only this many of the newest versions, plus the pinned one; None: keep all.
@@ -441,7 +443,7 @@ class Export(Checked):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Log(Checked):
+class LogConfig(Checked):
     """What is printed and logged during training."""
 
     progress: bool = True

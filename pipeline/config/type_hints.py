@@ -22,19 +22,20 @@ from pipeline.config import formats
 
 
 def read(hint: Any, words: Sequence[str]) -> Any:
-    """The value that the words of a command line stand for.
+    """Converts the words of a command line to a value.
 
     Raises:
-        ValueError: The words do not fit the hint; OverflowError for a number that is
-            too large.
+        ValueError: The words do not fit the hint.
+        OverflowError: A number is too large.
     """
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is Annotated:
         return _require(hint, read(arguments[0], words))
     if origin in (Union, types.UnionType):
         return _first(arguments, words)
     if origin in (dict, Mapping) or hint in (dict, Mapping):
-        return _dict((arguments or (str, Any))[1], words)
+        return _dict(arguments[1] if arguments else Any, words)
     if origin is tuple:
         return _tuple(arguments, words)
     if hint is Any:
@@ -44,9 +45,8 @@ def read(hint: Any, words: Sequence[str]) -> Any:
     (word,) = words
     if origin is Literal:
         return arguments[list(map(str, arguments)).index(word)]
-    if (
-        hint is Path and not word
-    ):  # an empty shell variable would be the current directory
+    if hint is Path and not word:
+        # An empty shell variable would be the current directory.
         raise ValueError(word)
     if hint in (str, Path):
         return hint(word)
@@ -63,34 +63,44 @@ def _tuple(kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any, ...]:
 
 
 def _dict(kind: Any, words: Sequence[str]) -> dict[str, Any]:
-    """`padding=4 fill=zero`, or, if the values are dictionaries, `flip
-    crop padding=4`.
-    """
-    found: dict[str, Any] = {}
-    options, nested = found, typing.get_origin(kind) is dict
+    """Reads `padding=4 fill=zero`."""
+    if typing.get_origin(kind) is dict:
+        return _nested_dict(words)
+    values: dict[str, Any] = {}
     for word in words:
         # A number contains no `=`, but the name before it may.
-        name, equals, text = (
-            word.rpartition("=") if _is_number(kind) else word.partition("=")
-        )
-        if nested and not equals:
-            options = found[name] = {}
-        elif not equals or (nested and not found):
+        split = str.rpartition if _is_number(kind) else str.partition
+        name, equals, text = split(word, "=")
+        if not equals:
+            raise ValueError(word)
+        values[name] = text if kind is Any else read(kind, [text])
+    return values
+
+
+def _nested_dict(words: Sequence[str]) -> dict[str, Any]:
+    """Reads `flip crop padding=4`: the options of each name."""
+    values: dict[str, dict[str, str]] = {}
+    options: dict[str, str] | None = None
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals:
+            options = {}
+            values[name] = options
+        elif options is None:
             raise ValueError(word)
         else:
-            options[name] = text if nested or kind is Any else read(kind, [text])
-    return found
+            options[name] = text
+    return values
 
 
 def _is_number(kind: Any) -> bool:
-    kind = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    if typing.get_origin(kind) is Annotated:
+        kind = typing.get_args(kind)[0]
     return kind in (int, float)
 
 
 def _first(kinds: Sequence[Any], words: Sequence[str]) -> Any:
-    """Reads the words by the first of several hints that they fit; None is
-    tried first.
-    """
+    """Reads the words by the first of several hints that they fit; None comes first."""
     for kind in sorted(kinds, key=lambda kind: kind is not types.NoneType):
         with contextlib.suppress(ValueError, OverflowError):
             return read(kind, words)
@@ -116,29 +126,30 @@ def _literal(text: str) -> Any:
 
 def words(value: Any) -> list[str]:
     """A value as the words of a command line: `flip crop padding=4`, `0.5,0.75`."""
+    if isinstance(value, tuple | list):
+        return list(map(str, value))
     if not isinstance(value, Mapping):
-        return (
-            list(map(str, value)) if isinstance(value, tuple | list) else [str(value)]
-        )
-    found = []
+        return [str(value)]
+    result = []
     for name, inner in value.items():
         if isinstance(inner, Mapping):
-            found += [name, *words(inner)]
-        elif isinstance(inner, tuple | list):
-            found.append(
-                f"{name}={','.join(map(str, inner))}" + "," * (len(inner) == 1)
-            )
-        else:
-            found.append(f"{name}={inner}")
-    return found
+            result += [name, *words(inner)]
+            continue
+        text = str(inner)
+        if isinstance(inner, tuple | list):
+            text = ",".join(map(str, inner))
+            if len(inner) == 1:
+                text += ","
+        result.append(f"{name}={text}")
+    return result
 
 
 def from_json(hint: Any, value: Any) -> Any:
     """Converts a value of a JSON file or of Python to the type of the hint.
 
-    A list becomes a tuple, for example; in a dictionary from strings to numbers, such
-    as `class_weight`, whole numbers as keys become strings, and numbers of NumPy become
-    Python's.
+    A list becomes a tuple, for example. In a dictionary from strings to numbers, such
+    as `class_weight`, whole numbers as keys become strings, and NumPy numbers become
+    Python numbers.
     """
     if isinstance(value, str) and is_path(hint):
         return Path(value)
@@ -159,9 +170,9 @@ def _key(key: Any) -> Any:
 
 
 def _plain(number: Any) -> Any:
-    """A number of NumPy as one of Python."""
-    is_other = isinstance(number, Real) and type(number) not in (bool, int, float)
-    return number.item() if is_other and hasattr(number, "item") else number
+    """Converts a NumPy number to a Python number."""
+    is_foreign = isinstance(number, Real) and type(number) not in (bool, int, float)
+    return number.item() if is_foreign and hasattr(number, "item") else number
 
 
 def is_path(hint: Any) -> bool:
@@ -173,27 +184,29 @@ def fits(hint: Any, value: Any) -> bool:
     """Whether a value has the type. True and False are not numbers; an int is also a
     float.
     """
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is Annotated:
-        return fits(arguments[0], value) and all(
-            _meets(limit, value) for limit in _limits(hint)
-        )
+        if not fits(arguments[0], value):
+            return False
+        return all(_meets(limit, value) for limit in _limits(hint))
     if origin in (Union, types.UnionType):
         return any(fits(kind, value) for kind in arguments)
     if origin is Literal:
-        return any(
-            type(value) is type(choice) and value == choice for choice in arguments
-        )
+        # 1 == True, but they are of different types.
+        literals = [(type(choice), choice) for choice in arguments]
+        return (type(value), value) in literals
     if origin is tuple:
         if not isinstance(value, tuple | list):  # a JSON file has lists
             return False
         kinds = [arguments[0]] * len(value) if arguments[-1] is Ellipsis else arguments
         return len(kinds) == len(value) and all(map(fits, kinds, value))
     if origin in (dict, Mapping):
-        pairs = value.items() if isinstance(value, Mapping) else [(None, None)]
-        return all(
-            fits(arguments[0], key) and fits(arguments[1], item) for key, item in pairs
-        )
+        if not isinstance(value, Mapping):
+            return False
+        key_hint, value_hint = arguments
+        keys_fit = all(fits(key_hint, key) for key in value)
+        return keys_fit and all(fits(value_hint, item) for item in value.values())
     if hint is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
     if hint is int:
@@ -206,7 +219,8 @@ def fits(hint: Any, value: Any) -> bool:
 _MODEL_NAME = "a plain file name without any of * ? [ ] \\ : and without a leading dot"
 _Limit = tuple[Callable[[Any], Any], str]
 # Name of a limit -> a condition, which is not met if it returns False or raises
-# ValueError, and a description, which replaces that of the type for paths and strings.
+# ValueError, and a description, which replaces the description of the type for paths
+# and strings.
 _LIMITS: dict[str, _Limit] = {
     "directory": (os.path.isdir, "an existing directory"),
     "file": (os.path.isfile, "an existing file"),
@@ -235,26 +249,31 @@ _LIMITS: dict[str, _Limit] = {
 
 
 def _limits(hint: Any) -> list[_Limit]:
-    limits = [limit for limit in hint.__metadata__ if isinstance(limit, tuple | str)]
-    return [
-        _LIMITS[limit] if isinstance(limit, str) else _range(*limit) for limit in limits
-    ]
+    limits = []
+    for mark in hint.__metadata__:
+        if isinstance(mark, str):
+            limits.append(_LIMITS[mark])
+        elif isinstance(mark, tuple):
+            limits.append(_range(*mark))
+    return limits
 
 
 def _range(low: Any, high: Any) -> _Limit:
-    def within(value: Any) -> bool:
+    def is_within(value: Any) -> bool:
         values = value if isinstance(value, tuple | list) else (value,)
-        return all(low <= one and (high is None or one <= high) for one in values)
+        if high is None:
+            return all(low <= number for number in values)
+        return all(low <= number <= high for number in values)
 
-    return (
-        within,
-        f"of at least {low:,}" if high is None else f"from {low:,} to {high:,}",
-    )
+    if high is None:
+        return is_within, f"of at least {low:,}"
+    return is_within, f"from {low:,} to {high:,}"
 
 
 def _meets(limit: _Limit, value: Any) -> bool:
+    condition, _ = limit
     try:
-        return limit[0](value) is not False
+        return condition(value) is not False
     except ValueError:
         return False
 
@@ -272,10 +291,12 @@ _NAMES = {
 
 def describe(hint: Any) -> str:
     """The values that fit a hint, in words: `a whole number of at least 1`."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
     if origin is Annotated:
-        for choices in filter(callable, hint.__metadata__):
-            return str(choices())
+        for mark in hint.__metadata__:
+            if callable(mark):
+                return str(mark())
         limits = [description for _, description in _limits(hint)]
         if limits and arguments[0] in (Path, str):
             return limits[0]
@@ -288,18 +309,15 @@ def describe(hint: Any) -> str:
         return f"one of {', '.join(texts)}" if len(texts) > 1 else texts[0]
     if origin is tuple:
         kind = describe(arguments[0])
-        if arguments[-1] is Ellipsis:
-            return (
-                "words"
-                if arguments[0] is str
-                else f"values separated by commas, each {kind}"
-            )
-        return f"{len(arguments)} values, each {kind}"
+        if arguments[-1] is not Ellipsis:
+            return f"{len(arguments)} values, each {kind}"
+        if arguments[0] is str:
+            return "words"
+        return f"values separated by commas, each {kind}"
     if dataclasses.is_dataclass(hint):
         return "a section"
     if origin in (dict, Mapping):
-        numbers = typing.get_origin(arguments[1]) is Annotated
-        return _NAMES[dict] + (
-            f", each value {describe(arguments[1])}" if numbers else ""
-        )
+        if typing.get_origin(arguments[1]) is Annotated:
+            return f"{_NAMES[dict]}, each value {describe(arguments[1])}"
+        return _NAMES[dict]
     return _NAMES.get(hint, "a value")

@@ -139,7 +139,7 @@ def _largest_magnitude(images: tf.Tensor) -> float:
 
 
 def apply_on_host(
-    batches: Batches, options: config.Data, seed: int
+    batches: Batches, options: config.DataConfig, seed: int
 ) -> tuple[Batches, list[Decision]]:
     """Returns batches that `tf.data` augments, if the options ask for it.
 

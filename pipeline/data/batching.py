@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config.config import Config, Train
+from pipeline.config.config import Config
+from pipeline.config.sections import TrainConfig
 from pipeline.contracts import (
     WHOLE_BATCH,
     Batches,
@@ -209,7 +210,7 @@ def _decode(
         )
 
 
-def training(split: Split, options: Train, seed: int) -> Batches:
+def training(split: Split, options: TrainConfig, seed: int) -> Batches:
     """Batches of all epochs.
 
     Each epoch is a new permutation of the examples; those that do not fill a batch are
@@ -234,7 +235,7 @@ def training(split: Split, options: Train, seed: int) -> Batches:
     )
 
 
-def evaluation(split: Split, options: Train, replicas: int = 1) -> Batches:
+def evaluation(split: Split, options: TrainConfig, replicas: int = 1) -> Batches:
     """Batches of one pass in the order of the source.
 
     The last batch is padded with the last example, with weight 0. Batches are four

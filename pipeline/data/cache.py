@@ -16,7 +16,8 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline.config.config import Config, Data
+from pipeline.config.config import Config
+from pipeline.config.sections import DataConfig
 from pipeline.contracts import Decision, Example, Source, Task
 from pipeline.data.example_store import DIGEST, Store, decoded_specs, row_bytes
 from pipeline.data.splits import Subset
@@ -37,7 +38,7 @@ _MANIFEST = "manifest.json"
 _Batches = Iterable[Mapping[str, np.ndarray]]
 
 
-def choose(source: Source, task: Task, options: Data) -> Decision:
+def choose(source: Source, task: Task, options: DataConfig) -> Decision:
     """Chooses `device`, `memory`, `disk` or `none`, by the size of the decoded data.
 
     Raises UsageError if the requested cache is impossible.

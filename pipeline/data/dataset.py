@@ -18,7 +18,7 @@ from pipeline.data.splits import Split
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, progress_bar, safe_io
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 
@@ -194,7 +194,7 @@ def _exact_copies(
     example = np.argmax(differs)
     original = source.location(int(ids[originals[example]]))
     copy = source.location(int(ids[copies[example]]))
-    note = f"filed twice: {counted(len(copies), 'image')}"
+    note = f"filed twice: {pluralize(len(copies), 'image')}"
     if differs.any():
         note += f", {differs.sum():,} of them in two classes"
     notes = [f"{note}, such as {original} and {copy}"]

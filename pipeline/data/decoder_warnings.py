@@ -10,7 +10,7 @@ from pipeline.contracts import Decision
 from pipeline.data.example_store import OnTheFly
 from pipeline.data.image_decoding import WARNINGS
 from pipeline.runtime import native_logs
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.tf_data import READ_ERRORS
 
 _MAX_NAMES = 3  # in a note
@@ -55,7 +55,7 @@ class DecoderWarnings:
             if len(names) == _MAX_NAMES or time.monotonic() > end:
                 break
         examples = f", such as of {', '.join(names)}" if names else ""
-        count = counted(len(self.lines), "warning")
+        count = pluralize(len(self.lines), "warning")
         text = f"{count} of the image decoders{examples}: {self.lines[0].strip()}"
         return [Decision("note", text, "the images are used as they were decoded")]
 

@@ -23,7 +23,7 @@ from pipeline.data.labels import (
     renumber,
 )
 from pipeline.data.split_names import SPLITS
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, reason
 
 EXPECTED = (
@@ -304,8 +304,8 @@ def _read_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
         ]
         if missing:
             raise UsageError(
-                f"{split}: {counted(len(missing), 'row')} without {column}, such as row"
-                f" {missing[0]}; remove them with dropna(subset=[{column!r}])"
+                f"{split}: {pluralize(len(missing), 'row')} without {column}, such as"
+                f" row {missing[0]}; remove them with dropna(subset=[{column!r}])"
             )
     paths = data[file_column].tolist()
     files = [data_path.with_slashes(str(path)) for path in paths]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config.config import Data
+from pipeline.config.sections import DataConfig
 from pipeline.contracts import Example, Source
 from pipeline.data import seeds
 from pipeline.data.example_store import Store
@@ -40,7 +40,7 @@ class Split:
         return self.store.take(self.rows[np.asarray(positions)])
 
 
-def shares(existing: Collection[str], options: Data) -> dict[str, float]:
+def shares(existing: Collection[str], options: DataConfig) -> dict[str, float]:
     """Maps the splits to take from `train` to their fractions.
 
     Splits in `existing`, which the source has, are not taken from `train`.
@@ -171,7 +171,7 @@ class Subset(Source):
         return self.whole.location(id)
 
 
-def limit_examples(source: Source, options: Data) -> Source:
+def limit_examples(source: Source, options: DataConfig) -> Source:
     """Limits each split of a source to `options.limit` examples, chosen by `sample`.
 
     The splits that are taken from `train` later keep their fractions. Only the short

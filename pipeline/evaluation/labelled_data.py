@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.config import data_path, objects, registry
-from pipeline.config.sections import Train
+from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Example, Source, Task
 from pipeline.data import batching, decoder_warnings, in_memory, split_names
 from pipeline.data.example_store import OnTheFly, decoded_specs
@@ -166,7 +166,7 @@ def evaluate_split(
     task: Task,
     examples: Examples,
     split: str | None,
-    options: Train,
+    options: TrainConfig,
     forward: Forward = forward,
 ) -> Evaluation:
     """The answers of a network to a split.
@@ -227,4 +227,6 @@ def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
     task = registry.call("tasks", manifest["task"], {}, manifest["metadata"])
     network = _ExportedNetwork(version, task)
     examples = load_splits(data, task)
-    return evaluate_split(network, task, examples, split, Train(), network.forward)
+    return evaluate_split(
+        network, task, examples, split, TrainConfig(), network.forward
+    )

@@ -75,7 +75,7 @@ def run(
     """
     # None of the recipe's own training options: stock Keras has no equivalent for most
     # of them.
-    train = config.Train(
+    train = config.TrainConfig(
         batch_size=batch_size,
         epochs=-(-steps // STEPS_PER_EPOCH),
         steps=steps,

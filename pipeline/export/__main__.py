@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.config import cli_parser, command_line, help_text
 from pipeline.config.config import Config
-from pipeline.config.sections import Export
+from pipeline.config.sections import ExportConfig
 from pipeline.config.validation import require_path
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
@@ -48,7 +48,9 @@ _ALLOWED = {
     "data": ("cache", "cache_directory"),
     "runtime": ("replicas", "devices", "gpu_memory"),
     "export": tuple(
-        field.name for field in dataclasses.fields(Export) if field.name != "enabled"
+        field.name
+        for field in dataclasses.fields(ExportConfig)
+        if field.name != "enabled"
     ),
 }
 
@@ -142,7 +144,7 @@ def export_again(config: Config) -> int:
     """
     start = time.monotonic()
     run = RunDirectory(Path(str(config.run_directory)))
-    with StopSignals().listening(), locks.held(run.path):
+    with StopSignals().listening(), locks.hold(run.path):
         temp_files.sweep(run_directory.export_directory(config))
         from pipeline.runtime import environment
 
@@ -186,7 +188,7 @@ def _pin(name: str, words: list[str]) -> int:
     version = options.get("pin")
     if (version is None) == (not options.get("unpin")):
         raise UsageError("pass either --pin VERSION, such as --pin 3, or --unpin")
-    models = Export().directory
+    models = ExportConfig().directory
     model = models / name if repository.versions(models / name) else Path(name)
     versions = repository.versions(model)
     if not versions:

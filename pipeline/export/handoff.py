@@ -125,7 +125,7 @@ class Handoff:
         try:
             formats.write_keras(path, plain, self.data.metadata)
             # A later process does not have the Python objects, such as the data.
-            if objects.used_in(dataclasses.asdict(self.config)):
+            if objects.has_object(dataclasses.asdict(self.config)):
                 examples = self.data.splits[self.test_split]
                 npz.write(self.run.examples, savedmodel.golden_examples(examples))
         except (OSError, ValueError, TypeError, NotImplementedError) as error:

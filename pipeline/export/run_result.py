@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config.config import Config
-from pipeline.config.sections import Export
+from pipeline.config.sections import ExportConfig
 from pipeline.contracts import Metadata
 from pipeline.export import text_files
 from pipeline.export.verification import PROVED
@@ -19,7 +19,7 @@ from pipeline.runtime.signals import TIME
 from pipeline.serving import repository, version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, safe_io
-from pipeline.utils.console import counted, numbers, say
+from pipeline.utils.console import numbers, pluralize, say
 from pipeline.utils.errors import reason
 
 NOT_EXPORTED = "export"
@@ -103,7 +103,7 @@ def load_result(config: Config, run: RunDirectory, step: int) -> dict[str, Any] 
     return result if same and good else None
 
 
-def options(export: Export) -> dict[str, Any]:
+def options(export: ExportConfig) -> dict[str, Any]:
     """Returns `options` of the manifest, which determine the content of a version."""
     return {
         "precision": export.precision,
@@ -130,7 +130,7 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
     if config.dry_run:
         return
     metrics = result[split]
-    say(split, f"{numbers(metrics)}  ({counted(metrics['examples'], 'example')})")
+    say(split, f"{numbers(metrics)}  ({pluralize(metrics['examples'], 'example')})")
     if result["calibration"]:
         values = result["calibration"].items()
         calibration = ", ".join(f"{name} {value:.3f}" for name, value in values)

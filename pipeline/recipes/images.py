@@ -8,7 +8,14 @@ from typing import Any
 from pipeline.config import data_path, formats
 from pipeline.config.config import Config
 from pipeline.config.request import Request
-from pipeline.config.sections import Data, Export, Model, Runtime, SourceConfig, Train
+from pipeline.config.sections import (
+    DataConfig,
+    ExportConfig,
+    ModelConfig,
+    RuntimeConfig,
+    SourceConfig,
+    TrainConfig,
+)
 
 _MOMENTUM: dict[str, Any] = {"momentum": 0.9}  # of SGD, the default
 
@@ -18,9 +25,9 @@ def digits() -> Config:
     return Config(
         recipe="digits",
         source=SourceConfig(name="scikit_learn", options={"dataset": "digits"}),
-        data=Data(augment={"crop": {"padding": 1}}),
-        model=Model(name="convnet", options={"blocks": 3}),
-        train=Train(
+        data=DataConfig(augment={"crop": {"padding": 1}}),
+        model=ModelConfig(name="convnet", options={"blocks": 3}),
+        train=TrainConfig(
             epochs=40, optimizer="adam", learning_rate=0.002, schedule="cosine"
         ),
     )
@@ -31,14 +38,14 @@ def digits_tiny() -> Config:
     return Config(
         recipe="digits_tiny",
         source=SourceConfig(name="scikit_learn", options={"dataset": "digits"}),
-        model=Model(name="tiny"),
-        train=Train(
+        model=ModelConfig(name="tiny"),
+        train=TrainConfig(
             epochs=30,
             learning_rate=0.05,
             schedule="cosine",
             optimizer_options=_MOMENTUM,
         ),
-        runtime=Runtime(replicas=2),
+        runtime=RuntimeConfig(replicas=2),
     )
 
 
@@ -47,9 +54,9 @@ def cifar10_convnet() -> Config:
     return Config(
         recipe="cifar10_convnet",
         source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
-        data=Data(validation=0.02),
-        model=Model(name="convnet"),
-        train=Train(epochs=10, learning_rate=0.001, optimizer_options=_MOMENTUM),
+        data=DataConfig(validation=0.02),
+        model=ModelConfig(name="convnet"),
+        train=TrainConfig(epochs=10, learning_rate=0.001, optimizer_options=_MOMENTUM),
     )
 
 
@@ -58,9 +65,9 @@ def cifar10_sequential() -> Config:
     return Config(
         recipe="cifar10_sequential",
         source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
-        data=Data(validation=0.02),
-        model=Model(name="sequential"),
-        train=Train(epochs=10, optimizer="adam", learning_rate=0.001),
+        data=DataConfig(validation=0.02),
+        model=ModelConfig(name="sequential"),
+        train=TrainConfig(epochs=10, optimizer="adam", learning_rate=0.001),
     )
 
 
@@ -72,14 +79,14 @@ def cifar10_airbench() -> Config:
     return Config(
         recipe="cifar10_airbench",
         source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
-        data=Data(
+        data=DataConfig(
             validation=0,  # nothing is selected with it
             augment={"alternating_flip": {}, "crop": {"padding": 2, "fill": "reflect"}},
         ),
-        model=Model(
+        model=ModelConfig(
             name="airbench", options={"momentum": 0.9, "test_time_augmentation": True}
         ),
-        train=Train(
+        train=TrainConfig(
             epochs=12,
             batch_size=500,
             optimizer="muon",
@@ -98,7 +105,7 @@ def cifar10_resnet18() -> Config:
     return Config(
         recipe="cifar10_resnet18",
         source=SourceConfig(name="tfds", options={"dataset": "cifar10"}),
-        data=Data(
+        data=DataConfig(
             validation=0.02,
             augment={
                 "alternating_flip": {},
@@ -106,8 +113,8 @@ def cifar10_resnet18() -> Config:
                 "erase": {},
             },
         ),
-        model=Model(name="resnet", options={"depth": 18}),
-        train=Train(
+        model=ModelConfig(name="resnet", options={"depth": 18}),
+        train=TrainConfig(
             epochs=200,
             batch_size=512,
             learning_rate=0.2,
@@ -127,9 +134,9 @@ def fashion_mnist_lenet() -> Config:
     return Config(
         recipe="fashion_mnist_lenet",
         source=SourceConfig(name="tfds", options={"dataset": "fashion_mnist"}),
-        data=Data(validation=0.02),
-        model=Model(name="lenet"),
-        train=Train(
+        data=DataConfig(validation=0.02),
+        model=ModelConfig(name="lenet"),
+        train=TrainConfig(
             epochs=10,
             accumulate=2,
             clip_norm=1.0,
@@ -154,15 +161,15 @@ def photos(data: Path | SourceConfig) -> Request:
     config = Config(
         recipe="photos",
         source=source,
-        model=Model(name="residual"),
-        train=Train(
+        model=ModelConfig(name="residual"),
+        train=TrainConfig(
             optimizer="muon",
             weight_decay=0.1,
             schedule="cosine",
             schedule_options={"warmup": 0.05},
             label_smoothing=0.1,
         ),
-        export=Export(name=name),
+        export=ExportConfig(name=name),
     )
     return Request(
         config,

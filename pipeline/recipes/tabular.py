@@ -1,7 +1,13 @@
 """Recipes for tables: each function returns the config of a complete experiment."""
 
 from pipeline.config.config import Config
-from pipeline.config.sections import Data, Model, SourceConfig, TaskConfig, Train
+from pipeline.config.sections import (
+    DataConfig,
+    ModelConfig,
+    SourceConfig,
+    TaskConfig,
+    TrainConfig,
+)
 
 
 def regression_linear() -> Config:
@@ -17,9 +23,9 @@ def regression_linear() -> Config:
         recipe="regression_linear",
         task=TaskConfig(name="regression"),
         source=SourceConfig(name="scikit_learn", options={"dataset": "diabetes"}),
-        data=Data(validation=0),  # nothing is selected with it
-        model=Model(name="linear"),
-        train=Train(
+        data=DataConfig(validation=0),  # nothing is selected with it
+        model=ModelConfig(name="linear"),
+        train=TrainConfig(
             epochs=150,
             # the whole training split: a gradient without noise converges
             batch_size=343,

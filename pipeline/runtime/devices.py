@@ -14,13 +14,13 @@ from pipeline.contracts import Decision
 from pipeline.runtime import gpu_info, signals
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.cpu_info import cores
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 _TOO_LATE = "start a new process (in a notebook: restart the kernel)"
 
 
-def claim(options: config.Runtime) -> None:
+def claim(options: config.RuntimeConfig) -> None:
     """Makes the GPUs of the run visible to TensorFlow and limits their memory.
 
     Without `gpu_memory`, memory growth is enabled. TensorFlow allows only one of the
@@ -64,7 +64,7 @@ def memory() -> int:
     return min(memory[physical.index(gpu)].free for gpu in gpus) if memory else 0
 
 
-def _select_gpus(options: config.Runtime, gpus: list[Any]) -> list[Any]:
+def _select_gpus(options: config.RuntimeConfig, gpus: list[Any]) -> list[Any]:
     """Selects the GPUs with the most free memory, in TensorFlow's order."""
     if options.devices == "cpu" or (not gpus and options.devices == "auto"):
         return []
@@ -116,7 +116,7 @@ def _limit_memory(limit: str, gpus: list[Any], selected: list[Any]) -> None:
 
 
 def choose(
-    options: config.Runtime, cluster: Cluster | None = None, token: str = ""
+    options: config.RuntimeConfig, cluster: Cluster | None = None, token: str = ""
 ) -> tuple[tf.distribute.Strategy, Decision]:
     """Creates the distribution strategy of the model; returns it with the reason.
 
@@ -137,7 +137,7 @@ def choose(
         reason = f"number {numbers}; TensorFlow sees {len(physical)}"
     else:
         _divide_cpu(count)
-        value = f"CPU, {counted(cores(), 'core')}"
+        value = f"CPU, {pluralize(cores(), 'core')}"
         if count > 1:
             value += f", as {count} logical devices, mirrored"
         reason = f"TensorFlow sees {len(physical) or 'no'} GPUs"
@@ -149,7 +149,7 @@ def choose(
 
 
 def _several_machines(
-    options: config.Runtime, cluster: Cluster, token: str
+    options: config.RuntimeConfig, cluster: Cluster, token: str
 ) -> tuple[tf.distribute.Strategy, Decision]:
     if options.replicas != "auto":
         raise UsageError(

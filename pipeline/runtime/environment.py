@@ -63,7 +63,7 @@ class Machine:
 
 
 def start(
-    options: config.Runtime, cluster: Cluster | None = None, token: str = ""
+    options: config.RuntimeConfig, cluster: Cluster | None = None, token: str = ""
 ) -> Machine:
     """Imports TensorFlow, sets the seeds, chooses devices, precision and XLA.
 

@@ -19,7 +19,7 @@ from importlib import metadata
 from pathlib import Path
 
 from pipeline.runtime import cpu_info, gpu_info
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 
 _PYTHONS = ((3, 11), (3, 13))  # oldest and newest supported version
 # Each of them installs the module `tensorflow`.
@@ -180,7 +180,7 @@ def _machine() -> Iterator[Finding]:
     flags = cpu_info.flags()
     isa = ", ".join(name for name in _ISA if name in flags)
     name = cpu_info.value("model name") or platform.machine()
-    value = f"{name}, {counted(cpu_info.cores(), 'core')}; {isa}"
+    value = f"{name}, {pluralize(cpu_info.cores(), 'core')}; {isa}"
     lacks_avx = bool(flags) and "avx" not in flags
     lacks_avx2 = bool(flags) and "avx2" not in flags
     remedy = "use a CPU with AVX2: training is slow without it"

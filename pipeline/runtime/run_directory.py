@@ -70,7 +70,7 @@ def open_run(config: Config) -> Iterator[RunDirectory]:
         run = RunDirectory(config.run_directory)
     else:
         run = RunDirectory(files.make_next(RUNS, config.name))
-    with locks.held(run.path):
+    with locks.hold(run.path):
         run.changes = changes(config, run)
         for folder in (run.path, run.checkpoints, export_directory(config)):
             temp_files.sweep(folder)

@@ -59,7 +59,7 @@ class StopSignals:
 
     @functools.cached_property
     def preparation(self) -> float:
-        """Seconds before training: from the start of this process to the first access."""
+        """Seconds from the start of this process to training, the first access."""
         return time.monotonic() - self._start
 
     def resume(self, elapsed: float) -> None:
@@ -98,6 +98,7 @@ class StopSignals:
             yield
             return
         before: dict[int, Any] = {}
+        number: int
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             # Signals that are ignored stay ignored, as under nohup or in the background

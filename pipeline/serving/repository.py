@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from pipeline.config.sections import Export
+from pipeline.config.sections import ExportConfig
 from pipeline.serving import version_manifest
 from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.console import say
@@ -48,7 +48,7 @@ class Published:
 def publish(
     folder: Path,
     model: Path,
-    options: Export,
+    options: ExportConfig,
     selection_metric: tuple[str, int],
     ready: Callable[[], None] = lambda: None,
 ) -> Published:

@@ -12,7 +12,7 @@ from pipeline.runtime import dtype_policy, environment
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import distributed
 from pipeline.utils import progress_bar
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 
 # A call cannot be interrupted; half a second is still a prompt reaction to Ctrl-C.
 LONGEST_CALL = 0.5
@@ -89,7 +89,7 @@ def choose_steps_per_call(
         model.steps_per_execution = requested
         count = min(int(requested), train.steps_per_epoch)
         reason = f"requested {requested:,}; at most one epoch"
-        return Decision("call", counted(count, "step"), reason)
+        return Decision("call", pluralize(count, "step"), reason)
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)
@@ -98,7 +98,7 @@ def choose_steps_per_call(
     reason = f"{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
     if count == train.steps_per_epoch:
         reason = f"an epoch, {reason}"
-    return Decision("call", counted(count, "step"), reason)
+    return Decision("call", pluralize(count, "step"), reason)
 
 
 def choose_precision(

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from pipeline.config.sections import Log, Train
+from pipeline.config.sections import LogConfig, TrainConfig
 from pipeline.contracts import Batches
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
@@ -20,8 +20,8 @@ class CallbackContext:
     """The remaining training batches."""
     checkpoint: CheckpointCallback
     """The checkpoint callback: `step`, `epoch`, `history`."""
-    train: Train
-    log: Log
+    train: TrainConfig
+    log: LogConfig
     stops: StopSignals
     """Signals and the time limit."""
     time_limit: str | None

@@ -45,7 +45,7 @@ _COLUMNS = (
 ADAPT_EXAMPLES = 5000
 
 
-def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
+def network(task: Task, options: config.ModelConfig, precision: str) -> SteppedModel:
     """Builds an untrained network: the task's inputs, a model and the task's head."""
     model = _network(task, options, precision)
     if options.fused_batch_norm and not batch_normalization.fuse(model):
@@ -56,7 +56,7 @@ def network(task: Task, options: config.Model, precision: str) -> SteppedModel:
     return model
 
 
-def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
+def _network(task: Task, options: config.ModelConfig, precision: str) -> SteppedModel:
     with policy_scope(precision):
         inputs = task.inputs()
         if registry.builds_whole_model(options.name):
@@ -83,7 +83,7 @@ def _network(task: Task, options: config.Model, precision: str) -> SteppedModel:
 
 
 def _user_network(
-    task: Task, options: config.Model, inputs: keras.KerasTensor
+    task: Task, options: config.ModelConfig, inputs: keras.KerasTensor
 ) -> SteppedModel:
     """Builds the network of a user, with logits as outputs."""
     shape = tuple(inputs.shape[1:])
@@ -227,7 +227,7 @@ def _load_and_freeze(
 
 
 def _loss(
-    task: Task, options: config.Train, output_kind: str
+    task: Task, options: config.TrainConfig, output_kind: str
 ) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
@@ -252,7 +252,7 @@ def _loss(
 
 
 def _metrics(
-    task: Task, options: config.Train, output_kind: str
+    task: Task, options: config.TrainConfig, output_kind: str
 ) -> list[keras.metrics.Metric]:
     """Builds the metrics of the options under unique names, except the task's."""
     metadata = {**task.metadata, "output_kind": output_kind}
@@ -292,7 +292,10 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
 
 
 def copy_network(
-    model: SteppedModel, task: Task, options: config.Model, precision: str = "float32"
+    model: SteppedModel,
+    task: Task,
+    options: config.ModelConfig,
+    precision: str = "float32",
 ) -> SteppedModel:
     """Builds the same network and weights with another Keras dtype policy."""
     copy = network(task, options, precision)

@@ -12,7 +12,7 @@ import tensorflow as tf
 from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.config.request import Request
-from pipeline.config.sections import Model
+from pipeline.config.sections import ModelConfig
 from pipeline.contracts import Source
 from pipeline.data import image_sizes, splits
 from pipeline.runtime import dtype_policy
@@ -21,7 +21,7 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import model_builder
 from pipeline.training.distributed import mean_over_workers
 from pipeline.utils import progress_bar, safe_io
-from pipeline.utils.console import counted, say
+from pipeline.utils.console import pluralize, say
 
 _SAMPLE_IMAGES = 200
 _DEFAULT_SECONDS = 900.0  # of training, without a time limit
@@ -135,8 +135,8 @@ def _choose_sizes(
     held_out = sum(splits.shares(source.info.splits, config.data).values())
     limited = min(total, config.data.limit or total)
     count = max(1, int(limited * (1 - held_out)))
-    classes = counted(len(source.info.class_names or ()), "class")
-    images = f"about {counted(count, 'training image')} of {classes}"
+    classes = pluralize(len(source.info.class_names or ()), "class")
+    images = f"about {pluralize(count, 'training image')} of {classes}"
     choices.choose("train.batch_size", _batch_size(count), images)
     batch = choices.config.train.batch_size
     steps = max(1, count // batch)
@@ -182,14 +182,14 @@ def _choose_sizes(
         duration = min(duration, time_left)
     text = f"{duration / 60:.0f} min" if duration > 90 else f"{duration:.0f} s"
     speed = f"{steps * batch / seconds:,.0f} images/s"
-    say("plan", f"about {text}: {counted(epochs, 'epoch')} at {speed}, with")
+    say("plan", f"about {text}: {pluralize(epochs, 'epoch')} at {speed}, with")
     base_rate = 0.002 if is_pretrained else 0.02
     rate = round(base_rate * math.sqrt(min(batch, 64) / 64), 4)
     choices.choose("train.learning_rate", rate, f"for batches of {batch}")
     operations = {"flip": {}, "crop": {"padding": min(sides) // 8}}
     choices.choose("data.augment", operations, "usual for photographs")
     lag = max(1.0, steps * epochs * _AVERAGED_FRACTION)
-    reason = f"about {lag:,.0f} of {counted(steps * epochs, 'step')}"
+    reason = f"about {lag:,.0f} of {pluralize(steps * epochs, 'step')}"
     choices.choose("train.ema", round(1 - 1 / (1 + lag), 4), reason)
     return choices.config
 
@@ -213,7 +213,7 @@ def _seconds_per_pixel(config: Config, source: Source, precision: str) -> float:
     progress_bar.stage("timing", "this machine")
     model = config.model
     if registry.builds_whole_model(model.name):
-        model = Model(name="residual")  # a user's network is built only once
+        model = ModelConfig(name="residual")  # a user's network is built only once
     side = _IMAGENET_MIN_SIDE if "weights" in model.options else 48
     if config.data.image_size is not None:
         side = max(config.data.image_size)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import repository
 from pipeline.utils import files, locks
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 # The callbacks of every run before and after the checkpoint callback. Each can add to
@@ -97,9 +97,9 @@ def summary(config: Config, planned: Sequence[str] = ()) -> str:
     """Returns the first line of a run: what it is going to do."""
     parts = [f"{config.model.name} on {config.source.title}"]
     if "train.epochs" not in planned:
-        parts.append(counted(config.train.epochs, "epoch"))
+        parts.append(pluralize(config.train.epochs, "epoch"))
     if config.train.steps:
-        parts.append(f"at most {counted(config.train.steps, 'step')}")
+        parts.append(f"at most {pluralize(config.train.steps, 'step')}")
     line = f"{config.recipe}: {', '.join(parts)}"
     if config.run_directory and not config.dry_run:
         line = f"{config.recipe} in {config.run_directory}: {', '.join(parts)}"

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipeline.config import command_line
 from pipeline.config.config import Config
-from pipeline.config.sections import Train
+from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Decision
 from pipeline.runtime import run_directory, signals
 from pipeline.runtime.run_directory import RunDirectory
@@ -101,7 +101,7 @@ def first_attempt(config: Config, replicas: int) -> Attempt:
 def next_attempt(
     error: OutOfMemory | Diverged,
     attempt: Attempt,
-    options: Train,
+    options: TrainConfig,
     model: keras.Model,
     replicas: int,
 ) -> Attempt:
@@ -124,7 +124,7 @@ def next_attempt(
 
 
 def with_smaller_micro_batches(
-    error: OutOfMemory, attempt: Attempt, options: Train, replicas: int
+    error: OutOfMemory, attempt: Attempt, options: TrainConfig, replicas: int
 ) -> Attempt:
     """Returns the next attempt after running out of memory.
 

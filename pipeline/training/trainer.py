@@ -27,7 +27,7 @@ from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
 from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils import files, progress_bar, safe_io
-from pipeline.utils.console import clock, counted, say
+from pipeline.utils.console import clock, pluralize, say
 from pipeline.utils.errors import (
     Diverged,
     OutOfMemory,
@@ -223,8 +223,8 @@ class Trainer:
             trained = sum(math.prod(variable.shape) for variable in variables)
             line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
         say("model", f"{line}; {model.note}" if model.note else line)
-        steps = counted(batches.last_step, "step")
-        examples = counted(batches.batch_size, "example")
+        steps = pluralize(batches.last_step, "step")
+        examples = pluralize(batches.batch_size, "example")
         per_epoch = f"{batches.steps_per_epoch:,} per epoch"
         say("training", f"{steps} of {examples}, {per_epoch}")
         if batches.first_step:

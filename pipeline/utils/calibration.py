@@ -10,7 +10,8 @@ from scipy.special import logsumexp
 
 _BINS = 15  # as in the paper
 # A temperature beyond these means a broken network, not a miscalibrated one.
-_LOWEST, _HIGHEST = 0.05, 20.0
+_LOWEST = 0.05
+_HIGHEST = 20.0
 _WIDTH = 0.35
 """Standard deviation of the prior of log T, a normal distribution around 0, without
 which fitting a few examples could raise the loss (`benchmarks/README.md`).
@@ -20,7 +21,7 @@ which fitting a few examples could raise the loss (`benchmarks/README.md`).
 def fit_temperature(
     logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH
 ) -> float:
-    """The most probable T, given that softmax(logits / T) is the probability of the
+    """The most probable temperature T if softmax(logits / T) is the probability of the
     labels.
 
     T does not change the predicted class, only its confidence: T above 1 lowers it,
@@ -28,19 +29,23 @@ def fit_temperature(
     it to the maximum of their likelihood. T is from 0.05 to 20; 1 if all answers are
     correct, when it has no lower bound.
 
-    Takes logits (examples, classes) and labels, int (examples,), that the network was
-    not trained on, and the standard deviation of the prior of log T; infinite for none.
+    Args:
+        logits: Of examples that the network was not trained on, (examples, classes).
+        labels: Their labels, int (examples,).
+        width: Standard deviation of the prior of log T; infinite for no prior.
     """
     logits = logits.astype(np.float64)
     if not (logits.max(axis=1) > logits[np.arange(len(labels)), labels]).any():
         return 1.0
+
     # The loss is convex in 1 / T. With the prior there may be a second minimum if all
     # logits are tiny, when the network has learned nothing.
+    def negative_log_posterior(exponent: float) -> float:
+        loss = loss_and_error(logits, labels, np.exp(exponent))["loss"]
+        return loss * len(labels) + exponent**2 / (2 * width**2)
+
     best = minimize_scalar(
-        lambda exponent: (
-            loss_and_error(logits, labels, np.exp(exponent))["loss"] * len(labels)
-            + exponent**2 / (2 * width**2)
-        ),
+        negative_log_posterior,
         bounds=(np.log(_LOWEST), np.log(_HIGHEST)),
         method="bounded",
         options={"xatol": 1e-6},
@@ -74,7 +79,6 @@ def _calibration_error(confidence: np.ndarray, right: np.ndarray) -> float:
         return float("nan")
     # A bin includes its upper end: ((m - 1) / 15, m / 15].
     bins = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
-    gaps = np.bincount(
-        bins, weights=right - confidence.astype(np.float64), minlength=_BINS
-    )
+    errors = right - confidence.astype(np.float64)
+    gaps = np.bincount(bins, weights=errors, minlength=_BINS)
     return float(np.abs(gaps).sum() / len(confidence))

@@ -10,19 +10,14 @@ _ENDS = 10  # first and last rows of a long table
 
 
 class Columns(dict[str, Any]):
-    """Name -> values, one for each row; shown as a table. `pandas.DataFrame(columns)`
-    takes it.
+    """Maps a name to the values of all rows; shown as a table.
+
+    `pandas.DataFrame(columns)` converts it.
     """
 
     def rows(self) -> list[list[str]]:
         """The values as texts, numbers with at most six significant digits."""
-        return [
-            [
-                f"{value:.6g}" if isinstance(value, float) else str(value)
-                for value in row
-            ]
-            for row in zip(*self.values(), strict=True)
-        ]
+        return [list(map(_text, row)) for row in zip(*self.values(), strict=True)]
 
     def csv(self) -> bytes:
         """The content of a CSV file in UTF-8."""
@@ -35,3 +30,7 @@ class Columns(dict[str, Any]):
         if len(rows) > 2 * _ENDS:
             rows[_ENDS:-_ENDS] = [["..."] * len(self)]
         return table(rows, list(self), right=range(len(self)))
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -8,7 +8,7 @@ from pipeline.utils.errors import plain
 
 
 def say(name: str, text: object) -> None:
-    """Prints a line: a key and a text, in which a line break of a name is escaped."""
+    """Prints a line: a key and a text, whose line breaks are escaped."""
     line = plain(str(text)).replace("\n", "\\n")
     print(f"{name:<10} {line}", flush=True)
 
@@ -21,11 +21,11 @@ def numbers(metrics: Mapping[str, Any]) -> str:
     return "  ".join(f"{name} {value:.4f}" for name, value in floats.items())
 
 
-def counted(number: int, what: str) -> str:
+def pluralize(number: int, noun: str) -> str:
     """`1 class`, `2,000 classes`."""
-    return (
-        f"{number:,} {what}{'' if number == 1 else 'es' if what.endswith('s') else 's'}"
-    )
+    if number != 1:
+        noun += "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}"
 
 
 def clock(seconds: float) -> str:
@@ -40,7 +40,7 @@ def table(
     headers: Sequence[str] = (),
     right: Container[int] = (),
 ) -> str:
-    """Rows as aligned plain text: one line each, neither wrapped nor truncated.
+    """Aligns rows as plain text: one line for each, neither wrapped nor truncated.
 
     Columns line up in a terminal even if a cell contains wide or combining characters.
     Without headers there is no header line. `right` has the positions of the columns to
@@ -51,19 +51,18 @@ def table(
     from rich.text import Text
 
     lines = [list(row) for row in rows]
-    drawn = Table(
+    grid = Table(
         box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(headers)
     )
     for column in range(max(map(len, [headers, *lines]))):
         name = headers[column] if headers else ""
-        drawn.add_column(
-            name, justify="right" if column in right else "left", no_wrap=True
-        )
+        side: Any = "right" if column in right else "left"
+        grid.add_column(name, justify=side, no_wrap=True)
     for row in lines:
         # `Text`: a file name such as a[b].png is not markup.
-        drawn.add_row(*(Text(plain(str(cell)).replace("\n", " ")) for cell in row))
+        grid.add_row(*(Text(plain(str(cell)).replace("\n", " ")) for cell in row))
     output = io.StringIO()
-    Console(file=output, width=10**6, color_system=None, force_terminal=False).print(
-        drawn
-    )
+    width = 10**6  # rich must not wrap
+    console = Console(file=output, width=width, color_system=None, force_terminal=False)
+    console.print(grid)
     return "\n".join(line.rstrip() for line in output.getvalue().splitlines())

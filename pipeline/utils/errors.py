@@ -1,4 +1,4 @@
-"""User errors: one line each, with a remedy and an exit code."""
+"""User errors: a message of one line, with a remedy and an exit code."""
 
 import difflib
 import re
@@ -76,30 +76,31 @@ def nearest(wrong: str, names: Iterable[str], cutoff: float) -> list[str]:
     `learning_rate`), then the closest spelling, preferably of a name that starts with
     `wrong`. `cutoff` is the minimum similarity, as in `difflib`.
     """
-    given, names = wrong.lower(), list(names)
-    if same := [name for name in names if name.lower() == given]:
-        return same
-    words = {name: re.split("[-_]", name.lower()) for name in names}
-    initials = {
-        name: "".join(word[:1] for word in parts) for name, parts in words.items()
-    }
-    if len(given) > 1 and (same := [name for name in names if initials[name] == given]):
-        return same
-    longer = [
-        name for name in names if len(given) > 2 and name.lower().startswith(given)
-    ]
-    return difflib.get_close_matches(
-        wrong, longer or names, n=1, cutoff=0 if longer else cutoff
-    )
+    lower = wrong.lower()
+    names = list(names)
+    matches = [name for name in names if name.lower() == lower]
+    if not matches and len(lower) > 1:
+        matches = [name for name in names if _initials(name) == lower]
+    if matches:
+        return matches
+    if len(lower) > 2:
+        longer = [name for name in names if name.lower().startswith(lower)]
+        if longer:
+            return difflib.get_close_matches(wrong, longer, n=1, cutoff=0)
+    return difflib.get_close_matches(wrong, names, n=1, cutoff=cutoff)
 
 
-def quoted(text: str) -> str:
-    """What a user typed, in quotes, on one line, and shortened."""
+def _initials(name: str) -> str:
+    return "".join(word[:1] for word in re.split("[-_]", name.lower()))
+
+
+def quote(text: str) -> str:
+    """The words of a user in quotes, on one line, and shortened."""
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 
 def require_kind(value: Any, kind: Any, flag: str, expected: str) -> None:
-    """Raises UsageError unless a function named by an option returned this type."""
+    """Raises UsageError unless the function of an option returned this type."""
     if not isinstance(value, kind):
         raise UsageError(f"{flag} must return {expected}; got {value!r}")
 
@@ -110,29 +111,29 @@ def reason(error: Exception) -> str:
     At most 200 characters.
     """
     text = getattr(error, "message", "") or str(error) or type(error).__name__
-    if isinstance(
-        error, UnicodeDecodeError
-    ):  # TensorFlow quotes bytes that are not UTF-8
+    if isinstance(error, UnicodeDecodeError):
+        # TensorFlow quotes bytes that are not UTF-8.
         text = error.object.decode(errors="replace")
-    within = text.startswith(
-        "in user code:"
-    )  # an indented message that starts with the code
-    text = re.sub(r"^ {4}", "", text, flags=re.MULTILINE) if within else text
-    if within or text.startswith("Graph execution error:"):  # a stack trace comes first
+    # An indented message that starts with the code.
+    is_in_user_code = text.startswith("in user code:")
+    if is_in_user_code:
+        text = re.sub(r"^ {4}", "", text, flags=re.MULTILINE)
+    if is_in_user_code or text.startswith("Graph execution error:"):
+        # A stack trace comes first.
         text = text.partition("\n\t [[")[0].rpartition("\n\n")[2]
     # An eager assertion prints one value per line; an assertion in a graph puts them in
     # brackets.
     text, _, values = text.partition("Summarized data: ")
     if values:
-        text = " ".join(
-            re.sub(r"^b(['\"])(.*)\1$", r"\2", line) for line in values.split("\n")
-        )
+        lines = values.split("\n")
+        text = " ".join(re.sub(r"^b(['\"])(.*)\1$", r"\2", line) for line in lines)
     text = text.strip().partition("\n")[0]
     # One node for each function that is called, and the step of the dataset.
     step = r"Error in user-defined function .*? with iterator: \S+: "
     text = re.sub(rf"^(\{{\{{.*?\}}\}} |{step})+", "", text)
-    if found := re.match(r"assertion failed: \[(.*)\]", text):
-        text = found[1].replace("] [", " ")
+    assertion = re.match(r"assertion failed: \[(.*)\]", text)
+    if assertion:
+        text = assertion[1].replace("] [", " ")
     text = text.partition(" [Op:")[0]
     # If the disk is full, the name of a temporary file comes first.
     full = "No space left on device|Disk quota exceeded|File too large"
@@ -180,8 +181,11 @@ def _run(main: Callable[[list[str]], int | None]) -> tuple[int | None, str]:
 
 def plain(text: str) -> str:
     """The text with escaped control characters, except for line breaks."""
-    shown = (
-        c if c == "\n" or unicodedata.category(c) != "Cc" else repr(c)[1:-1]
-        for c in text
-    )
-    return "".join(shown)
+    return "".join(map(_escape, text))
+
+
+def _escape(character: str) -> str:
+    is_control = unicodedata.category(character) == "Cc"
+    if is_control and character != "\n":
+        return repr(character)[1:-1]
+    return character

@@ -14,9 +14,7 @@ from pipeline.utils.errors import UsageError
 
 
 def publish_as(folder: Path, target: Path) -> None:
-    """Moves a finished directory to `target`, in one rename after everything is on the
-    disk.
-    """
+    """Flushes a finished directory to disk and renames it to `target`."""
     for path in [*folder.rglob("*"), folder]:
         _flush(path)
     folder.chmod(0o755)  # the server may run as another user
@@ -28,8 +26,8 @@ def publish_as(folder: Path, target: Path) -> None:
 def write_json(path: Path, values: Any) -> None:
     """Writes values as JSON, as `write_text` does."""
     text = json.dumps(strict(values), indent=2)
-    # A list of plain values goes on one line: each row of a confusion matrix.
-    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found[0].split()), text)
+    # A list of plain values goes on one line, such as a row of a confusion matrix.
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match[0].split()), text)
     write_text(path, text + "\n")
 
 
@@ -51,7 +49,7 @@ def write_bytes(path: Path, content: bytes) -> None:
             _flush(path.parent)
         finally:
             temp_files.remove(beside)
-    except OSError as error:  # name the wanted file, not the temporary one
+    except OSError as error:  # name the target, not the temporary file
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
@@ -97,11 +95,9 @@ def require_outside(path: Path, data: Path | None, flag: str) -> None:
     """Raises UsageError if the path is inside the data, where it would look like a
     class.
     """
-    if (
-        data
-        and data.is_dir()
-        and Path(os.path.realpath(path)).is_relative_to(data.resolve())
-    ):
+    if not data or not data.is_dir():
+        return
+    if Path(os.path.realpath(path)).is_relative_to(data.resolve()):
         raise UsageError(
             f"{flag}: {path} is inside the data directory {data}; choose another path"
         )
@@ -111,27 +107,30 @@ def check_writable(path: Path, flag: str) -> None:
     """Raises UsageError unless the directory, or its closest existing parent, is
     writable.
     """
-    there = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    folder = path
+    while not os.path.lexists(folder):
+        folder = folder.parent
     try:
-        if not there.is_dir():
-            raise UsageError(f"{flag}: {there} is not a directory; choose another path")
-        with tempfile.TemporaryFile(dir=there):
+        if not folder.is_dir():
+            raise UsageError(
+                f"{flag}: {folder} is not a directory; choose another path"
+            )
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise UsageError(
-            f"{flag}: cannot write into {there}: {error.strerror}"
+            f"{flag}: cannot write into {folder}: {error.strerror}"
         ) from None
 
 
 def has_home() -> bool:
-    """Whether the user has a home directory; not in a container that runs with `--user
-    1234`.
+    """Whether the user has a home directory.
+
+    There is none in a container that runs with `--user 1234`.
     """
     return os.path.isabs(os.path.expanduser("~"))
 
 
 def temporary_home() -> Path:
-    """A directory of the user among the temporary files, in place of a
-    home directory.
-    """
+    """A directory among the temporary files, for a user without a home directory."""
     return Path(tempfile.gettempdir(), f"pipeline-{os.getuid()}")

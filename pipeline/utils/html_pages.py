@@ -41,8 +41,9 @@ def page(
     notes: Iterable[str] = (),
     table: Iterable[tuple[str, str]] = (),
 ) -> str:
-    """Renders a page: title, notes, table of names and texts, sections; all texts are
-    escaped.
+    """Renders a page of notes, a table of names and texts, and sections.
+
+    All texts are escaped.
     """
     import jinja2
 
@@ -64,8 +65,9 @@ def pixels(array: np.ndarray) -> np.ndarray:
     """
     if array.dtype != np.uint8:
         values = array.astype(np.float64)
-        low, high = values.min(), values.max()
-        array = ((values - low) / max(high - low, 1e-12) * 255).round().astype(np.uint8)
+        low = values.min()
+        span = max(values.max() - low, 1e-12)
+        array = ((values - low) / span * 255).round().astype(np.uint8)
     return array[..., 0] if array.shape[-1] < 3 else array[..., :3]
 
 

@@ -1,6 +1,4 @@
-"""The image formats that are read: file name suffixes, first bytes, and a limit on
-their size.
-"""
+"""Supported image formats: file name suffixes, first bytes, and the largest size."""
 
 import os
 from collections.abc import Iterator
@@ -9,17 +7,26 @@ from typing import Any
 NAMES = "JPEG, PNG, GIF, BMP or WebP"
 SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
 _TOOLS = {
-    *("__macosx", "__pycache__", "lost+found", "lost.dir", "found.000"),
-    *("$recycle.bin", "recycler", "system volume information"),
+    "__macosx",
+    "__pycache__",
+    "lost+found",
+    "lost.dir",
+    "found.000",
+    "$recycle.bin",
+    "recycler",
+    "system volume information",
+    "network trash folder",
+    "temporary items",
     # Network-attached storage: Synology, QNAP, NetApp.
-    *("@eadir", "@tmp", "@sharebin", "#recycle", "#snapshot", "~snapshot"),
-    *(
-        "@recycle",
-        "@recently-snapshot",
-        "@__thumb",
-        "network trash folder",
-        "temporary items",
-    ),
+    "@eadir",
+    "@tmp",
+    "@sharebin",
+    "#recycle",
+    "#snapshot",
+    "~snapshot",
+    "@recycle",
+    "@recently-snapshot",
+    "@__thumb",
 }
 """Files and folders of operating systems and tools, in lower case."""
 SIGNATURES = {
@@ -37,9 +44,7 @@ RGB.
 
 
 def is_ignored(name: str) -> bool:
-    """Whether a file or folder of this name is hidden, or belongs to a
-    system or tool.
-    """
+    """Whether a file or folder is hidden, or belongs to a system or tool."""
     return name.startswith((".", "__MACOSX")) or name.lower() in _TOOLS
 
 
@@ -53,18 +58,20 @@ def walk(
 
 
 def is_image(contents: bytes) -> bool:
-    """Whether the bytes begin as one of the formats does."""
-    return any(
-        len(contents) >= len(start)
-        and all(
-            wanted in (0, byte) for wanted, byte in zip(start, contents, strict=False)
-        )
-        for start in SIGNATURES.values()
-    )
+    """Whether the bytes begin like one of the formats."""
+    return any(_begins_with(contents, start) for start in SIGNATURES.values())
+
+
+def _begins_with(contents: bytes, start: bytes) -> bool:
+    """Whether the contents begin with these bytes; a zero stands for any byte."""
+    if len(contents) < len(start):
+        return False
+    pairs = zip(start, contents, strict=False)
+    return all(expected in (0, byte) for expected, byte in pairs)
 
 
 def is_deep(contents: bytes) -> bool:
-    """Whether the bytes begin as a PNG with 16 bits for each value does."""
+    """Whether the bytes begin as a PNG with 16 bits for each value."""
     header = 25  # signature, length, IHDR, width, height, bits
     return (
         len(contents) >= header

@@ -1,6 +1,4 @@
-"""Locks between processes: the kernel releases them when their process ends, however it
-ends.
-"""
+"""Locks between processes, which the kernel releases when their process ends."""
 
 import fcntl
 import os
@@ -16,15 +14,15 @@ from pipeline.utils.errors import UsageError
 NAME = ".lock"
 """The file that is locked in a run directory."""
 # A process writes its id into the file after it got the lock.
-_TRIES, _PAUSE = 50, 0.01
+_TRIES = 50
+_PAUSE = 0.01
 
 
 def try_lock(path: Path) -> int | None:
-    """Opens and locks a file or directory; closing the descriptor, or exiting, releases
-    the lock.
+    """Opens and locks a file or directory, and returns the descriptor.
 
-    None if another process holds the lock. Raises OSError, also if the disk does not
-    support locks.
+    Closing the descriptor, or exiting, releases the lock. Returns None if another
+    process holds the lock. Raises OSError, also if the disk does not support locks.
     """
     handle = _open(path)
     try:
@@ -38,7 +36,7 @@ def try_lock(path: Path) -> int | None:
 
 
 @contextmanager
-def held(run: Path) -> Iterator[None]:
+def hold(run: Path) -> Iterator[None]:
     """Locks a run directory during the block.
 
     Raises UsageError if another process has locked it; the message says which process
@@ -100,7 +98,8 @@ def _acquire(path: Path) -> int:
             raise UsageError(f"{reason}; choose a directory on another disk") from None
         if handle is not None:
             return handle
-        if holder := _holder(path):
+        holder = _holder(path)
+        if holder:
             break
         time.sleep(_PAUSE)
     raise UsageError(
@@ -110,9 +109,12 @@ def _acquire(path: Path) -> int:
 
 
 def _holder(path: Path) -> str | None:
-    """The process named in a lock file; None if it runs on another machine or was
-    killed.
+    """The process named in a lock file.
+
+    None if it runs on another machine or was killed.
     """
     text = path.read_text(errors="replace").strip()
-    found = re.fullmatch(r"process (\d+) since .*", text)
-    return text if found and Path("/proc", found[1]).exists() else None
+    match = re.fullmatch(r"process (\d+) since .*", text)
+    if match and Path("/proc", match[1]).exists():
+        return text
+    return None

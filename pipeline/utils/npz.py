@@ -1,4 +1,4 @@
-"""`.npz` archives: of those that are read, the unpacked size is checked first."""
+"""Reads and writes `.npz` archives; reading checks the unpacked size first."""
 
 import io
 from collections.abc import Mapping
@@ -9,29 +9,26 @@ import numpy as np
 from pipeline.utils import files
 
 
-def read(path: Path, most: int) -> dict[str, np.ndarray]:
-    """The arrays of an archive by name; arrays of objects, which need unpickling, are
-    rejected.
+def read(path: Path, limit: int) -> dict[str, np.ndarray]:
+    """Reads the arrays of an archive, as written by `numpy.savez`, compressed or not.
 
-    The archive is as written by `numpy.savez`, compressed or not. Raises OSError if it
-    cannot be opened, and ValueError if it is not an archive of plain arrays, or unpacks
-    to more than `most` bytes; nothing was unpacked then.
+    Raises:
+        OSError: The archive cannot be opened.
+        ValueError: It is not an archive, contains arrays of objects, which need
+            unpickling, or unpacks to more than `limit` bytes; nothing was unpacked.
     """
     try:
         # Not a path: `numpy.load` does not close a file that it cannot read.
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             # Unpacking stops at the length in the table of contents.
-            unpacked = sum(part.file_size for part in file.zip.infolist())
-            if unpacked > most:
-                raise ValueError(
-                    f"it unpacks to {unpacked:,} bytes, more than {most:,}"
-                )
-            arrays = {name: file[name] for name in file.files}
+            size = sum(part.file_size for part in archive.zip.infolist())
+            if size > limit:
+                raise ValueError(f"it unpacks to {size:,} bytes, more than {limit:,}")
+            arrays = {name: archive[name] for name in archive.files}
     except (OSError, ValueError):
         raise
-    except (
-        Exception
-    ) as error:  # zipfile, zlib and NumPy raise many types for damaged files
+    except Exception as error:
+        # zipfile, zlib and NumPy raise many types for damaged files.
         raise ValueError(str(error)) from error
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
         raise ValueError("it contains files that are not arrays")

@@ -1,8 +1,7 @@
-"""A bar with what is being done, on a terminal or in a notebook; in a file or a pipe,
-lines.
+"""A progress bar on a terminal or in a notebook; lines in a file or a pipe.
 
-It is shown only within the block of `shown`. On a terminal, whatever is printed appears
-above it.
+The bar appears only within the block of `show`. On a terminal, text is printed above
+it.
 """
 
 import contextlib
@@ -17,10 +16,8 @@ from pipeline.utils.errors import plain
 
 
 @contextlib.contextmanager
-def shown(enabled: bool) -> Iterator[None]:
-    """Shows stages and progress during the block, if enabled; removes the bar at its
-    end.
-    """
+def show(enabled: bool) -> Iterator[None]:
+    """Shows stages and progress during the block, if enabled."""
     global _bar
     _bar = _Bar() if enabled else None
     try:
@@ -32,7 +29,7 @@ def shown(enabled: bool) -> Iterator[None]:
 
 
 def stage(name: str, text: str) -> None:
-    """Shows at once what is being done from now on."""
+    """Shows at once the name of the stage that begins now."""
     if _bar:
         _bar.draw(name, text, None)
 
@@ -43,22 +40,20 @@ def is_due() -> bool:
 
 
 def update(name: str, text: str, share: float) -> None:
-    """Shows that a fraction is done, at most twice a second; as a line, about once a
-    minute.
-    """
+    """Shows the fraction done: a bar twice a second, or a line about once a minute."""
     if _bar and is_due():
         _bar.draw(name, text, share)
 
 
 def count(name: str, done: int, total: int) -> None:
-    """Shows how many of the examples are done; always when all are."""
+    """Shows how many examples are done, in any case when all of them are."""
     if _bar and (is_due() or (_bar.in_place and done == total)):
         _bar.draw(name, f"{done:,} of {total:,} examples", done / max(total, 1))
 
 
 def finish(line: str, following: str) -> None:
-    """Prints a line that stays; then a bar begins with the name of what follows, if
-    anything.
+    """Prints a line that stays, and begins a bar with the name of the next stage, if
+    any.
     """
     print(line, flush=True)
     if _bar:
@@ -84,16 +79,14 @@ class _Bar:
         )
         self._in_notebook = self._console.is_jupyter
         can_change = self._console.is_terminal and not self._console.is_dumb_terminal
-        is_terminal = (
-            sys.stdout is not None and sys.stdout.isatty()
-        )  # FORCE_COLOR is not enough
+        # FORCE_COLOR is not enough.
+        is_terminal = sys.stdout is not None and sys.stdout.isatty()
         self.in_place = self._in_notebook or (can_change and is_terminal)
         self.seconds = 0.5 if self.in_place else 50.0
         self._length = 20 if self._console.width >= 100 else 10
         self.due = time.monotonic() + self.seconds
-        self._display: Any = (
-            None  # rich's Live, or the identifier of an output of a cell
-        )
+        # rich's Live, or the identifier of an output of a notebook cell.
+        self._display: Any = None
 
     def draw(self, name: str, text: str, share: float | None) -> None:
         self.due = time.monotonic() + self.seconds
@@ -102,9 +95,10 @@ class _Bar:
             return
         bar = ""
         if share is not None:
-            done, left = "█░" if self._console.encoding.startswith("utf") else "#."
+            is_unicode = self._console.encoding.startswith("utf")
+            done, rest = "█░" if is_unicode else "#."
             length = round(share * self._length)
-            bar = f"{done * length}{left * (self._length - length)} {share:4.0%}  "
+            bar = f"{done * length}{rest * (self._length - length)} {share:4.0%}  "
         self._show(plain(f"{name:<10} {bar}{text}"))
 
     def _show(self, line: str) -> None:
@@ -124,17 +118,15 @@ class _Bar:
         from rich.text import Text
 
         if self._display is None:
-            both = sys.stderr is not None and sys.stderr.isatty()
-            options: Any = {
-                "auto_refresh": False,
-                "transient": True,
-                "redirect_stderr": both,
-            }
-            self._display = Live(console=self._console, **options)
+            self._display = Live(
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+                redirect_stderr=sys.stderr is not None and sys.stderr.isatty(),
+            )
             self._display.start()
-        self._display.update(
-            Text(line, no_wrap=True, overflow="ellipsis"), refresh=True
-        )
+        text = Text(line, no_wrap=True, overflow="ellipsis")
+        self._display.update(text, refresh=True)
 
     def remove(self) -> None:
         if self._display is not None and self._in_notebook:

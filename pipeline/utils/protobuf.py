@@ -1,5 +1,5 @@
-"""Protobuf messages of TensorFlow and TensorFlow Serving, without importing Python
-TensorFlow.
+"""Protobuf messages of TensorFlow and TensorFlow Serving, without the package
+`tensorflow`.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _VALUES = {number: field for number, _, field in _TYPES}
 
 @contextlib.contextmanager
 def importable() -> Iterator[None]:
-    """Inside, importing `..._pb2` modules does not run `tensorflow/__init__.py`.
+    """Imports of `..._pb2` modules in the block do not run `tensorflow/__init__.py`.
 
     An empty package stands in for TensorFlow meanwhile. Afterwards, `import tensorflow`
     imports the complete package as usual. If TensorFlow has been imported before, it is
@@ -60,10 +60,10 @@ def importable() -> Iterator[None]:
 
 def wheel() -> Path:
     """Returns the directory of the installed TensorFlow without importing it."""
-    found = importlib.util.find_spec("tensorflow")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("tensorflow")
+    if spec is None or spec.origin is None:
         raise ModuleNotFoundError("TensorFlow is not installed", name="tensorflow")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
 def to_array(tensor: Any) -> np.ndarray:
@@ -77,21 +77,20 @@ def to_array(tensor: Any) -> np.ndarray:
     shape = [axis.size for axis in tensor.tensor_shape.dim]
     if tensor.tensor_content:
         return np.frombuffer(tensor.tensor_content, dtype).reshape(shape).copy()
-    given = getattr(tensor, _VALUES[tensor.dtype])
-    if dtype == np.float16:  # stored as bits
-        values = np.array(given, np.uint16).view(np.float16)
-    else:
-        values = np.empty(len(given), dtype)
-        values[:] = given
-    if not given:
+    field = getattr(tensor, _VALUES[tensor.dtype])
+    if not field:
         values = np.array([b"" if dtype.hasobject else 0], dtype)
-    return values[np.minimum(np.arange(math.prod(shape)), len(values) - 1)].reshape(
-        shape
-    )
+    elif dtype == np.float16:  # stored as bits
+        values = np.array(field, np.uint16).view(np.float16)
+    else:
+        values = np.empty(len(field), dtype)
+        values[:] = field
+    positions = np.minimum(np.arange(math.prod(shape)), len(values) - 1)
+    return values[positions].reshape(shape)
 
 
 def to_tensor(array: np.ndarray) -> Any:
-    """Converts an array to a `TensorProto`; strings are given as bytes objects."""
+    """Converts an array to a `TensorProto`; strings must be bytes objects."""
     with importable():
         from tensorflow.core.framework import tensor_pb2
 

@@ -1,6 +1,4 @@
-"""Reading of text and JSON. Nothing here runs code that it reads: no
-pickle, no YAML.
-"""
+"""Reads text and JSON, without formats that can run code: no pickle, no YAML."""
 
 import json
 from pathlib import Path
@@ -21,8 +19,9 @@ def read_json(path: Path) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """The values of JSON; raises ValueError for anything else, or if it is nested too
-    deeply.
+    """The values of JSON.
+
+    Raises ValueError for anything else, or if it is nested too deeply.
     """
     try:
         return json.loads(text)

@@ -1,6 +1,4 @@
-"""Unfinished files: hidden, locked by their process, and removed later if it was
-killed.
-"""
+"""Unfinished files: hidden, locked by their process, and removed if it was killed."""
 
 import contextlib
 import os
@@ -18,9 +16,7 @@ _locks: dict[Path, int] = {}
 
 
 def folder(parent: Path) -> Path:
-    """A new directory in `parent`, hidden, so that TensorFlow Serving does
-    not load it.
-    """
+    """A new directory in `parent`, hidden so that no server loads it."""
     parent.mkdir(parents=True, exist_ok=True)
     return _make(parent, lambda path: path.mkdir(mode=0o700))
 
@@ -38,9 +34,7 @@ def release(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Deletes a file or directory; it is renamed first, so that it
-    disappears at once.
-    """
+    """Deletes a file or directory, after renaming it so that it disappears at once."""
     hidden = path
     with contextlib.suppress(OSError):
         hidden = path.rename(path.with_name(_name()))
@@ -56,14 +50,17 @@ def temporary() -> Iterator[Path]:
 
 
 def sweep(parent: Path) -> None:
-    """Deletes what killed processes left unfinished in a directory.
+    """Deletes the unfinished files of killed processes in a directory.
 
     The kernel releases the locks of a process that ends, so whatever can be locked is
     abandoned. On a disk without locks, nothing is deleted.
     """
-    for path in filter(lambda path: is_ours(path.name), parent.glob(".unpublished-*")):
+    for path in parent.glob(".unpublished-*"):
+        if not is_ours(path.name):
+            continue
         with contextlib.suppress(OSError):
-            if (handle := locks.try_lock(path)) is not None:
+            handle = locks.try_lock(path)
+            if handle is not None:
                 _delete(path)
                 os.close(handle)
 

@@ -1,4 +1,4 @@
-"""Columns of the fields of many examples, and the errors raised while reading them."""
+"""Reads the fields of many examples into arrays, and names the errors of reading."""
 
 import numpy as np
 import tensorflow as tf
@@ -12,9 +12,7 @@ text.
 
 
 def is_short(spec: tf.TensorSpec) -> bool:
-    """Whether a field is a number, or a vector of at most 4 KB, and is
-    kept in memory.
-    """
+    """Whether a field is a number or a vector of at most 4 KB, to keep in memory."""
     numeric = spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
     if not numeric or spec.shape.rank is None or spec.shape.rank > 1:
         return False
@@ -22,13 +20,17 @@ def is_short(spec: tf.TensorSpec) -> bool:
     return length is not None and length * spec.dtype.size <= 4096
 
 
-def joined(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
-    """The fields of all batches, concatenated, (examples, ...).
+def concatenate(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
+    """Concatenates the fields of all batches, (examples, ...).
 
     Raises UsageError naming the split if it cannot be read.
     """
     specs = batches.element_spec.items()
-    parts = [{n: np.empty((0, *s.shape[1:]), s.dtype.as_numpy_dtype) for n, s in specs}]
+    empty = {
+        name: np.empty((0, *spec.shape[1:]), spec.dtype.as_numpy_dtype)
+        for name, spec in specs
+    }
+    parts = [empty]
     try:
         parts.extend(with_options(batches).as_numpy_iterator())
     except READ_ERRORS as error:

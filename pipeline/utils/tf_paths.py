@@ -13,8 +13,8 @@ PATTERN = frozenset("*?[]\\")
 def literal(directory: Path) -> Iterator[str]:
     """A path by which TensorFlow restores the variables in this directory.
 
-    The operation that restores variables, those of a SavedModel, too, first matches the
-    path of their index as a pattern (TensorFlow 2.21: `RestoreV2`, which calls
+    The operation that restores variables, also of a SavedModel, first matches the path
+    of their index as a pattern (TensorFlow 2.21: `RestoreV2`, which calls
     `Env::GetMatchingPaths`). With `[2024]` or a backslash in it, the path does not
     match itself. The directory is then read through the kernel's link to an open file,
     valid until the end of the context.

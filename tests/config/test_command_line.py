@@ -151,7 +151,7 @@ def test_resume_takes_the_options_and_the_directory_of_a_run(tmp_path, monkeypat
             configure(words.split())
         assert message in str(caught.value) and "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="unknown option '--resume'"):
-        configure(["--resume", "runs/mine-1"], "python -m pipeline.inspect")
+        configure(["--resume", "runs/mine-1"], "pipeline inspect")
 
 
 # Words -> a part of the message. Each kind of check is here once.
@@ -358,7 +358,7 @@ def test_help_of_a_section_shows_each_option_and_those_of_its_functions(
         assert part in whole
     for flag, option in cli_parser.flags(Config).items():
         assert (f"  {flag}" in train) == (
-            option.place[0] == "train" and option.switch is not False
+            option.path[0] == "train" and option.switch is not False
         )
     pages = {
         (

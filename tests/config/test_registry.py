@@ -93,14 +93,14 @@ def test_two_functions_of_one_name_are_refused_with_their_files(tmp_path, monkey
     for name in "ab":
         (tmp_path / f"models/{name}.py").write_text("def net(x):\n    ...\n")
     monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
-    registry._registered.cache_clear()
+    registry._package_functions.cache_clear()
     try:
         with pytest.raises(
             UsageError, match="a.py, line 1, and .*b.py, line 1, both define 'net'"
         ):
             registry.names("models")
     finally:
-        registry._registered.cache_clear()
+        registry._package_functions.cache_clear()
 
 
 def test_options_are_read_by_the_type_of_the_argument():

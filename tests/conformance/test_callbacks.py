@@ -11,7 +11,7 @@ from siblings import options_of
 from small import TASK, machine, random_split, settings_of
 
 from pipeline.config import registry
-from pipeline.config.sections import Log
+from pipeline.config.sections import LogConfig
 from pipeline.data import batching
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
@@ -46,7 +46,7 @@ def ready(tmp_path):
             checkpoints, EarlyStopping(None), batches, train, stops
         ),
         train=train,
-        log=Log(),
+        log=LogConfig(),
         stops=stops,
         time_limit=LIMIT,
         exports=False,

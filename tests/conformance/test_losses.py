@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pipeline.config.sections import Train
+from pipeline.config.sections import TrainConfig
 from pipeline.training import model_builder
 
 LOSSES = {
@@ -48,7 +48,7 @@ class Known:
 
 def built(name, task):
     """The loss as a step calls it."""
-    return model_builder._loss(Known(task), Train(loss=name), "none")
+    return model_builder._loss(Known(task), TrainConfig(loss=name), "none")
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -8,12 +8,12 @@ import pytest
 from siblings import MODELS, options_of
 
 from pipeline.config import registry
-from pipeline.config.sections import Model
+from pipeline.config.sections import ModelConfig
 from pipeline.training.model_builder import copy_network, network
 
 
 def settings_of(name):
-    return Model(name=name, options=options_of("models", name))
+    return ModelConfig(name=name, options=options_of("models", name))
 
 
 def task_of(shape, classes=3):

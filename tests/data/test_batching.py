@@ -38,7 +38,7 @@ def test_excluded_examples_are_in_no_split_and_may_have_wrong_labels():
 
 def epochs_of(split, batch_size, epochs, seed=0, first_step=0):
     batches = batching.training(
-        split, config.Train(batch_size=batch_size, epochs=epochs), seed
+        split, config.TrainConfig(batch_size=batch_size, epochs=epochs), seed
     )
     return batches, arrays_of(batches, first_step)
 
@@ -89,14 +89,14 @@ def test_consecutive_epochs_are_independent(split):
 
 
 def test_steps_end_the_run_early(split):
-    options = config.Train(batch_size=10, epochs=5, steps=13)
+    options = config.TrainConfig(batch_size=10, epochs=5, steps=13)
     batches = batching.training(split(50), options, 0)
     assert (batches.last_step, batches.epochs) == (13, 3)
     assert len(arrays_of(batches)) == 13
     assert [batches.end_of(epoch) for epoch in range(3)] == [5, 10, 13]
     assert distributed.dataset(batches).options().autotune.enabled is False
     with pytest.raises(UsageError, match=r"--train.batch-size 51: .* only 50 examples"):
-        batching.training(split(50), config.Train(batch_size=51), 0)
+        batching.training(split(50), config.TrainConfig(batch_size=51), 0)
 
 
 def test_examples_are_decoded_before_the_first_batch_is_asked_for():
@@ -109,14 +109,14 @@ def test_examples_are_decoded_before_the_first_batch_is_asked_for():
         return tf.ensure_shape(label, ())
 
     splits, _ = load(Counting(40, label=label), cache="none")
-    batches = batching.training(splits["train"], config.Train(batch_size=10), 0)
+    batches = batching.training(splits["train"], config.TrainConfig(batch_size=10), 0)
     decoded.clear()
     iterator = iter(distributed.dataset(batches))
     assert decoded.wait(30) and len(next(iterator)["label"]) == 10
 
 
 def test_evaluation_is_one_pass_in_order_padded_with_weight_0(split):
-    batches = batching.evaluation(split(37), config.Train(batch_size=4))
+    batches = batching.evaluation(split(37), config.TrainConfig(batch_size=4))
     rows = arrays_of(batches)
     assert [row["id"].shape for row in rows] == [(16,)] * 3
     weight = np.concatenate([row["weight"] for row in rows])
@@ -133,7 +133,7 @@ def test_fields_of_a_source_do_not_replace_those_of_batches():
     }
     tiny = Split(example_store.MemoryStore(columns), np.arange(5))
     (batch,) = arrays_of(
-        batching.evaluation(tiny, config.Train(batch_size=2), replicas=2)
+        batching.evaluation(tiny, config.TrainConfig(batch_size=2), replicas=2)
     )
     assert (
         batch["weight"].tolist() == [1] * 5 + [0] and batch["epoch"].tolist() == [0] * 6

@@ -164,7 +164,7 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
     size = COUNT * (SIDE * SIDE + 8 + 8)
 
     def choose(source=None, **options):
-        return cache.choose(source or Pictures(), TASK, config.Data(**options))
+        return cache.choose(source or Pictures(), TASK, config.DataConfig(**options))
 
     assert choose().value == "memory"
     monkeypatch.setattr(cache.devices, "memory", lambda: 3 * size)
@@ -198,7 +198,7 @@ def test_strings_are_not_cached_on_disk(rank):
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"note": tf.fill([2] * rank, tf.strings.as_string(id))}
     with pytest.raises(UsageError, match="disk: the decoded field 'note' has strings"):
-        cache.choose(Pictures(), task, config.Data(cache="disk"))
+        cache.choose(Pictures(), task, config.DataConfig(cache="disk"))
     splits, _ = loaded(Pictures(), task, (), validation=0.25, test=0, cache="memory")
     first = splits["train"].take(np.arange(1))
     assert first["note"].ravel()[0] == str(first["id"][0]).encode()
@@ -209,7 +209,7 @@ def test_a_field_without_a_fixed_shape_is_named(kind):
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"past": tf.range(id)}
     with pytest.raises(UsageError, match="the decoded field 'past' has the shape"):
-        cache.choose(Pictures(), task, config.Data(cache=kind))
+        cache.choose(Pictures(), task, config.DataConfig(cache=kind))
 
 
 OWN = """

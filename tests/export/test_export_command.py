@@ -248,10 +248,7 @@ def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
         (["mine", "--runtime.replicas", "2"], "mine was started with other options"),
         (
             ["mine"],
-            (
-                "mine has no checkpoint yet; train it: python -m pipeline.fit --resume"
-                " mine"
-            ),
+            ("mine has no checkpoint yet; train it: pipeline fit --resume mine"),
         ),
         (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
     ],

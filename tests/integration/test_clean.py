@@ -43,7 +43,7 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     assert lines[4] == "manifest   cleaned/digits-1/manifest.jsonl"
     assert lines[5] == "gallery    cleaned/digits-1/gallery.html"
     assert (
-        lines[6] == "next       python -m pipeline.fit digits --source.name folder"
+        lines[6] == "next       pipeline fit digits --source.name folder"
         f" --source.path {folder} --clean.manifest cleaned/digits-1/manifest.jsonl"
     )
     written = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))

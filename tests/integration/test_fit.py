@@ -33,7 +33,7 @@ STAGES = ["opening", "decoding", "building", "tracing", "testing", "exporting"]
 
 @pytest.fixture(scope="module")
 def main_job(tmp_path_factory):
-    """`python -m pipeline.fit` in an empty directory."""
+    """`pipeline fit` in an empty directory."""
     folder = tmp_path_factory.mktemp("main")
     return folder, run_module("pipeline.fit", cwd=folder)
 
@@ -295,7 +295,7 @@ def test_ctrl_c_names_the_command_that_resumes(workplace):
         assert process.wait(120) == 130, rest + Path("errors").read_text()
     assert Path("errors").read_text() == "interrupted\n"
     assert re.search(
-        r"after step \d+; to continue: python -m pipeline.fit --resume runs/dig", rest
+        r"after step \d+; to continue: pipeline fit --resume runs/dig", rest
     )
     for again in (
         [*words, "--run-directory", "runs/digits-1"],

@@ -123,7 +123,8 @@ def test_every_option_that_changes_the_result_is_refused_or_forced(config, monke
             section = place.removesuffix(".options")
             flag = f"--{section}.{name}" if section else f"--{name}"
             assert (
-                found[0].flag == flag.replace("_", "-") and found[0].then == "another"
+                found[0].flag == flag.replace("_", "-")
+                and found[0].original == "another"
             )
         with monkeypatch.context() as patch:
             patch.setattr(Config, "as_json", lambda _, then=then: then)

@@ -77,10 +77,7 @@ def test_after_ctrl_c_fit_resumes_in_the_same_process(
     with pytest.raises(KeyboardInterrupt):
         fit("digits", run_directory=tmp_path, **changes())
     said = capsys.readouterr().out
-    assert (
-        f"; to continue: python -m pipeline.fit --resume {tmp_path} (in Python, "
-        in said
-    )
+    assert f"; to continue: pipeline fit --resume {tmp_path} (in Python, " in said
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pictures, "png", lambda _: signal.raise_signal(signal.SIGINT))
         fit("digits", run_directory=tmp_path, **changes())

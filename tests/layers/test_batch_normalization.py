@@ -11,7 +11,7 @@ import tensorflow as tf
 from small import TASK, machine, random_split, settings_of, task_of
 
 from pipeline.config import registry
-from pipeline.config.sections import Model
+from pipeline.config.sections import ModelConfig
 from pipeline.data import batching
 from pipeline.export import formats
 from pipeline.layers import batch_normalization
@@ -19,7 +19,7 @@ from pipeline.layers.batch_normalization import FusedBatchNormalization
 from pipeline.training.model_builder import build, network
 from pipeline.utils.errors import UsageError
 
-SMALL = Model(name="residual", options={"widths": (8, 16), "blocks": 1})
+SMALL = ModelConfig(name="residual", options={"widths": (8, 16), "blocks": 1})
 STATE = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
@@ -145,7 +145,9 @@ def test_a_saved_model_has_the_layers_of_keras_only(tmp_path):
 
 def test_keras_applications_are_fused_on_request():
     def made(**options):
-        options = Model(name="application", options={"name": "MobileNet"}, **options)
+        options = ModelConfig(
+            name="application", options={"name": "MobileNet"}, **options
+        )
         return network(task_of((64, 64, 3), 3), options, "float32")
 
     def kinds(model):
@@ -178,7 +180,9 @@ def test_keras_applications_are_fused_on_request():
         UsageError, match=r"batch-norm: linear has no keras.layers.Batch"
     ):
         network(
-            task_of((8, 8, 1)), Model(name="linear", fused_batch_norm=True), "float32"
+            task_of((8, 8, 1)),
+            ModelConfig(name="linear", fused_batch_norm=True),
+            "float32",
         )
 
 

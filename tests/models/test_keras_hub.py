@@ -42,7 +42,7 @@ def preset(hub, tmp_path):
 
 
 def built(shape, preset, precision="float32"):
-    options = config.Model(name="keras_hub", options={"preset": preset})
+    options = config.ModelConfig(name="keras_hub", options={"preset": preset})
     return network(task_of(shape), options, precision)
 
 

@@ -20,7 +20,9 @@ from pipeline.utils.errors import UsageError
 
 def built(name, shape, classes=10, /, **options):
     return network(
-        task_of(shape, classes), config.Model(name=name, options=options), "float32"
+        task_of(shape, classes),
+        config.ModelConfig(name=name, options=options),
+        "float32",
     )
 
 

@@ -20,7 +20,7 @@ NEEDED = {"application": {"name": "VGG16"}}
 
 
 def settings_of(name):
-    return config.Model(name=name, options=NEEDED.get(name, {}))
+    return config.ModelConfig(name=name, options=NEEDED.get(name, {}))
 
 
 def dense(inputs, outputs):

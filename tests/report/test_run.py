@@ -190,9 +190,7 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
         and run.predict(np.zeros((2, 6, 6, 1), "uint8"))["class"].shape
     )
     assert "train" in repr(run) and len(run._repr_html_()) > 1000
-    with pytest.raises(
-        UsageError, match=f"{place} has no export; python -m pipeline.export"
-    ):
+    with pytest.raises(UsageError, match=f"{place} has no export; pipeline export"):
         predict.main([str(place), "x.png"])
     for use in (run.evaluate, run.mistakes, lambda: evaluate.main([str(place)])):
         with pytest.raises(
@@ -226,10 +224,7 @@ def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(
     finally:
         signal.signal(signal.SIGINT, before)
     said = capsys.readouterr().out
-    assert (
-        f"; to continue: python -m pipeline.fit --resume {tmp_path} (in Python, "
-        in said
-    )
+    assert f"; to continue: pipeline fit --resume {tmp_path} (in Python, " in said
     assert "unfinished: 1 of 3 epochs" in repr(run) and "continues" in repr(run)
     assert len(run.history["loss"]) == 1 and not run.result and not run.test
     later = Run.load(tmp_path)

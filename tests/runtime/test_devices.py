@@ -10,7 +10,7 @@ import pytest
 from tensorflow.python.eager import context
 from tensorflow.python.framework import config as tensorflow_config
 
-from pipeline.config.config import Runtime
+from pipeline.config.config import RuntimeConfig
 from pipeline.runtime import devices, environment, gpu_info
 from pipeline.utils.errors import UsageError
 
@@ -81,7 +81,7 @@ GROWING = True
 )
 def test_tensorflow_gets_the_requested_limits(machine, options, wanted):
     made = machine(4, BUSY)
-    devices.claim(Runtime(**options))
+    devices.claim(RuntimeConfig(**options))
     assert made.options == wanted
 
 
@@ -96,7 +96,7 @@ def test_tensorflow_gets_the_requested_limits(machine, options, wanted):
 def test_unavailable_devices_are_refused_in_one_line(machine, count, options, message):
     machine(count, BUSY[:count])
     with pytest.raises(UsageError) as caught:
-        devices.claim(Runtime(**options))
+        devices.claim(RuntimeConfig(**options))
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
@@ -105,7 +105,7 @@ def test_unavailable_devices_are_refused_in_one_line(machine, count, options, me
 )
 def test_the_memory_of_the_run_is_what_is_free_or_allowed(machine, options, gib):
     machine(4, BUSY)
-    devices.claim(Runtime(**options))
+    devices.claim(RuntimeConfig(**options))
     assert devices.memory() == gib * GIB
     machine(4)
     assert devices.memory() == 0, "nobody can tell"
@@ -113,9 +113,9 @@ def test_the_memory_of_the_run_is_what_is_free_or_allowed(machine, options, gib)
 
 def test_without_nvidia_smi_a_share_is_refused_and_the_first_are_taken(machine):
     with pytest.raises(UsageError, match="nvidia-smi does not report the memory"):
-        machine(2) and devices.claim(Runtime(gpu_memory="80%"))
+        machine(2) and devices.claim(RuntimeConfig(gpu_memory="80%"))
     made = machine(2)
-    devices.claim(Runtime(replicas=1))
+    devices.claim(RuntimeConfig(replicas=1))
     assert made.options == ("0", True, [])
 
 
@@ -136,14 +136,14 @@ def test_a_second_run_of_a_process_gets_the_same_devices_or_is_refused(
     machine, first, then, message
 ):
     made = machine(4, BUSY)
-    devices.claim(Runtime(**first))
+    devices.claim(RuntimeConfig(**first))
     before = made.options
     made.begin()
     if message:
         with pytest.raises(UsageError, match=f"{message}.*restart the kernel"):
-            devices.claim(Runtime(**then))
+            devices.claim(RuntimeConfig(**then))
     else:
-        devices.claim(Runtime(**then))
+        devices.claim(RuntimeConfig(**then))
     assert made.options == before
 
 
@@ -189,4 +189,4 @@ def test_a_hidden_gpu_is_refused(monkeypatch, options):
     with pytest.raises(
         UsageError, match=f"--runtime.{flag.replace('_', '-')}.*hides all of them"
     ):
-        environment.start(Runtime(**options))
+        environment.start(RuntimeConfig(**options))

@@ -8,7 +8,7 @@ import os
 import pytest
 from conftest import run_python
 
-from pipeline.config.sections import Runtime
+from pipeline.config.sections import RuntimeConfig
 from pipeline.runtime import cpu_info, environment
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError
@@ -80,7 +80,9 @@ def test_training_without_onednn_is_noted(monkeypatch):
     monkeypatch.setattr(cpu_info, "flags", lambda: {"avx2"})
     for is_on in (cpu_info.has_onednn(), True, False):
         monkeypatch.setattr(cpu_info, "has_onednn", lambda is_on=is_on: is_on)
-        names = [decision.name for decision in environment.start(Runtime()).decisions]
+        names = [
+            decision.name for decision in environment.start(RuntimeConfig()).decisions
+        ]
         assert ("oneDNN" in names) is not is_on
 
 
@@ -103,7 +105,7 @@ def test_a_run_does_not_start_in_the_scope_of_another_strategy():
         UsageError, match="call it outside, and set --runtime.replicas"
     )
     with tf.distribute.OneDeviceStrategy("cpu:0").scope(), refused:
-        environment.start(Runtime(devices="cpu"))
+        environment.start(RuntimeConfig(devices="cpu"))
 
 
 @pytest.mark.parametrize("home", ["~", "relative"])

@@ -11,7 +11,7 @@ import numpy as np
 import publisher
 import pytest
 
-from pipeline.config.sections import Export
+from pipeline.config.sections import ExportConfig
 from pipeline.export.proof import read_golden
 from pipeline.serving import local, repository, version_manifest
 from pipeline.serving.savedmodel_session import Session
@@ -45,7 +45,7 @@ def published(
 ):
     folder = finished(model, accuracy, by=metric[0], **manifest)
     return repository.publish(
-        folder, model, Export(tolerance=tolerance, keep=keep), metric
+        folder, model, ExportConfig(tolerance=tolerance, keep=keep), metric
     )
 
 

@@ -5,7 +5,7 @@ import shutil
 import signal
 import sys
 
-from pipeline.config.sections import Export
+from pipeline.config.sections import ExportConfig
 from pipeline.serving import repository
 from pipeline.utils import temp_files
 
@@ -30,7 +30,7 @@ def publish(source, model, kill_at):
         for path in sorted(source.rglob("*")):
             target = folder / path.relative_to(source)
             target.mkdir() if path.is_dir() else shutil.copyfile(path, target)
-        repository.publish(folder, model, Export(keep=3), ("accuracy", 1))
+        repository.publish(folder, model, ExportConfig(keep=3), ("accuracy", 1))
 
 
 def _kill_at(model, at):

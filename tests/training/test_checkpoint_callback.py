@@ -16,7 +16,7 @@ from small import Steps
 from stopping import scalars
 from tensorboard.backend.event_processing import event_accumulator
 
-from pipeline.config.sections import Log, Train
+from pipeline.config.sections import LogConfig, TrainConfig
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stopped, StopSignals
 from pipeline.training import event_files
@@ -46,7 +46,7 @@ def callback(model, tmp_path):
 
     def make(stops=None, **options):
         checkpoints = checkpoints_of(model, tmp_path)
-        train = Train(**options)
+        train = TrainConfig(**options)
         early_stopping = EarlyStopping(train.patience)
         early_stopping.set_model(model)
         made = CheckpointCallback(checkpoints, early_stopping, STEPS, train, stops)
@@ -175,7 +175,7 @@ class Logged:
             run=self.run,
             batches=STEPS,
             checkpoint=self.saved,
-            log=Log(),
+            log=LogConfig(),
             stops=StopSignals(),
         )
 
@@ -227,7 +227,7 @@ def test_progress_within_and_after_epochs(logged, capsys, monkeypatch):
     now, progress = [1000.0], Progress(logged.context())
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     progress.set_model(logged.model)
-    with progress_bar.shown(True):
+    with progress_bar.show(True):
         for epoch in range(2):
             progress.on_epoch_begin(epoch)
             for batch in (1, 4):

@@ -7,7 +7,7 @@ import pytest
 from update_rules import prepared
 
 from pipeline.config import registry
-from pipeline.config.config import Train
+from pipeline.config.config import TrainConfig
 from pipeline.fit import fit
 from pipeline.utils.errors import UsageError
 
@@ -61,7 +61,7 @@ def test_a_metric_of_classifications_is_refused_by_a_regression():
 )
 def test_options_that_do_not_fit_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
-        Train(**options)
+        TrainConfig(**options)
 
 
 OWN = """

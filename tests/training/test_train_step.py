@@ -26,7 +26,7 @@ def test_padding_counts_neither_in_loss_nor_in_accuracy():
     """21 examples in batches of 8: three of padding."""
     split, settings = random_split(21), settings_of(train={"steps": 1})
     model, batches = ready(settings, split)
-    evaluation = batching.evaluation(split, config.Train(batch_size=2))
+    evaluation = batching.evaluation(split, config.TrainConfig(batch_size=2))
     history = registry.load("engines", "gradient_tape")(model, batches, evaluation, [])
     columns = split.take(np.arange(21))
     outputs = model(columns["image"].astype(np.float32) / 255, training=False).numpy()

@@ -72,7 +72,7 @@ def test_on_a_terminal_lines_stay_whole_and_the_bar_leaves_nothing_behind(
     monkeypatch, clock
 ):
     terminal, long = attach(monkeypatch), "x" * 150
-    with pytest.raises(KeyboardInterrupt), progress_bar.shown(True):
+    with pytest.raises(KeyboardInterrupt), progress_bar.show(True):
         progress_bar.stage("opening", "photos")
         assert terminal.screen == ["opening    photos"]
         progress_bar.count("decoding", 1, 4)
@@ -112,7 +112,7 @@ def test_on_a_terminal_lines_stay_whole_and_the_bar_leaves_nothing_behind(
 
 def test_in_a_file_there_is_a_line_a_minute(capsys, clock, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with progress_bar.shown(True):
+    with progress_bar.show(True):
         progress_bar.stage("decoding", "6 examples")
         for done in range(1, 7):
             clock[0] += 25
@@ -139,7 +139,7 @@ def test_in_a_notebook_one_output_changes_in_place(monkeypatch, clock, capsys):
     display.display = lambda data, **more: shown.append((data, more))
     monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    with progress_bar.shown(True):
+    with progress_bar.show(True):
         progress_bar.stage("opening", "photos")
         clock[0] += 1
         progress_bar.count("decoding", 1, 2)

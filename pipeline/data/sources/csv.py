@@ -15,7 +15,7 @@ from pipeline.data.array_source import ImageFiles
 from pipeline.data.labels import encode_labels, is_missing, labels_of
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import image_formats, safe_io
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 _SPLITS = {
@@ -164,7 +164,7 @@ def _find_files(
     if not moved:
         return paths, []
     note = (
-        f"{table}: {len(moved):,} of {counted(len(names), 'file')} are not where the"
+        f"{table}: {len(moved):,} of {pluralize(len(names), 'file')} are not where the"
         f" table says, but below {table.parent}, found by the last parts of their"
         f" paths, such as {moved[0]}"
     )

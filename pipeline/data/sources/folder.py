@@ -15,7 +15,7 @@ from pipeline.data.array_source import ImageFiles
 from pipeline.data.labels import distinct, in_order
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import image_formats
-from pipeline.utils.console import counted
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, suggest
 
 _NAMES = {name for names in split_names.ALIASES.values() for name in names}
@@ -41,7 +41,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             example, `patient(\\d+)` keeps all images of a patient together.
     """
     folders = _split_folders(path)
-    names, _ = data_path.listed(folders["train"])
+    names, _ = data_path.list_folder(folders["train"])
     if not names:
         raise UsageError(
             f"{folders['train']} has no subdirectories; create one for each class"
@@ -66,7 +66,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
     if ignored:
         sample = ", ".join(sorted(set(ignored))[:3])
         note = (
-            f"{path}: ignored {counted(len(ignored), 'file')}, such as {sample}:"
+            f"{path}: ignored {pluralize(len(ignored), 'file')}, such as {sample}:"
             " without the suffix of an image file, not readable, or a link to a"
             " directory"
         )
@@ -81,7 +81,7 @@ def _examples(
 
     Appends the names of files that are not read to `ignored`.
     """
-    names, files = data_path.listed(folder)
+    names, files = data_path.list_folder(folder)
     ignored += files
     for name in names:
         if name not in classes:
@@ -118,7 +118,7 @@ def _images(folder: Path, ignored: list[str]) -> Iterator[Path]:
 
 def _split_folders(root: Path) -> dict[str, Path]:
     """Maps splits to directories; the root is `train` if there are no splits."""
-    names = set(data_path.listed(root)[0])
+    names = set(data_path.list_folder(root)[0])
     all_similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
     if "train" not in names and not (names and all_similar):
         return {"train": root}

@@ -44,7 +44,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         checkpoints: Checkpoints,
         early_stopping: keras.callbacks.Callback,
         batches: Batches,
-        options: config.Train,
+        options: config.TrainConfig,
         stops: StopSignals | None = None,
     ) -> None:
         super().__init__()

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from pipeline.config.sections import Train
+from pipeline.config.sections import TrainConfig
 from pipeline.training import freezing
 from pipeline.training.callback_context import CallbackContext
 
@@ -24,7 +24,7 @@ def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
 class Unfreeze(keras.callbacks.Callback):
     """Unfreezes a group of layers every `freeze_epochs` epochs, the last ones first."""
 
-    def __init__(self, options: Train) -> None:
+    def __init__(self, options: TrainConfig) -> None:
         super().__init__()
         self._epochs = options.freeze_epochs
         self._groups = 1 if options.unfreeze == "at-once" else GROUPS

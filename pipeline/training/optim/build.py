@@ -11,7 +11,9 @@ from pipeline.utils.errors import require_kind
 
 
 def build_optimizer(
-    options: config.Train, rate: AdjustableRate, variables: Sequence[keras.Variable]
+    options: config.TrainConfig,
+    rate: AdjustableRate,
+    variables: Sequence[keras.Variable],
 ) -> keras.optimizers.Optimizer:
     """Builds the optimizer of `train.optimizer`, with `train.weight_decay`.
 

@@ -9,7 +9,7 @@ from pipeline.config import config
 
 
 def clip_gradients(
-    options: config.Train,
+    options: config.TrainConfig,
     gradients: list[tf.Tensor],
     norm: tf.Tensor,
     variables: Sequence[keras.Variable],

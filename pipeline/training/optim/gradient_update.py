@@ -44,7 +44,7 @@ class Update:
         optimizer: keras.optimizers.Optimizer,
         variables: Sequence[keras.Variable],
         statistics: Sequence[keras.Variable],
-        options: config.Train,
+        options: config.TrainConfig,
         scaled: bool,
         rate: AdjustableRate,
     ) -> None:

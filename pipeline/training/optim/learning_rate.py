@@ -56,7 +56,9 @@ class AdjustableRate(LearningRateSchedule):
         return cls(schedule, config["paced"])
 
 
-def build_rate(options: config.Train, last_step: int, paced: bool) -> AdjustableRate:
+def build_rate(
+    options: config.TrainConfig, last_step: int, paced: bool
+) -> AdjustableRate:
     """Builds the learning rate of `train.schedule`; `paced` if time is limited."""
     name = options.schedule
     schedule = registry.call(

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.config.functions import declared
+from pipeline.config.functions import from_signature
 from pipeline.contracts import Metadata
 from pipeline.training.own_keras import arguments
 from pipeline.utils.errors import UsageError
@@ -19,7 +19,7 @@ def adapt(loss: Any) -> Callable[..., Any]:
 
     A function with one required argument is already a registered loss.
     """
-    if not (inspect.isfunction(loss) and declared(loss).required == 1):
+    if not (inspect.isfunction(loss) and from_signature(loss).required_arguments == 1):
         return functools.partial(from_object, loss)
 
     def build_loss(metadata: Metadata, **options: Any) -> Callable[[Any, Any], Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from pipeline.config.functions import declared
+from pipeline.config.functions import from_signature
 from pipeline.contracts import Metadata
 from pipeline.training.own_keras import arguments
 from pipeline.training.own_keras.arguments import Arguments
@@ -22,7 +22,9 @@ def adapt(metric: Any) -> Callable[..., keras.metrics.Metric]:
 
     A function with one required argument is already a registered metric.
     """
-    if not (inspect.isfunction(metric) and declared(metric).required == 1):
+    if not (
+        inspect.isfunction(metric) and from_signature(metric).required_arguments == 1
+    ):
         return functools.partial(from_object, metric)
 
     def build_metric(metadata: Metadata, **options: Any) -> keras.metrics.Metric:

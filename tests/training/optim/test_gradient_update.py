@@ -9,7 +9,7 @@ from small import CLASSES
 from update_rules import BATCH, STEPS, prepared, trained
 
 from pipeline.config import registry
-from pipeline.config.sections import Train
+from pipeline.config.sections import TrainConfig
 from pipeline.training.callbacks.log_learning_rate import LogLearningRate
 from pipeline.training.callbacks.unfreeze import Unfreeze
 from pipeline.training.freezing import leaf_layers
@@ -181,7 +181,7 @@ def test_frozen_layers_do_not_change_until_they_are_released(engine):
     start = [v.numpy() for v in model.layers[1].variables]
     assert model.frozen and not model.layers[1].trainable
     model.steps_per_execution = 3
-    unfreeze = Unfreeze(Train(freeze=("conv",), freeze_epochs=1))
+    unfreeze = Unfreeze(TrainConfig(freeze=("conv",), freeze_epochs=1))
     registry.load("engines", engine)(model, batches, None, [unfreeze, Look()])
     np.testing.assert_array_equal(seen[0][0], start[0])
     assert (seen[1][0] != start[0]).any() and model.layers[1].trainable

@@ -11,7 +11,7 @@ import tensorflow as tf
 from scipy import special
 
 from pipeline.config import registry
-from pipeline.config.config import Train
+from pipeline.config.config import TrainConfig
 from pipeline.training import model_builder
 from pipeline.training.own_keras import loss as own_loss
 from pipeline.training.own_keras import metric as own_metric
@@ -228,7 +228,7 @@ def built(options, classes=3, output_kind="none"):
         def metrics(self):
             return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
-    return model_builder._metrics(Problem(), Train(metrics=options), output_kind)
+    return model_builder._metrics(Problem(), TrainConfig(metrics=options), output_kind)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def built(options, classes=3, output_kind="none"):
     ],
 )
 def test_names_are_those_of_keras_and_replace_nothing(words, names):
-    options = Train(metrics=words).metrics
+    options = TrainConfig(metrics=words).metrics
     assert [metric.name for metric in built(options)] == names
 
 
