@@ -1,6 +1,4 @@
-"""The answers of a model to a split: their metrics, a table of predictions, and a
-summary.
-"""
+"""The answers of a model to a split: metrics, a table of predictions, a summary."""
 
 import dataclasses
 import functools
@@ -24,23 +22,21 @@ class Evaluation:
     task: Task
     metrics: dict[str, Any]
     answers: Mapping[str, np.ndarray]
-    """From `evaluate.answers`, in the order of the examples; calibrated, if the task
-    is.
-    """
+    """From `evaluate.answers`, in the order of the examples."""
     examples: Split
     locate: Callable[[int], str]
     """Returns the name of an example by its id."""
 
     @functools.cached_property
     def predictions(self) -> Columns:
-        """A row for each example: its file, truth, prediction."""
+        """A table with the file, truth and prediction of each example."""
         file = [self.locate(id) for id in self.answers["id"].tolist()]
         columns = self._classes() or self._numbers()
         rows = {name: values.ravel().tolist() for name, values in columns.items()}
         return Columns(file=file, **rows)
 
     def _classes(self) -> dict[str, np.ndarray]:
-        """Columns of a classification; empty for other tasks."""
+        """The columns of a classification; empty for other tasks."""
         answers = self.answers
         if not {"probabilities", "class"} <= answers.keys():
             return {}
@@ -57,17 +53,19 @@ class Evaluation:
 
     def _numbers(self) -> dict[str, np.ndarray]:
         """The answers that are a single value for each example."""
-        return {
-            name: values
-            for name, values in self.answers.items()
-            if name not in ("id", "outputs") and values.size == len(values)
-        }
+        columns = {}
+        for name, values in self.answers.items():
+            is_number = values.size == len(values)
+            if is_number and name not in ("id", "outputs"):
+                columns[name] = values
+        return columns
 
     @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:
-        """Positions of the wrong predictions, the most confident first; for tasks
-        without right and wrong, of all predictions by their loss. And a sentence about
-        them.
+        """The positions of the worst predictions, and a sentence about them.
+
+        These are the wrong predictions, the most confident first; for tasks without
+        right and wrong, all predictions by their loss.
         """
         split = "" if self.split == "data" else f" {self.split}"
         count = f"{len(self.answers['id']):,}{split} predictions"
@@ -83,9 +81,7 @@ class Evaluation:
 
     @property
     def text(self) -> str:
-        """A table of the classes, the worst first, and sentences about it and the
-        mistakes.
-        """
+        """A table of the classes, the worst first, and sentences about mistakes."""
         order, sentence = self.worst
         if len(order):
             sentence += self._example(order[0])
@@ -94,7 +90,7 @@ class Evaluation:
         return "\n".join([class_table(self.metrics), *lines]).lstrip("\n")
 
     def _example(self, position: int) -> str:
-        """The prediction at a position, as the end of a sentence about the worst."""
+        """Describes a prediction, as the end of a sentence about the worst."""
         predictions = self.predictions
         if "correct" in predictions:
             row = {name: values[position] for name, values in predictions.items()}
@@ -102,8 +98,8 @@ class Evaluation:
                 f"; the most confident: {row['file']}, {row['prediction']}"
                 f" {row['probability']:.3f} instead of {row['truth']}"
             )
-        cells = zip(predictions, predictions.rows()[position], strict=True)
-        return f"; first {', '.join(f'{name} {text}' for name, text in [*cells][:4])}"
+        cells = list(zip(predictions, predictions.rows()[position], strict=True))
+        return f"; first {', '.join(f'{name} {text}' for name, text in cells[:4])}"
 
     def __repr__(self) -> str:
         numbers = console.numbers(self.metrics)
@@ -114,25 +110,21 @@ class Evaluation:
 
 
 def class_table(metrics: Mapping[str, Any], limit: int = 15) -> str:
-    """A row for each class that has examples, the lowest F1 first; empty for other
-    tasks.
+    """Formats a row for each class with examples, the lowest F1 first.
 
     The last column is the class that is predicted most often instead, and how often.
+    Returns an empty text for other tasks.
     """
     scores = metrics.get("per_class", {})
     if not scores:
         return ""
     confused = _most_confused(list(scores), metrics["confusion_matrix"])
-    rows = [
-        [
-            name[:30],
-            f"{score['examples']:,}",
-            *(f"{score[key]:.3f}" for key in ("f1", "precision", "recall")),
-            confused[name],
-        ]
-        for name, score in scores.items()
-        if score["examples"]
-    ]
+    rows = []
+    for name, score in scores.items():
+        if score["examples"]:
+            numbers = [f"{score[key]:.3f}" for key in ("f1", "precision", "recall")]
+            count = f"{score['examples']:,}"
+            rows.append([name[:30], count, *numbers, confused[name]])
     if not rows:
         return ""
     rows.sort(key=lambda row: row[2])
@@ -145,7 +137,7 @@ def class_table(metrics: Mapping[str, Any], limit: int = 15) -> str:
 
 
 def _most_confused(names: list[str], matrix: list[list[int]]) -> dict[str, str]:
-    """For each class, the class that is predicted most often instead, and how often."""
+    """Maps a class to the class most often predicted instead, and how often."""
     confused = {}
     for label, name in enumerate(names):
         wrong = list(matrix[label])
@@ -157,7 +149,9 @@ def _most_confused(names: list[str], matrix: list[list[int]]) -> dict[str, str]:
 
 
 def notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
-    """Lines about an accuracy that says little: of one class, or of few examples."""
+    """Yields notes about an accuracy that says little: of few examples, or no better
+    than always predicting the largest class.
+    """
     scores = metrics.get("per_class", {})
     if not scores:
         return

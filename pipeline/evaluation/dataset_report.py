@@ -1,6 +1,4 @@
-"""What the data contains: lines of text, and images by class and before and after
-augmentation.
-"""
+"""Describes the data: statistics, and images by class and with augmentation."""
 
 import collections
 import io
@@ -23,121 +21,111 @@ from pipeline.utils.html_pages import PageSection, Picture, Row
 
 Lines = Iterator[tuple[str, str]]
 _SAMPLE = 500  # examples to read if reading all of them would take long
-_ROWS = 20  # classes listed one by one
-_CLASSES, _PER_CLASS = 50, 8
-_AUGMENTED = (
-    6  # images before and after; an even number, as some augmentations pair them
-)
+_ROWS = 20  # classes in the table
+_CLASSES = 50  # classes with images
+_PER_CLASS = 8  # images of a class
+# Images before and after; an even number, because some augmentations pair them.
+_AUGMENTED = 6
 
 
 def statistics(data: LoadedData) -> Lines:
-    """Names and texts: notes, counts, and for each field but `id` its shape, dtype and
-    range.
-    """
+    """Yields notes, counts, and shape, dtype and range of each field, with a name."""
     yield from (("note", note) for note in data.source.info.notes)
-    yield (
-        "examples",
-        ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items()),
-    )
+    counts = [f"{name} {len(split):,}" for name, split in data.splits.items()]
+    yield "examples", ", ".join(counts)
     if names := _class_names(data):
         yield from classes(data.splits, names)
     yield from files(data.source)
     train = data.splits["train"]
-    some = train.take(spread(len(train), _SAMPLE))  # of fields too large to keep
+    subset = train.take(spread(len(train), _SAMPLE))  # for fields too large to keep
     for name, spec in train.store.specs.items():
         if name == "id":
             continue
-        values = train.column(name) if name in train.store.short else some[name]
-        line = " ".join(
-            filter(None, (name, "x".join(map(str, spec.shape)), spec.dtype.name))
-        )
+        values = train.column(name) if name in train.store.short else subset[name]
+        words = [name, "x".join(map(str, spec.shape)), spec.dtype.name]
+        line = " ".join(filter(None, words))
         if values.dtype.kind in "iuf":
             number = "{:,}" if values.dtype.kind in "iu" else "{:.4g}"
             line += f", {number.format(values.min())} to {number.format(values.max())}"
-        yield (
-            "field",
-            line + f" ({len(values):,} examples)" * (len(values) < len(train)),
-        )
+        if len(values) < len(train):
+            line += f" ({len(values):,} examples)"
+        yield "field", line
 
 
 def classes(splits: Mapping[str, Split], names: Sequence[str]) -> Lines:
-    """A line about the sizes of the classes, and a table of the first classes."""
+    """Yields a line about the sizes of the classes, and a table of the first ones."""
     counts = {
         name: np.bincount(split.column("label"), minlength=len(names))
         for name, split in splits.items()
     }
-    train, judged = counts["train"], "test" if "test" in counts else "train"
-    most = int(train.argmax())
-    share = counts[judged][most] / max(counts[judged].sum(), 1)
+    train = counts["train"]
+    test_split = "test" if "test" in counts else "train"
+    test = counts[test_split]
+    largest = int(train.argmax())
+    share = test[largest] / max(test.sum(), 1)
     yield (
         "classes",
-        (
-            f"{len(names):,}, with {train.min():,} to {train.max():,} examples in"
-            f" train; always predicting {names[most]!r} is right for {share:.1%} of"
-            f" {judged}"
-        ),
+        f"{len(names):,}, with {train.min():,} to {train.max():,} examples in train;"
+        f" always predicting {names[largest]!r} is right for {share:.1%} of"
+        f" {test_split}",
     )
-    rows = [
-        [name, *(f"{n[i]:,}" for n in counts.values())] for i, name in enumerate(names)
-    ]
+    rows = []
+    for label, name in enumerate(names[:_ROWS]):
+        rows.append([name, *(f"{sizes[label]:,}" for sizes in counts.values())])
     header = ["class", *counts]
-    for line in console.table(
-        rows[:_ROWS], header, right=range(1, len(header))
-    ).splitlines():
+    table = console.table(rows, header, right=range(1, len(header)))
+    for line in table.splitlines():
         yield "", line
-    if len(rows) > _ROWS:
-        yield "", f"... {len(rows) - _ROWS:,} more"
+    if len(names) > _ROWS:
+        yield "", f"... {len(names) - _ROWS:,} more"
 
 
 def files(source: Source) -> Lines:
-    """Formats and sizes in pixels of a sample of encoded images; nothing for other
-    data.
-    """
+    """Yields formats and sizes of a sample of encoded images, if there are any."""
     from PIL import Image
 
     spec = source.info.fields.get("image")
     if spec is None or spec.dtype != tf.string:
         return
-    kinds: collections.Counter[str] = collections.Counter()
-    sides = []
+    formats: collections.Counter[str] = collections.Counter()
+    sizes = []
     for contents in sample(source, _SAMPLE):
         try:
             with Image.open(io.BytesIO(contents)) as opened:
-                sides.append((opened.height, opened.width))
-                kinds[f"{opened.format} {opened.mode}"] += 1
+                sizes.append((opened.height, opened.width))
+                formats[f"{opened.format} {opened.mode}"] += 1
         except Exception:  # Pillow raises many types for a damaged file
-            kinds["unreadable"] += 1
-    text = "a sample of train: " + ", ".join(
-        f"{n:,} {kind}" for kind, n in kinds.most_common()
-    )
-    if sides:
-        (low, narrow), (high, wide) = np.min(sides, axis=0), np.max(sides, axis=0)
-        median = "{:.0f}x{:.0f}".format(*np.median(sides, axis=0))
+            formats["unreadable"] += 1
+    counts = [f"{count:,} {name}" for name, count in formats.most_common()]
+    text = f"a sample of train: {', '.join(counts)}"
+    if sizes:
+        low, narrow = np.min(sizes, axis=0)
+        high, wide = np.max(sizes, axis=0)
+        median = "{:.0f}x{:.0f}".format(*np.median(sizes, axis=0))
         text += f"; heights {low} to {high}, widths {narrow} to {wide}, median {median}"
     yield "files", text
 
 
 def pictures(data: LoadedData, config: Config) -> list[PageSection]:
-    """Images of each class, evenly spread over its examples, and augmented ones."""
-    train, location, names = (
-        data.splits["train"],
-        data.source.location,
-        _class_names(data),
-    )
+    """Shows images of each class, evenly spread over its examples, and augmented."""
+    train = data.splits["train"]
+    location = data.source.location
+    names = _class_names(data)
     if "image" not in train.store.specs:
         return []
     augmented = augmentations(train, config.data.augment, config.runtime.seed, location)
     if not names:
         return augmented
-    labels, rows = train.column("label"), []
+    labels = train.column("label")
+    rows = []
     for label, name in enumerate(names[:_CLASSES]):
-        places = np.flatnonzero(labels == label)
-        if not len(places):
+        positions = np.flatnonzero(labels == label)
+        if not len(positions):
             rows.append(Row([], name, "no examples"))
             continue
-        some = train.take(places[spread(len(places), _PER_CLASS)])
-        titles = [f"{name}: {location(int(id))}" for id in some["id"]]
-        rows.append(_row(some["image"], titles, name))
+        subset = train.take(positions[spread(len(positions), _PER_CLASS)])
+        titles = [f"{name}: {location(int(id))}" for id in subset["id"]]
+        rows.append(_row(subset["image"], titles, name))
     return [PageSection("Examples of each class in train", rows=rows), *augmented]
 
 
@@ -147,23 +135,24 @@ def augmentations(
     seed: int,
     location: Callable[[int], str],
 ) -> list[PageSection]:
-    """Images before and after the run's augmentations, and after each one alone, in two
-    epochs.
+    """Shows images before and after augmentation, in two epochs.
+
+    First with the augmentations of the run, then with each registered one alone.
     """
-    some = train.take(spread(len(train), _AUGMENTED))
-    titles = [location(int(id)) for id in some["id"]]
-    batch = {name: tf.constant(values) for name, values in some.items()}
-    shown = {"of this run": operations}
-    shown |= {
-        f"{name}, default options": {name: {}} for name in registry.names("augment")
-    }
+    subset = train.take(spread(len(train), _AUGMENTED))
+    titles = [location(int(id)) for id in subset["id"]]
+    batch = {name: tf.constant(values) for name, values in subset.items()}
+    augmenters = {"of this run": operations}
+    for name in registry.names("augment"):
+        augmenters[f"{name}, default options"] = {name: {}}
     sections = []
-    for title, chosen in shown.items():
-        rows, text = [_row(some["image"], titles, "before")], ""
+    for title, options in augmenters.items():
+        rows = [_row(subset["image"], titles, "before")]
+        text = ""
         try:
             for epoch in (0, 1):
                 batch["epoch"] = tf.fill([len(titles)], tf.constant(epoch, tf.int64))
-                after = Augmenter(chosen, seed)(batch)["image"].numpy()
+                after = Augmenter(options, seed)(batch)["image"].numpy()
                 rows.append(_row(after, titles, f"epoch {epoch + 1}"))
         except UsageError as error:
             text = str(error)
@@ -177,7 +166,7 @@ def _class_names(data: LoadedData) -> list[str] | None:
 
 
 def _row(images: Iterable[np.ndarray], titles: Sequence[str], label: str) -> Row:
-    pairs = zip(images, titles, strict=True)
-    return Row(
-        [Picture(html_pages.image(image), title) for image, title in pairs], label
-    )
+    pictures = []
+    for image, title in zip(images, titles, strict=True):
+        pictures.append(Picture(html_pages.image(image), title))
+    return Row(pictures, label)

@@ -20,9 +20,9 @@ Forward = Callable[[Task, Any, Example], tuple[Any, Any, tf.Tensor]]
 def answers(
     model: SteppedModel, task: Task, batches: Batches, forward: Forward = forward
 ) -> dict[str, np.ndarray]:
-    """The model's answers to all examples, without padding, in the order of the split.
+    """Computes the answers to all examples, in the order of the split.
 
-    Returns the columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (of
+    Returns the columns of `Task.answer`, and `loss`, float32 (examples,); `truth` (from
     `Task.truth`); `id`, int64 (examples,); and the network's `outputs`, (examples,
     ...), if they are a single tensor.
     """
@@ -35,7 +35,7 @@ def answers(
         name: np.concatenate([part[name].numpy() for part in parts])
         for name in parts[0]
     }
-    is_example = columns.pop("weight") > 0
+    is_example = columns.pop("weight") > 0  # not padding
     return {name: column[is_example] for name, column in columns.items()}
 
 
@@ -46,9 +46,7 @@ def _answer_function(
     forward: Forward,
     specs: dict[str, tf.TensorSpec],
 ) -> Callable[[Any], dict[str, tf.Tensor]]:
-    """One trace for all splits with equal batches; tracing takes as long as that of a
-    step.
-    """
+    """Traces the network once for all splits with equal batches, as this is slow."""
     any_size = {
         name: tf.TensorSpec((None, *spec.shape[1:]), spec.dtype)
         for name, spec in specs.items()
@@ -79,38 +77,33 @@ def _answer_function(
 
 
 def evaluate(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:
-    """Metrics of one split as plain JSON values."""
+    """Computes the metrics of a split as plain JSON values."""
     return compute_metrics(model, task, answers(model, task, batches))
 
 
 def compute_metrics(
     model: SteppedModel, task: Task, columns: Mapping[str, np.ndarray]
 ) -> dict[str, Any]:
-    """Metrics of answers as plain JSON values: the task's metrics, and those of
-    `train.metrics`.
-    """
+    """Computes the metrics of the task and of `train.metrics` as plain JSON values."""
     metrics = task.evaluate(columns)
     for metric in model.step.added_metrics if model.step else ():
-        fresh = type(metric).from_config(
-            metric.get_config()
-        )  # the original belongs to a strategy
+        # A copy, because the original belongs to a strategy.
+        fresh = type(metric).from_config(metric.get_config())
         fresh.update_state(task.y(columns["truth"]), columns["outputs"])
         metrics[unique_name(metric.name, metrics)] = np.asarray(fresh.result()).tolist()
     return metrics
 
 
 def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
-    """The result of `Task.calibrate` on examples that the model was not trained on."""
+    """Calibrates the task on examples that the model was not trained on."""
     columns = answers(model, task, held_out)
-    return (
-        task.calibrate(columns["outputs"], columns["truth"])
-        if "outputs" in columns
-        else {}
-    )
+    if "outputs" not in columns:
+        return {}
+    return task.calibrate(columns["outputs"], columns["truth"])
 
 
 class _Fields(dict):
-    """A batch of all examples of a split, whose fields are read when they are used."""
+    """A batch of all examples of a split, which reads a field at its first use."""
 
     def __init__(self, examples: Split) -> None:
         super().__init__(
@@ -127,15 +120,13 @@ class _Fields(dict):
 def update_answers(
     task: Task, columns: dict[str, np.ndarray], examples: Split
 ) -> dict[str, np.ndarray]:
-    """The same columns, of these examples, with the answers of a calibrated task."""
+    """Replaces the answers in the columns by the answers of a calibrated task."""
     if "outputs" not in columns:
         return columns
-    found = task.answer(tf.constant(columns["outputs"]), _Fields(examples))
-    return {**columns, **{name: np.asarray(values) for name, values in found.items()}}
+    answer = task.answer(tf.constant(columns["outputs"]), _Fields(examples))
+    return {**columns, **{name: np.asarray(values) for name, values in answer.items()}}
 
 
 def apply_calibration(task: Task, calibration: Metadata) -> Task:
-    """The task with calibrated answers; `calibration` is the result of the function
-    above.
-    """
+    """Returns the task with calibrated answers, from the result of `calibration`."""
     return type(task)({**task.metadata, **calibration}) if calibration else task

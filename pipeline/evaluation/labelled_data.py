@@ -23,25 +23,25 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
 
 Examples = tuple[Mapping[str, Split], Callable[[int], str]]
-"""Decoded examples of each split; the name of an example by its id."""
+"""Decoded examples of each split, and a function from an id to the example's name."""
 
 
 def load_splits(data: Any, task: Task) -> Examples:
-    """The examples of data for a task: anything that `fit` takes as `data`, or a path.
+    """Loads labelled data for a task: whatever `fit` takes as `data`, or a path.
 
     Classes are matched by name. Raises UsageError if a class is unknown to the model,
     or if the data is of another kind.
     """
     names = task.metadata.get("class_names") or ()
     source = _source(data, names)
-    own_names = list(source.info.class_names or ()) if names else []
-    for name in own_names:
+    data_names = list(source.info.class_names or ()) if names else []
+    for name in data_names:
         if name not in names:
             hint = suggest(name, names)
             raise UsageError(
                 f"the data has a class {name!r}, unknown to the model; {hint}"
             )
-    labels = np.array([names.index(name) for name in own_names])
+    labels = np.array([names.index(name) for name in data_names])
     decoder: Any = _Decoder(task, labels, casts=_needs_cast(source, task))
     specs = _specs(source, task, decoder)
     splits = {}
@@ -49,7 +49,7 @@ def load_splits(data: Any, task: Task) -> Examples:
         name = split if len(source.info.splits) > 1 else "data"
         columns = source.columns(split)
         short = {field: columns[field] for field in columns if field in specs}
-        if own_names:
+        if data_names:
             short["label"] = _labels_of_model(short, labels, source)
         task.check(short, name, source.location)
         store = OnTheFly(source, decoder, split, specs, short, "remove it")
@@ -63,7 +63,7 @@ class _Decoder:
     def __init__(self, task: Task, labels: np.ndarray, casts: bool) -> None:
         self._task = task
         self._labels = labels
-        """The model's label of each label of the data; empty if they are the same."""
+        """Maps labels of the data to labels of the model; empty if they are equal."""
         self._casts = casts
 
     def decode(self, example: Example) -> Example:
@@ -76,7 +76,7 @@ class _Decoder:
 
 
 def _source(data: Any, names: Sequence[str]) -> Source:
-    """The source of data for a model with these class names."""
+    """Creates a source of the data for a model with these class names."""
     if isinstance(data, str | Path):
         options = data_path.source(Path(data), names)
         name = options.pop("name")
@@ -104,19 +104,18 @@ def _image_dtype(task: Task) -> str:
 
 
 def _specs(source: Source, task: Task, decoder: Any) -> dict[str, tf.TensorSpec]:
-    """The fields of a decoded example; UsageError if they do not fit the model."""
+    """Returns the fields of decoded examples; UsageError if the model takes others."""
     try:
         specs = decoded_specs(source, decoder)
     except (LookupError, ValueError):
         inputs = tf.nest.flatten(task.inputs())
-        takes = ", ".join(f"{x.name} {x.shape[1:]}" for x in inputs)
-        fields = [
-            f"{name} {spec.shape}".removesuffix(" ()")
-            for name, spec in source.info.fields.items()
-            if name != "id"
-        ]
+        shapes = ", ".join(f"{x.name} {x.shape[1:]}" for x in inputs)
+        fields = []
+        for name, spec in source.info.fields.items():
+            if name != "id":
+                fields.append(f"{name} {spec.shape}".removesuffix(" ()"))
         raise UsageError(
-            f"the data does not fit the model, which takes {takes}; the data has"
+            f"the data does not fit the model, which takes {shapes}; the data has"
             f" {', '.join(sorted(fields))}"
         ) from None
     if "image" in specs and specs["image"].dtype.name != _image_dtype(task):
@@ -131,7 +130,7 @@ def _specs(source: Source, task: Task, decoder: Any) -> dict[str, tf.TensorSpec]
 def _labels_of_model(
     columns: Mapping[str, np.ndarray], labels: np.ndarray, source: Source
 ) -> np.ndarray:
-    """The label of each example in the order of the model's classes."""
+    """Converts the labels of the data to labels of the model."""
     label = columns["label"]
     for row in np.flatnonzero((label < 0) | (label >= len(labels))):
         where = source.location(int(columns["id"][row]))
@@ -143,20 +142,19 @@ def _labels_of_model(
 
 
 def _are_pixels(source: Source) -> bool:
-    """Whether images are whole numbers from 0 to 255; only 0 and 1 are
-    probably scaled.
+    """Whether images are whole numbers from 0 to 255.
+
+    If all are 0 or 1, they have probably been scaled.
     """
-    batches = (
-        batch
-        for split in source.info.splits
-        for batch in source.examples(split).batch(256)
-    )
-    images = (batch["image"].numpy() for batch in batches)
-    return bool(np.max([_highest_pixel(x) for x in images]) > 1)
+    highest = []
+    for split in source.info.splits:
+        for batch in source.examples(split).batch(256):
+            highest.append(_highest_pixel(batch["image"].numpy()))
+    return bool(np.max(highest) > 1)
 
 
 def _highest_pixel(images: np.ndarray) -> float:
-    """NaN if a value is not a whole number from 0 to 255."""
+    """Returns the highest value; NaN if a value is not a whole number from 0 to 255."""
     whole = images.clip(0, 255).round()
     return images.max() if (images == whole).all() else np.nan
 
@@ -169,15 +167,15 @@ def evaluate_split(
     options: TrainConfig,
     forward: Forward = forward,
 ) -> Evaluation:
-    """The answers of a network to a split.
+    """Evaluates a network on a split.
 
     Args:
         model: The network.
         task: Its task.
-        examples: What `load_splits` returned, or the splits of a run.
-        split: One of them; None: the split that a run is judged by, or else the first.
+        examples: The result of `load_splits`, or the splits of a run.
+        split: Name of the split; None: test, or else validation, train or all data.
         options: The options of its training.
-        forward: How the network is called.
+        forward: The function that calls the network.
     """
     splits, locate = examples
     name = split or split_names.evaluation_split(splits) or "data"
@@ -195,7 +193,7 @@ def evaluate_split(
 
 
 class _ExportedNetwork:
-    """A version in the place of the network that was trained."""
+    """An exported version that is called like the trained network."""
 
     step = None  # it is not trained
 
@@ -208,7 +206,7 @@ class _ExportedNetwork:
         self._temperature = getattr(task, "temperature", 1.0)
 
     def forward(self, task: Task, model: Any, batch: Example) -> tuple[Any, Any, Any]:
-        """As `train_step.forward`, for raw inputs: the version prepares them itself."""
+        """Like `train_step.forward`, for raw inputs, which the version prepares."""
         inputs, y, weight = task.target(batch, batch["id"])
         answer = self._serve(**{self._name: inputs})
         if "prediction" in answer:
@@ -220,7 +218,7 @@ class _ExportedNetwork:
 
 
 def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
-    """The answers of an exported version to a split of labelled data."""
+    """Evaluates an exported version on a split of labelled data."""
     manifest = version_manifest.properties(version)
     if "metadata" not in manifest:
         raise UsageError(f"{version} does not describe its task; evaluate its run")

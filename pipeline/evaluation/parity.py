@@ -1,6 +1,4 @@
-"""Compares a few training steps, in every supported way, with stock Keras on one
-device.
-"""
+"""Compares training in every supported way with stock Keras on a single device."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -19,9 +17,9 @@ from pipeline.training.model_builder import build, network
 from pipeline.utils.errors import UsageError, reason
 
 TOLERANCE = 1e-5
-"""Float32 sums in another order: 16 steps of SGD with `tiny` on digits differ by up to
-3e-6, and later steps by more. With 16 bits, even stock Keras is far from its own
-float32 result.
+"""Largest distance in float32. Sums in another order make 16 steps of SGD with `tiny`
+on digits differ by up to 3e-6, and later steps by more. With 16 bits, even stock Keras
+is far from its float32 result.
 """
 # Calls of 8 steps then end at 8, 11 and 16.
 STEPS_PER_EPOCH = 11
@@ -33,7 +31,7 @@ CLIP_NORM = 0.02  # far below the norm of the gradients, so that they are always
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """One way to train."""
+    """A way to train."""
 
     replicas: int
     precision: str
@@ -47,9 +45,7 @@ class Result:
 
     case: Case
     engines: float = 0.0
-    """Largest difference of any weight or optimizer variable between engines and call
-    lengths.
-    """
+    """Largest difference of any variable between engines and call lengths."""
     stock: float | None = None
     """Distance of the worst tensor to stock Keras in the same precision; None if
     replicas normalize their parts of the batch separately.
@@ -69,12 +65,11 @@ class Result:
 def run(
     recipe: config.Config, cases: Sequence[Case], steps: int, batch_size: int
 ) -> Iterator[Result]:
-    """Yields the results of the cases, with the data, task and network of the recipe.
+    """Runs the cases with the data, task and network of the recipe.
 
     The runtime must have been started for all replicas.
     """
-    # None of the recipe's own training options: stock Keras has no equivalent for most
-    # of them.
+    # The recipe's training options are not used: stock Keras lacks most of them.
     train = config.TrainConfig(
         batch_size=batch_size,
         epochs=-(-steps // STEPS_PER_EPOCH),
@@ -89,18 +84,18 @@ def run(
         data={"augment": {}, "limit": 4 * STEPS_PER_EPOCH * batch_size}
     )
     loaded = dataset.load(recipe)
-    needed = STEPS_PER_EPOCH * batch_size
+    required = STEPS_PER_EPOCH * batch_size
     available = len(loaded.splits["train"])
-    if available < needed:
+    if available < required:
         raise UsageError(
-            f"--parity needs {needed} training examples; train has {available}"
+            f"--parity needs {required} training examples; train has {available}"
         )
     for case in cases:
         try:
             yield _compare(recipe, loaded, case)
         except UsageError:
             raise
-        except Exception as error:  # the other cases may pass
+        except Exception as error:  # the remaining cases may pass
             yield Result(case, error=reason(error))
 
 
@@ -134,31 +129,28 @@ def _compare(recipe: config.Config, loaded: dataset.LoadedData, case: Case) -> R
             with machine.strategy.scope():
                 registry.load("engines", engine)(model, batches, None, [])
             ends.append([variable.numpy() for variable in variables])
-    first, *others = ends
-    pairs = [pair for end in others for pair in zip(first, end, strict=True)]
-    # NumPy's maximum, unlike Python's, is NaN if one of the numbers is.
-    engines = float(np.max([np.abs(a - b).max(initial=0) for a, b in pairs]))
+    differences = []
+    for end in ends[1:]:
+        for a, b in zip(ends[0], end, strict=True):
+            differences.append(np.abs(a - b).max(initial=0))
+    # NumPy's maximum, unlike Python's, is NaN if any number is.
+    engines = float(np.max(differences))
     if machine.replicas > 1 and batch_normalization.has_local_statistics(model):
         return Result(case, engines)
-    # `weights`, unlike `variables`, has no states of random layers; all `ends` are
-    # equal.
+    # `weights`, unlike `variables`, has no states of random layers.
     after = model.get_weights()
     stock = _train_stock_keras(loaded.task, batches, settings, before)
-    distances = [
-        _distance(before[number], after[number], stock[number])
-        for number, variable in enumerate(model.weights)
-        if variable.trainable
-    ]
+    distances = []
+    for index, variable in enumerate(model.weights):
+        if variable.trainable:
+            distances.append(_distance(before[index], after[index], stock[index]))
     return Result(case, engines, float(np.max(distances)))
 
 
 def _train_stock_keras(
     task: Task, batches: Batches, settings: config.Config, weights: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """The weights after Keras's `fit`, which does not use `train_step.py`.
-
-    Training starts with `weights`.
-    """
+    """Trains from `weights` with Keras's `fit`, without `train_step.py`."""
     model = network(task, settings.model, settings.runtime.precision)
     model = keras.Model(model.inputs, model.outputs)
     _disable_dropout(model)
@@ -185,16 +177,14 @@ def _train_stock_keras(
 
 
 def _disable_dropout(model: keras.Model) -> None:
-    """Disables dropout, because stock Keras and this package draw different random
-    numbers.
-    """
+    """Disables dropout, whose random numbers differ between the two."""
     for layer in model._flatten_layers():
         if isinstance(getattr(layer, "rate", None), float):
             layer.rate = 0.0
 
 
 def _distance(before: np.ndarray, after: np.ndarray, stock: np.ndarray) -> float:
-    """The distance to stock Keras, as a fraction of how far that moved the tensor."""
-    apart = float(np.linalg.norm(after - stock))
-    moved = float(np.linalg.norm(stock - before))
-    return apart / max(moved, 1e-30)
+    """Returns the distance to stock Keras, relative to the update by stock Keras."""
+    distance = float(np.linalg.norm(after - stock))
+    update = float(np.linalg.norm(stock - before))
+    return distance / max(update, 1e-30)

@@ -31,23 +31,22 @@ class NotebookFigure(Figure):
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as the content of a PNG file; characters that no font has
-    are boxes.
-    """
-    drawn = io.BytesIO()
+    """Encodes a figure as PNG; characters that no font has become boxes."""
+    file = io.BytesIO()
     installed = font_manager.get_font_names()
     fallbacks = sorted(name for name in installed if name.startswith(_FONTS))
     fonts = matplotlib.rc_context({"font.sans-serif": ["DejaVu Sans", *fallbacks]})
     with fonts, warnings.catch_warnings(action="ignore", category=UserWarning):
-        figure.savefig(drawn, format="png", dpi=150)
-    return drawn.getvalue()
+        figure.savefig(file, format="png", dpi=150)
+    return file.getvalue()
 
 
 def drawings(
     evaluation: "Evaluation", history: Mapping[str, list[float]] | None
 ) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    """File names, and functions that draw: curves if there is a history, mistakes, the
-    plots of the task.
+    """Yields file names and functions that draw a figure.
+
+    Draws curves if there is a history, mistakes, and the plots of the task.
     """
     if history is not None:
         yield "curves.png", lambda: curves(history)
@@ -59,14 +58,13 @@ def drawings(
 
 
 def curves(history: Mapping[str, list[float]]) -> NotebookFigure:
-    """Loss, metrics and learning rate of each epoch, for training and validation."""
-    names = dict.fromkeys(
-        name.removeprefix("val_") for name in history if name not in _HIDDEN
-    )
-    shown = sorted(names, key=lambda name: (name != "loss", name == "learning_rate"))
-    rows = -(-len(shown) // 3) or 1
+    """Draws loss, metrics and learning rate of each epoch."""
+    visible = [name for name in history if name not in _HIDDEN]
+    names = list(dict.fromkeys(name.removeprefix("val_") for name in visible))
+    names.sort(key=lambda name: (name != "loss", name == "learning_rate"))
+    rows = -(-len(names) // 3) or 1
     picture = NotebookFigure(figsize=(12.6, 3.1 * rows), layout="constrained")
-    for number, name in enumerate(shown, 1):
+    for number, name in enumerate(names, 1):
         axes = picture.add_subplot(rows, 3, number)
         for part, key in (("train", name), ("validation", f"val_{name}")):
             if values := history.get(key):
@@ -76,30 +74,28 @@ def curves(history: Mapping[str, list[float]]) -> NotebookFigure:
         axes.set_title(name, fontsize=10, parse_math=False)
         axes.grid(alpha=0.3)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    picture.supxlabel("epoch" if shown else "no epoch is complete yet", fontsize=9)
+    picture.supxlabel("epoch" if names else "no epoch is complete yet", fontsize=9)
     return picture
 
 
 def mistakes(evaluation: "Evaluation") -> NotebookFigure:
-    """The worst predictions with their examples and the names of their files."""
+    """Draws the worst predictions with their examples and the names of their files."""
     order, title = evaluation.worst
-    shown = order[:SHOWN]
-    columns = min(_COLUMNS, len(shown))
-    rows = -(-len(shown) // _COLUMNS)
-    picture = NotebookFigure(
-        figsize=(max(2.05 * columns, 6), 2.6 * rows + 0.6), layout="constrained"
-    )
+    positions = order[:SHOWN]
+    columns = min(_COLUMNS, len(positions))
+    rows = -(-len(positions) // _COLUMNS)
+    size = (max(2.05 * columns, 6), 2.6 * rows + 0.6)
+    picture = NotebookFigure(figsize=size, layout="constrained")
     picture.suptitle(title, fontsize=10)
-    examples = evaluation.examples.take(shown) if len(shown) else {}
-    for at, position in enumerate(shown):
-        axes = picture.add_subplot(rows, columns, at + 1)
+    examples = evaluation.examples.take(positions) if len(positions) else {}
+    for row, position in enumerate(positions):
+        axes = picture.add_subplot(rows, columns, row + 1)
+        example = {name: column[row] for name, column in examples.items()}
         answer = {name: column[position] for name, column in evaluation.answers.items()}
-        evaluation.task.show(
-            axes, {name: column[at] for name, column in examples.items()}, answer
-        )
-        file = (
-            evaluation.predictions["file"][position].encode(errors="replace").decode()
-        )
-        file = file if len(file) <= 32 else f"...{file[-29:]}"
+        evaluation.task.show(axes, example, answer)
+        name = evaluation.predictions["file"][position]
+        file = name.encode(errors="replace").decode()
+        if len(file) > 32:
+            file = f"...{file[-29:]}"
         axes.set_xlabel(file, fontsize=7, color="dimgray", parse_math=False)
     return picture

@@ -1,4 +1,4 @@
-"""The results of a run: a summary on the console, pictures and a table as files."""
+"""Shows the results of a run: a summary, pictures and a table of predictions."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -15,11 +15,11 @@ def show(
     folder: Path,
     history: Mapping[str, list[float]] | None = None,
 ) -> list[str]:
-    """Prints the text; writes `predictions.csv` and pictures into a directory; returns
-    their names.
+    """Prints a summary, and writes `predictions.csv` and pictures into a directory.
 
-    Never fails, because the model is still to be exported: a note says what cannot be
-    written. Without a history, there are no curves, and the metrics are printed, too.
+    Returns the names of the files. Never fails, because the model is still to be
+    exported: notes name the files that cannot be written. Without a history, there are
+    no curves, and the metrics are printed, too.
     """
     written = []
     with _note_failure("predictions.csv"):
@@ -38,8 +38,8 @@ def show(
 
 
 @contextlib.contextmanager
-def _note_failure(what: str) -> Iterator[None]:
+def _note_failure(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # such as a task of the user's own, or a full disk
-        say("note", f"{what} could not be written: {reason(error)}")
+        say("note", f"{name} could not be written: {reason(error)}")

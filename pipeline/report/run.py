@@ -1,4 +1,4 @@
-"""A run: the result of `fit`, or opened from its directory by a later process."""
+"""A run, returned by `fit` or loaded from its directory."""
 
 import base64
 import functools
@@ -32,18 +32,19 @@ if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
 
 
 class Run:
-    """The result of `fit`, or of `Run.load`, which reads data and model when they are
-    used.
+    """The result of `fit`, or of `Run.load`, which loads data and model at first use.
 
     Args:
         config: Options of the run.
         directory: Config, log, checkpoints, pictures, result.json.
         history: Metric -> value per epoch.
         result: The content of `result.json`; empty if the run is unfinished.
-        result_file: `result.json`: in `directory`, or in a temporary directory if that
-            could not be written; None if neither could, and in a worker that is not the
-            chief.
-        trainer, model, evaluation: These properties, if this process already has them.
+        result_file: Path of `result.json`: in `directory`, or in a temporary directory
+            if that could not be written; None if neither could be written, and in a
+            worker that is not the chief.
+        trainer: The property, if this process already has it.
+        model: The property, if this process already has it.
+        evaluation: The property, if this process already has it.
     """
 
     def __init__(
@@ -64,10 +65,9 @@ class Run:
         self.result = dict(result)
         self.result_file = result_file
         self.test_split = split_names.evaluation_split(result)
-        """The split that the run is judged by: test, or else validation, or else train.
-        """
+        """The split of the final test: test, or else validation, or else train."""
         self.test: dict[str, Any] = self.result.get(self.test_split, {})
-        """Metrics of that split."""
+        """Metrics of `test_split`."""
         self.export = Path(result["export"]) if result.get("export") else None
         """The published version, such as saved_models/digits/1."""
         self._files = RunDirectory(directory)
@@ -85,22 +85,25 @@ class Run:
         run = RunDirectory(Path(path))
         if not run.config.is_file():
             raise UsageError(f"{path} is not a run: it has no config.json")
-        config = command_line.read(
-            run.config, names_only=True
-        )  # what it names may be gone
+        # The functions and files that the config names may be gone.
+        config = command_line.read(run.config, names_only=True)
         try:
-            lines = safe_io.read_text(run.log).splitlines() if run.log.exists() else []
-            # Each begins with epoch, step and seconds; the last may be incomplete.
-            epochs = [json.loads(line) for line in lines if line.endswith("}")]
+            log = safe_io.read_text(run.log) if run.log.exists() else ""
+            # The last line may be incomplete.
+            lines = [line for line in log.splitlines() if line.endswith("}")]
+            epochs = [json.loads(line) for line in lines]
             result = safe_io.read_json(run.result) if run.result.exists() else {}
             if not isinstance(result, dict):
                 raise ValueError(f"{run.result.name} is not an object")
         except (OSError, ValueError) as error:
             raise UsageError(f"{path} is damaged: {reason(error)}") from None
-        names = dict.fromkeys(name for epoch in epochs for name in list(epoch)[3:])
-        history = {
-            n: [math.nan if e.get(n) is None else e[n] for e in epochs] for n in names
-        }
+        names: dict[str, None] = {}  # ordered, without duplicates
+        for epoch in epochs:
+            names |= dict.fromkeys(list(epoch)[3:])  # after epoch, step and seconds
+        history = {}
+        for name in names:
+            values = [epoch.get(name) for epoch in epochs]
+            history[name] = [math.nan if v is None else v for v in values]
         return cls(config, run.path, history, result, run.result)
 
     @property
@@ -111,7 +114,7 @@ class Run:
         return self._trainer
 
     def _restore(self) -> "Trainer":
-        # Imports TensorFlow, as does the module below.
+        # The modules import TensorFlow.
         from pipeline.runtime import environment
 
         machine = environment.start(self.config.runtime)
@@ -125,7 +128,7 @@ class Run:
 
     @functools.cached_property
     def task(self) -> "Task":
-        """The problem: its answers, metrics and signatures."""
+        """The task: its answers, metrics and signatures."""
         task = self.network.task
         from pipeline.evaluation import evaluate
 
@@ -150,9 +153,10 @@ class Run:
 
     @property
     def model(self) -> "keras.Model":
-        """A plain Keras model, from raw inputs to probabilities or numbers: the file
-        `model.keras` in `directory`, in float32, or the latest weights of an unfinished
-        run.
+        """A plain Keras model, from raw inputs to probabilities or numbers.
+
+        It is the file `model.keras` in `directory`, in float32, or has the latest
+        weights of an unfinished run.
         """
         if self._model is None:
             self._model = self.network.to_keras_model()
@@ -165,13 +169,13 @@ class Run:
 
     @property
     def evaluation(self) -> "Evaluation":
-        """The answers to the split that the run is judged by."""
+        """The answers to `test_split`."""
         if self._evaluation is None:
             self._evaluation = self.evaluate()
         return self._evaluation
 
     def test_evaluation(self, answers: dict[str, Any]) -> "Evaluation":
-        """The answers of the test of this process, with its metrics."""
+        """Returns the evaluation of the final test, from the answers of this process."""
         from pipeline.evaluation.answers import Evaluation
 
         examples = self.splits[self.test_split]
@@ -181,7 +185,7 @@ class Run:
         )
 
     def evaluate(self, data: Any = None, split: str | None = None) -> "Evaluation":
-        """Measures the run on labelled data.
+        """Evaluates the run on labelled data.
 
         Args:
             data: Whatever `fit` takes as `data`, or a path of class folders or an
@@ -236,101 +240,99 @@ class Run:
                 server would refuse the values, or conversion to uint8 would change
                 them.
         """
-        offered = self.task.serve(self.network)
+        functions = self.task.serve(self.network)
         import tensorflow as tf
 
         from pipeline.serving import file_predictions, signatures
 
-        known = {
-            name: signatures.of_specs(specs) for name, (_, specs) in offered.items()
-        }
+        served = {}
+        for name, (_, specs) in functions.items():
+            served[name] = signatures.of_specs(specs)
 
         def ask(signature: str, /, **inputs: Any) -> dict[str, Any]:
-            if signature not in offered:
+            if signature not in functions:
                 raise UsageError(
-                    f"unknown signature {signature!r}; {suggest(signature, offered)}"
+                    f"unknown signature {signature!r}; {suggest(signature, functions)}"
                 )
-            function, specs = offered[signature]
-            values = signatures.tensors(known[signature], inputs)
-            for name, field in known[signature].inputs.items():
-                if not tf.TensorShape(field.shape).is_compatible_with(
-                    values[name].shape
-                ):
-                    raise UsageError(
-                        f"{name} must be {field}; got {list(values[name].shape)}"
-                    )
+            function, specs = functions[signature]
+            values = signatures.tensors(served[signature], inputs)
+            for name, field in served[signature].inputs.items():
+                shape = values[name].shape
+                if not tf.TensorShape(field.shape).is_compatible_with(shape):
+                    raise UsageError(f"{name} must be {field}; got {list(shape)}")
+            arguments = [tf.constant(values[spec.name], spec.dtype) for spec in specs]
             try:
-                answers = function(
-                    *(tf.constant(values[s.name], s.dtype) for s in specs)
-                )
+                answers = function(*arguments)
             except tf.errors.InvalidArgumentError as error:
-                invalid = signatures.INVALID_ARGUMENT
                 raise signatures.ServingError(
-                    "the model", invalid, error.message
+                    "the model", signatures.INVALID_ARGUMENT, error.message
                 ) from None
-            return signatures.answer(
-                {name: one.numpy() for name, one in answers.items()}
-            )
+            arrays = {name: tensor.numpy() for name, tensor in answers.items()}
+            return signatures.answer(arrays)
 
         if inputs:
             return ask(data or "serving_default", **inputs)
         words = [data] if isinstance(data, str | Path) else data
-        if not isinstance(words, list) or not all(
-            isinstance(w, str | Path) for w in words
-        ):
-            (name,) = known["serving_default"].inputs
+        are_files = isinstance(words, list) and all(
+            isinstance(word, str | Path) for word in words
+        )
+        if not are_files:
+            (name,) = served["serving_default"].inputs
             return ask("serving_default", **{name: data})
-        names = self.task.metadata.get("feature_names")
         client = SimpleNamespace(
-            metadata=lambda: known,
+            metadata=lambda: served,
             predict=ask,
             model=self.directory,
-            feature_names=names,
+            feature_names=self.task.metadata.get("feature_names"),
         )
         rows = list(file_predictions.predict(client, words))
-        found = dict.fromkeys(name for row in rows for name in row)
-        if not found.keys() - {"file", "row", "error"}:
+        names: dict[str, None] = {}  # ordered, without duplicates
+        for row in rows:
+            names |= dict.fromkeys(row)
+        if not names.keys() - {"file", "row", "error"}:
             raise UsageError(
                 f"no file can be read; {rows[0]['file']}: {rows[0]['error']}"
             )
-        return Columns({name: [row.get(name) for row in rows] for name in found})
+        return Columns({name: [row.get(name) for row in rows] for name in names})
 
     def plot(self) -> "Figure":
-        """A figure of the curves: loss, metrics and learning rate of each epoch."""
+        """Draws the curves: loss, metrics and learning rate of each epoch."""
         from pipeline.report import pictures
 
         return pictures.curves(self.history)
 
     def mistakes(self, evaluation: "Evaluation | None" = None) -> "Figure":
-        """A figure of the worst predictions; `evaluation.predictions` has all of them.
+        """Draws the worst predictions; `evaluation.predictions` has all of them.
 
         Args:
-            evaluation: What `evaluate` returned; None: the evaluation of the run.
+            evaluation: The result of `evaluate`; None: the evaluation of the run.
         """
         from pipeline.report import pictures
 
         return pictures.mistakes(evaluation or self.evaluation)
 
     def __repr__(self) -> str:
-        done = (
-            f"{len(self.history.get('loss', ())):,} of {self.config.train.epochs:,}"
-            " epochs"
-        )
+        count = len(self.history.get("loss", ()))
+        epochs = f"{count:,} of {self.config.train.epochs:,} epochs"
         lines = [
-            f"training   unfinished: {done}; fit(..., run_directory=...) continues"
+            f"training   unfinished: {epochs}; fit(..., run_directory=...) continues"
         ]
         if self.result:
-            tested = f"{self.test_split:10} {numbers(self.test)}"
-            lines = [f"training   {done}", tested, f"export     {self.export}"]
+            lines = [
+                f"training   {epochs}",
+                f"{self.test_split:10} {numbers(self.test)}",
+                f"export     {self.export}",
+            ]
         return "\n  ".join([f"Run({str(self.directory)!r})", *lines])
 
     def _repr_html_(self) -> str:
         from pipeline.report import pictures
 
-        matrix = self.directory.glob("confusion_matrix.png")
-        shown = [pictures.png(self.plot()), *(path.read_bytes() for path in matrix)]
-        encoded = (base64.b64encode(png).decode() for png in shown)
-        images = (
-            f'<img height="300" src="data:image/png;base64,{one}">' for one in encoded
-        )
-        return f"<pre>{html.escape(repr(self))}</pre>{''.join(images)}"
+        files = [pictures.png(self.plot())]
+        for path in self.directory.glob("confusion_matrix.png"):
+            files.append(path.read_bytes())
+        images = ""
+        for file in files:
+            code = base64.b64encode(file).decode()
+            images += f'<img height="300" src="data:image/png;base64,{code}">'
+        return f"<pre>{html.escape(repr(self))}</pre>{images}"

@@ -92,7 +92,7 @@ class Cluster:
 
 
 def _answer(listener: socket.socket) -> dict[int, str]:
-    """Accepts a connection; returns worker and token, or nothing if none arrives."""
+    """Returns worker and token of the next connection; empty if none arrives soon."""
     listener.settimeout(_POLL)
     with contextlib.suppress(OSError, ValueError):
         connection, _ = listener.accept()

@@ -84,18 +84,24 @@ def _packages() -> Iterator[Finding]:
     """Checks the versions of the packages and their requirements."""
     from packaging.requirements import Requirement
 
-    found = {
-        name: version for name in _TENSORFLOWS if (version := installed_version(name))
-    }
-    if len(found) > 1:
-        names = ", ".join(f"{name} {version}" for name, version in found.items())
-        remedy = f"pip uninstall {' '.join(found)}; then install only one of them"
+    tensorflows = {}
+    for name in _TENSORFLOWS:
+        if version := installed_version(name):
+            tensorflows[name] = version
+    if len(tensorflows) > 1:
+        names = ", ".join(f"{name} {version}" for name, version in tensorflows.items())
+        remedy = f"pip uninstall {' '.join(tensorflows)}; then install only one of them"
         yield Finding("TensorFlow packages", names, "error", remedy)
     versions = {name: installed_version(name) for name in ("keras", "numpy")}
-    versions = {"tensorflow": next(iter(found.values()), None), **versions}
+    versions = {"tensorflow": next(iter(tensorflows.values()), None), **versions}
     for name, version in versions.items():
         yield Finding(name, version or "not installed")
-    for name in ("keras-savedmodel-pipeline", *found, "keras", "tensorflow-datasets"):
+    for name in (
+        "keras-savedmodel-pipeline",
+        *tensorflows,
+        "keras",
+        "tensorflow-datasets",
+    ):
         if installed_version(name) is None:
             continue
         for text in metadata.requires(name) or ():

@@ -59,7 +59,7 @@ class StopSignals:
 
     @functools.cached_property
     def preparation(self) -> float:
-        """Seconds from the start of this process to training, the first access."""
+        """Seconds before training, from the start of this process to the first use."""
         return time.monotonic() - self._start
 
     def resume(self, elapsed: float) -> None:
@@ -97,8 +97,7 @@ class StopSignals:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before: dict[int, Any] = {}
-        number: int
+        before: dict[signal.Signals, Any] = {}
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             # Signals that are ignored stay ignored, as under nohup or in the background

@@ -13,7 +13,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 def weights_by_name(
     class_weight: Mapping[str, float], class_names: Sequence[str]
 ) -> dict[str, float]:
-    """Class weights by the names of the classes.
+    """Converts class weights to weights by the names of the classes.
 
     The keys are names of classes, or their numbers (`0`), unless a name is a number
     itself. Raises UsageError for other keys.
@@ -38,7 +38,7 @@ def weights_by_name(
 def crossentropy(
     y: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor, label_smoothing: float
 ) -> tf.Tensor:
-    """Cross-entropy with smoothed labels times the weight of the class, (batch,).
+    """Computes the weighted cross-entropy with smoothed labels, (batch,).
 
     Args:
         y: The share of each class, float32 (batch, classes).

@@ -7,9 +7,7 @@ import numpy as np
 
 
 def draw(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
-    """A matplotlib figure of the confusion matrix in `metrics`, with true classes as
-    rows.
-    """
+    """Draws the confusion matrix in `metrics`, with true classes as rows."""
     from matplotlib.figure import Figure
 
     counts = np.asarray(metrics["confusion_matrix"])
@@ -23,9 +21,8 @@ def draw(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
         for (i, j), count in np.ndenumerate(counts):
             if count:
                 color = "white" if shares[i, j] > 0.5 else "black"
-                axes.text(
-                    j, i, count, ha="center", va="center", color=color, fontsize=8
-                )
+                style = {"ha": "center", "va": "center", "fontsize": 8}
+                axes.text(j, i, count, color=color, **style)
     ticks = range(0, len(counts), -(-len(counts) // 100))
     names = [class_names[label][:24] for label in ticks]
     # A class name may contain dollar signs.

@@ -14,31 +14,31 @@ def classified_image(
     answer: Mapping[str, Any],
     class_names: Sequence[str],
 ) -> None:
-    """Draws an image with the answer as its title: green if right; red, and the truth,
-    if wrong.
-    """
+    """Draws an image with the answer as its title: green if right, red if wrong."""
     image = pixels(np.asarray(example["image"]))
     axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255)
-    answered, true = int(answer["class"]), int(example["label"])
-    title = f"{class_names[answered][:22]} {float(np.max(answer['probabilities'])):.2f}"
-    if answered != true:
+    predicted = int(answer["class"])
+    true = int(example["label"])
+    probability = float(np.max(answer["probabilities"]))
+    title = f"{class_names[predicted][:22]} {probability:.2f}"
+    color = "green"
+    if predicted != true:
         title += f"\ntrue: {class_names[true][:22]}"
-    color = "green" if answered == true else "red"
+        color = "red"
     axes.set_title(title, color=color, fontsize=9, parse_math=False)
     axes.set(xticks=[], yticks=[])
 
 
 def predictions(metrics: Mapping[str, Any]) -> Any:
-    """A matplotlib figure of predicted against true values, with the line
-    of equality.
-    """
+    """Draws predicted against true values, with the line of equality."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 5), layout="constrained")
     axes = figure.subplots()
     pairs = metrics["pairs"]
     axes.scatter(pairs["true"], pairs["predicted"], s=12, alpha=0.6)
-    axes.axline((pairs["true"][0],) * 2, slope=1, color="black", linewidth=0.8)
+    start = pairs["true"][0]
+    axes.axline((start, start), slope=1, color="black", linewidth=0.8)
     title = f"root mean squared error {metrics['rmse']:.4g}"
     axes.set(xlabel="true", ylabel="predicted", title=title)
     return figure
@@ -49,7 +49,8 @@ def features(
 ) -> None:
     """Draws the features of an example as bars, with the prediction as the title."""
     axes.barh(range(len(values)), values)
-    some = range(0, len(values), -(-len(values) // 20))
-    axes.set_yticks(some, [names[at][:12] for at in some], parse_math=False, fontsize=7)
+    ticks = range(0, len(values), -(-len(values) // 20))
+    labels = [names[tick][:12] for tick in ticks]
+    axes.set_yticks(ticks, labels, parse_math=False, fontsize=7)
     axes.invert_yaxis()
     axes.set_title(f"{float(predicted):.4g}, true {float(true):.4g}", fontsize=9)

@@ -1,4 +1,4 @@
-"""Image classification: one of several labels for each image."""
+"""Image classification: a label per image."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -46,23 +46,25 @@ def image_classification(
 
 
 def _metadata(info: Info, image_size: tuple[int, int] | None) -> dict[str, Any]:
-    """Class names; shape (height, width, channels) and dtype of a decoded image."""
+    """Returns class names, and shape (height, width, channels) of a decoded image."""
     field = info.field("image")
-    known = (tf.uint8, tf.uint16, tf.float32, tf.string)
-    if field.dtype not in known or not info.field("label").dtype.is_integer:
+    dtypes = (tf.uint8, tf.uint16, tf.float32, tf.string)
+    if field.dtype not in dtypes or not info.field("label").dtype.is_integer:
         raise UsageError(
             "images must be uint8, uint16, float32 or encoded files, and labels must be"
             " integers"
         )
     *size, channels = info.image_shape if field.dtype == tf.string else field.shape
-    size = size if image_size is None else list(image_size)
+    if image_size is not None:
+        size = list(image_size)
     if None in size:
         raise UsageError(
             "the images have different sizes; set --data.image-size HEIGHT WIDTH"
         )
-    if len(names := info.class_names or ()) < 2:
-        got = ", ".join(names) or "none"
-        raise UsageError(f"classification needs at least 2 classes; got {got}")
+    names = info.class_names or ()
+    if len(names) < 2:
+        text = ", ".join(names) or "none"
+        raise UsageError(f"classification needs at least 2 classes; got {text}")
     metadata: dict[str, Any] = {
         "class_names": list(names),
         "image_shape": [*size, channels or 3],
@@ -91,15 +93,12 @@ class ImageClassification(Task):
         self.temperature = float(metadata.get("temperature", 1.0))
 
     def decode(self, example: Example) -> Example:
-        """Encoded bytes or pixels to pixels of `image_shape`, in training as in
-        serving.
-        """
+        """Decodes and resizes an image to `image_shape`, in training as in serving."""
         image = example["image"]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
-            image = image_decoding.pixels(
-                image, channels, self.metadata.get("image_bits", 16)
-            )
+            bits = self.metadata.get("image_bits", 16)
+            image = image_decoding.pixels(image, channels, bits)
         if image.shape != self.image_shape:
             image = image_decoding.resize(image, height, width)
         return {**example, "image": tf.ensure_shape(image, self.image_shape)}
@@ -110,30 +109,29 @@ class ImageClassification(Task):
         split: str,
         locate: Callable[[int], str],
     ) -> None:
-        labels, last = columns["label"], len(self.class_names) - 1
+        labels = columns["label"]
+        last = len(self.class_names) - 1
         if len(labels) and labels.min() == 1 and labels.max() == last + 1:
             raise UsageError(
                 f"split {split}: the labels are from 1 to {last + 1}; subtract 1,"
                 " because classes count from 0"
             )
-        for at in np.flatnonzero((labels < 0) | (labels > last)):
+        for row in np.flatnonzero((labels < 0) | (labels > last)):
+            name = locate(int(columns["id"][row]))
             raise UsageError(
-                f"split {split}: the label of {locate(int(columns['id'][at]))} must be"
-                f" from 0 to {last}; got {labels[at]}; --clean.enabled excludes such"
-                " examples"
+                f"split {split}: the label of {name} must be from 0 to {last}; got"
+                f" {labels[row]}; --clean.enabled excludes such examples"
             )
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
-        """The range of float pixels, by which a server refuses images of
-        another range.
-        """
+        """Learns the range of float pixels; a server refuses images of another range."""
         if not self.dtype.is_floating:
             return {}
         images = column("image")
         return {"image_range": [float(images.min()), float(images.max())]}
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
-        """The temperature by which the logits are divided."""
+        """Fits the temperature by which the logits are divided."""
         return {"temperature": fit_temperature(outputs, truth)}
 
     def limitations(self) -> list[str]:
@@ -155,9 +153,7 @@ class ImageClassification(Task):
         ]
 
     def prepare(self, batch: Example) -> Example:
-        """Pixels to float32; whole numbers to [0, 1], unless the model
-        gets them raw.
-        """
+        """Converts pixels to float32; scales whole numbers to [0, 1], unless raw."""
         return {**batch, "image": scale_pixels(batch["image"], self._scale)}
 
     @property
@@ -167,8 +163,9 @@ class ImageClassification(Task):
     def target(
         self, batch: Example, seeds: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """y is the share of each class, float32 (batch, classes): one-hot, unless
-        mixed.
+        """Returns inputs, y and weights.
+
+        y is the share of each class, float32 (batch, classes): one-hot, unless mixed.
         """
         y = self.y(batch["label"])
         if "partner_label" in batch:
@@ -177,11 +174,11 @@ class ImageClassification(Task):
         return batch["image"], y, batch["weight"]
 
     def truth(self, y: tf.Tensor) -> tf.Tensor:
-        """The label with the largest share, int64 (batch,)."""
+        """Returns the label with the largest share, int64 (batch,)."""
         return tf.argmax(y, axis=-1)
 
     def y(self, truth: tf.Tensor) -> tf.Tensor:
-        """One-hot labels, float32 (batch, classes)."""
+        """Returns one-hot labels, float32 (batch, classes)."""
         return tf.one_hot(truth, len(self.class_names))
 
     def inputs(self) -> keras.KerasTensor:
@@ -190,28 +187,26 @@ class ImageClassification(Task):
     def head(
         self, features: keras.KerasTensor, inputs: keras.KerasTensor
     ) -> keras.KerasTensor:
-        """One logit per class; raises UsageError unless features are (batch, n)."""
+        """Returns a logit per class; raises UsageError unless features are (batch, n)."""
         if len(features.shape) != 2:
             shape = ", ".join(map(str, ("batch", *features.shape[1:])))
             raise UsageError(
                 "--model.name: the features must be a vector per example, (batch, n);"
                 f" got ({shape}); add GlobalAveragePooling2D or Flatten"
             )
-        return keras.layers.Dense(
-            len(self.class_names), dtype="float32", name="logits"
-        )(features)
+        units = len(self.class_names)
+        return keras.layers.Dense(units, dtype="float32", name="logits")(features)
 
     def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
         inputs = self.inputs()
-        scaled = keras.layers.Rescaling(self._scale, dtype="float32", name="pixels")(
-            inputs
-        )
-        logits = keras.Model(network.inputs, network.outputs[0], name="network")(scaled)
+        rescale = keras.layers.Rescaling(self._scale, dtype="float32", name="pixels")
+        inner = keras.Model(network.inputs, network.outputs[0], name="network")
+        logits = inner(rescale(inputs))
         if self.temperature != 1:
-            scale = 1 / self.temperature
-            logits = keras.layers.Rescaling(scale, dtype="float32", name="temperature")(
-                logits
+            calibrate = keras.layers.Rescaling(
+                1 / self.temperature, dtype="float32", name="temperature"
             )
+            logits = calibrate(logits)
         if output_kind == "linear":
             return keras.Model(inputs, logits)
         if output_kind == "logit":
@@ -230,14 +225,13 @@ class ImageClassification(Task):
         class_weight: Mapping[str, float],
         loss: Callable[[Any, Any], tf.Tensor] | None = None,
     ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        """Cross-entropy with smoothed labels, multiplied by the weight of each
-        example's class.
+        """Returns the cross-entropy with smoothed labels and class weights.
 
         The loss of a mixed example is the mean of the losses of its two labels,
         weighted by their shares. Smoothing: Szegedy et al., "Rethinking the Inception
-        architecture", CVPR 2016, section 7. A loss of the user replaces the
-        cross-entropy, and is multiplied by the weights, too. Classes that
-        `class_weight` does not name have weight 1.
+        architecture", CVPR 2016, section 7. A custom loss replaces the cross-entropy,
+        and is multiplied by the weights, too. Classes that `class_weight` does not name
+        have weight 1.
 
         Raises UsageError if it names an unknown class.
         """
@@ -253,17 +247,15 @@ class ImageClassification(Task):
         return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
-        """Calibrated `probabilities` float32 (batch, classes), `class` int32 and
-        `label` string (batch,).
+        """Returns calibrated `probabilities`, `class` and `label`.
+
+        They are float32 (batch, classes), int32 (batch,) and string (batch,).
         """
         probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32) / self.temperature)
         index = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
         names = tf.constant(self.class_names)
-        return {
-            "probabilities": probabilities,
-            "class": index,
-            "label": tf.gather(names, index),
-        }
+        label = tf.gather(names, index)
+        return {"probabilities": probabilities, "class": index, "label": label}
 
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
         """See `_metrics.classification`."""
@@ -271,16 +263,13 @@ class ImageClassification(Task):
         return _metrics.classification(answers, self.class_names, fitted)
 
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            "confusion_matrix.png": _confusion_matrix.draw(metrics, self.class_names)
-        }
+        figure = _confusion_matrix.draw(metrics, self.class_names)
+        return {"confusion_matrix.png": figure}
 
     def show(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
     ) -> None:
-        """Draws the image with the answer as its title: green if right,
-        red if wrong.
-        """
+        """Draws the image with the answer as its title: green if right, else red."""
         _plots.classified_image(axes, example, answer, self.class_names)
 
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
@@ -290,17 +279,14 @@ class ImageClassification(Task):
         def pixels(images: tf.Tensor) -> Example:
             images = request_guards.batch(images, shape)
             if "image_range" in self.metadata:
-                images = request_guards.within(
-                    images, self.metadata["image_range"], "images"
-                )
+                limits = self.metadata["image_range"]
+                images = request_guards.within(images, limits, "images")
             batch = {"image": images}
             outputs = model(self.prepare(batch)["image"], training=False)
-            answer = self.answer(
-                request_guards.finite(outputs, "outputs of the network"), batch
-            )
-            labels, scores = request_guards.best(
-                answer["probabilities"], self.class_names
-            )
+            outputs = request_guards.finite(outputs, "outputs of the network")
+            answer = self.answer(outputs, batch)
+            probabilities = answer["probabilities"]
+            labels, scores = request_guards.best(probabilities, self.class_names)
             return {**answer, "top_labels": labels, "top_scores": scores}
 
         def image_bytes(image_bytes: tf.Tensor) -> Example:

@@ -29,11 +29,12 @@ def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
     """
     if not isinstance(info, Info):
         return Regression(info)
-    return Regression({**_metadata(info), "raw": True} if raw else _metadata(info))
+    metadata = _metadata(info)
+    return Regression({**metadata, "raw": True} if raw else metadata)
 
 
 def _metadata(info: Info) -> dict[str, Any]:
-    """Names of the features; mean 0 and deviation 1 until `learn` computes them."""
+    """Returns names of the features, and mean 0 and deviation 1 for `learn` to set."""
     for name, rank, meaning in (
         ("features", 1, "a vector"),
         ("target", 0, "one number"),
@@ -86,23 +87,22 @@ class Regression(Task):
     ) -> None:
         for field in ("features", "target"):
             for row, *feature in np.argwhere(~np.isfinite(columns[field])):
-                name = (
-                    f"feature {self.feature_names[feature[0]]!r}"
-                    if feature
-                    else "the target"
-                )
+                name = "the target"
+                if feature:
+                    name = f"feature {self.feature_names[feature[0]]!r}"
+                value = columns[field][row, *feature]
                 raise UsageError(
                     f"split {split}: {name} of {locate(int(columns['id'][row]))} is"
-                    f" {columns[field][row, *feature]} in float32; use a finite number,"
-                    " or remove the example"
+                    f" {value} in float32; use a finite number, or remove the example"
                 )
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
-        """Mean and standard deviation of each feature over the training examples."""
+        """Computes mean and standard deviation of each feature."""
         if self.metadata.get("raw"):
             return {}
         features = column("features").astype(np.float64)
-        mean, deviation = features.mean(axis=0), features.std(axis=0)
+        mean = features.mean(axis=0)
+        deviation = features.std(axis=0)
         # Dividing a feature that is constant in float32 would only amplify rounding
         # errors.
         varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
@@ -124,15 +124,15 @@ class Regression(Task):
         ]
 
     def prepare(self, batch: Example) -> Example:
-        """Scales features to mean 0 and standard deviation 1 over the training
-        examples.
-        """
+        """Scales features to mean 0 and deviation 1 over the training examples."""
         return {**batch, "features": (batch["features"] - self._mean) / self._deviation}
 
     def target(
         self, batch: Example, seeds: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """y is (batch, 1) like the outputs: (batch,) minus (batch, 1) would be (batch,
+        """Returns inputs, y and weights.
+
+        y is (batch, 1) like the outputs: (batch,) minus (batch, 1) would be (batch,
         batch).
         """
         return batch["features"], batch["target"][:, None], batch["weight"]
@@ -143,7 +143,7 @@ class Regression(Task):
     def head(
         self, features: keras.KerasTensor, inputs: keras.KerasTensor
     ) -> keras.KerasTensor:
-        """One number, (batch, 1)."""
+        """Returns a number per example, (batch, 1)."""
         return keras.layers.Dense(1, dtype="float32", name="prediction")(features)
 
     def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
@@ -159,19 +159,17 @@ class Regression(Task):
         return keras.Model(inputs, inner(standardize(inputs)))
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        return (
-            keras.losses.mean_squared_error
-        )  # the mean over the last axis, which has one number
+        return keras.losses.mean_squared_error  # the last axis has length 1
 
     def metrics(self) -> list[keras.metrics.Metric]:
-        """Root mean squared error and mean absolute error, in units of the target."""
+        """Returns root mean squared and mean absolute error, in units of the target."""
         return [
             keras.metrics.RootMeanSquaredError(name="rmse"),
             keras.metrics.MeanAbsoluteError(name="mae"),
         ]
 
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
-        """`prediction` float32 (batch,), in units of the target."""
+        """Returns `prediction`, float32 (batch,), in units of the target."""
         return {"prediction": tf.cast(outputs[:, 0], tf.float32)}
 
     def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -191,8 +189,7 @@ class Regression(Task):
         )
 
     def serve(self, model: Callable[..., tf.Tensor]) -> Signatures:
-        """`serving_default(features)` takes unscaled features as in the source: float32
-        (batch, n).
+        """`serving_default(features)` takes unscaled features, float32 (batch, n).
 
         It rejects numbers that are not finite, or so large that the answer would not be
         finite.
@@ -200,13 +197,11 @@ class Regression(Task):
         count = len(self.feature_names)
 
         def predict(features: tf.Tensor) -> Example:
-            batch = self.prepare(
-                {"features": request_guards.batch(features, (None, count))}
-            )
+            features = request_guards.batch(features, (None, count))
+            batch = self.prepare({"features": features})
             inputs = request_guards.finite(batch["features"], "features")
-            outputs = request_guards.finite(
-                model(inputs, training=False), "outputs of the network"
-            )
+            outputs = model(inputs, training=False)
+            outputs = request_guards.finite(outputs, "outputs of the network")
             return self.answer(outputs, batch)
 
         rows = tf.TensorSpec((None, count), tf.float32, name="features")
