@@ -53,7 +53,9 @@ def exported(shape: tuple[int, int, int]) -> Iterator[Path]:
     }
     split = splits.Split(example_store.MemoryStore(columns), np.arange(count))
     with tempfile.TemporaryDirectory() as directory:
-        savedmodel.write(Path(directory), model, task, config, split, metrics={}, trained={})
+        savedmodel.write(
+            Path(directory), model, task, config, split, metrics={}, trained={}
+        )
         yield Path(directory)
 
 

@@ -203,9 +203,8 @@ def _require_enough(
     if counts[rarest] < folds:
         name = names[classes[rarest]]
         raise UsageError(
-            f"--folds {folds}: each fold needs an example of {name!r},"
-            f" which has only {counts[rarest]} (near duplicates and groups count once); use"
-            " fewer folds"
+            f"--folds {folds}: each fold needs an example of {name!r}, which has only"
+            f" {counts[rarest]} (near duplicates and groups count once); use fewer folds"
         )
 
 

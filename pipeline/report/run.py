@@ -175,7 +175,7 @@ class Run:
         return self._evaluation
 
     def test_evaluation(self, answers: dict[str, Any]) -> "Evaluation":
-        """Returns the evaluation of the final test, from the answers of this process."""
+        """Returns the evaluation of the final test, given the answers."""
         from pipeline.evaluation.answers import Evaluation
 
         examples = self.splits[self.test_split]

@@ -21,7 +21,7 @@ def draw(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
         for (i, j), count in np.ndenumerate(counts):
             if count:
                 color = "white" if shares[i, j] > 0.5 else "black"
-                style = {"ha": "center", "va": "center", "fontsize": 8}
+                style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8}
                 axes.text(j, i, count, color=color, **style)
     ticks = range(0, len(counts), -(-len(counts) // 100))
     names = [class_names[label][:24] for label in ticks]

@@ -96,7 +96,7 @@ class TFRecords(RecordSource):
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
         layout = detect_layout(record, features, records.location(first[0]))
-        file, inside = records.places(np.arange(len(records)))
+        file, inside = records.locate(np.arange(len(records)))
         super().__init__(
             records, (self._hashes[file] << _BITS) + inside, numbers, layout
         )
