@@ -1,6 +1,4 @@
-"""Sources of arrays, in memory or `.npy` files, and of image files; checks of their
-arrays.
-"""
+"""Sources of arrays, in memory or in `.npy` files, and of image files."""
 
 import dataclasses
 import hashlib
@@ -26,15 +24,17 @@ _CHANNELS = (1, 3, 4)  # of gray, RGB and RGBA images
 
 
 class ArraySource(Source):
-    """Without a column `id`, that of an example is its index, with its split above 40
-    bits.
+    """A source of arrays.
+
+    Unless there is a column `id`, the id of an example is its index, plus the index of
+    its split times 2**40.
 
     Args:
         train: Maps each field of an example (`image`, `label`, ...) to an array of any
             dtype and shape (examples, ...); all have the same length, at least 1. If an
             array is a memory map of a whole file in C order, its rows are read with
             `pread`, because mapped pages would count as memory of this process.
-        others: The columns of validation and test.
+        held_out: The columns of validation and test.
         class_names: Names of the labels 0, 1, ...
         feature_names: Names of the numbers in `features`.
         name: Name of the data for messages, such as a file name.
@@ -43,7 +43,7 @@ class ArraySource(Source):
     def __init__(
         self,
         train: Mapping[str, np.ndarray],
-        others: Mapping[str, Mapping[str, np.ndarray]] | None = None,
+        held_out: Mapping[str, Mapping[str, np.ndarray]] | None = None,
         *,
         class_names: tuple[str, ...] | None = None,
         feature_names: tuple[str, ...] | None = None,
@@ -51,7 +51,7 @@ class ArraySource(Source):
     ) -> None:
         self._name = name
         self._columns: dict[str, dict[str, np.ndarray]] = {}
-        for split, columns in {"train": train, **(others or {})}.items():
+        for split, columns in {"train": train, **(held_out or {})}.items():
             (count,) = {len(column) for column in columns.values()}
             ids = (SPLITS.index(split) << 40) + np.arange(count, dtype=np.int64)
             self._columns[split] = {"id": ids, **columns}
@@ -63,41 +63,40 @@ class ArraySource(Source):
                         f"{name}: {field} of {split} has shape {column.shape[1:]} and"
                         f" dtype {column.dtype}, which differs from train"
                     )
-        fields = self._columns["train"].items()
+        fields = {}
+        for field, column in self._columns["train"].items():
+            fields[field] = tf.TensorSpec(column.shape[1:], column.dtype)
+        splits = {split: len(parts["id"]) for split, parts in self._columns.items()}
         self.info = Info(
-            splits={
-                split: len(columns["id"]) for split, columns in self._columns.items()
-            },
-            fields={
-                name: tf.TensorSpec(values.shape[1:], values.dtype)
-                for name, values in fields
-            },
+            splits=splits,
+            fields=fields,
             class_names=class_names,
             feature_names=feature_names,
             notes=channels_note(self._columns["train"].get("image")),
         )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        columns = self._columns[split]
-        mapped = {
-            n: column for n, column in columns.items() if isinstance(column, np.memmap)
-        }
-        types = {name: spec.dtype for name, spec in self.info.fields.items()}
-        kept = {
-            n: tf.constant(c, types[n]) for n, c in columns.items() if n not in mapped
-        }
+        memory_maps = {}
+        tensors = {}
+        for name, column in self._columns[split].items():
+            if isinstance(column, np.memmap):
+                memory_maps[name] = column
+            else:
+                dtype = self.info.fields[name].dtype
+                tensors[name] = tf.constant(column, dtype)
 
         def read(position: tf.Tensor) -> Example:
-            row = {name: tf.gather(column, position) for name, column in kept.items()}
-            for name, column in mapped.items():
-                # TensorFlow's FixedLengthRecordDataset would read all rows before this
-                # one.
-                found = tf.numpy_function(
-                    lambda at, column=column: _row(column, int(at)),
+            row = {
+                name: tf.gather(values, position) for name, values in tensors.items()
+            }
+            for name, column in memory_maps.items():
+                # TensorFlow's FixedLengthRecordDataset would read all previous rows.
+                values = tf.numpy_function(
+                    lambda index, column=column: _row(column, int(index)),
                     [position],
                     column.dtype,
                 )
-                row[name] = tf.ensure_shape(found, column.shape[1:])
+                row[name] = tf.ensure_shape(values, column.shape[1:])
             return row
 
         return read
@@ -107,30 +106,27 @@ class ArraySource(Source):
         return {name: self._columns[split][name] for name in short}
 
     def fingerprint(self) -> str:
-        """Hash of all names and arrays; for a memory map, of the file's path, size and
-        time.
-        """
-        digest = hashlib.sha256(
-            repr((self.info.class_names, self.info.feature_names)).encode()
-        )
+        """Hashes names and arrays; for a memory map, the file's path, size and time."""
+        names = (self.info.class_names, self.info.feature_names)
+        digest = hashlib.sha256(repr(names).encode())
         for columns in self._columns.values():
             for name, column in sorted(columns.items()):
                 digest.update(repr((name, column.dtype.str, column.shape)).encode())
                 if isinstance(column, np.memmap):
-                    found = Path(column.filename or "").stat()
-                    state = (column.filename, found.st_size, found.st_ctime_ns)
+                    status = Path(column.filename or "").stat()
+                    state = (column.filename, status.st_size, status.st_ctime_ns)
                     digest.update(repr(state).encode())
                 else:
                     digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()
 
     def location(self, id: int) -> str:
-        """For example, `example 17 of mine.npz`."""
+        """Names an example, such as `example 17 of mine.npz`."""
         split, position = divmod(id, 1 << 40)
-        where = (
-            f"{self._name}/{SPLITS[split]}" if len(self._columns) > 1 else self._name
-        )
-        return f"example {position} of {where}" if where else f"example {position}"
+        name = self._name
+        if len(self._columns) > 1:
+            name = f"{name}/{SPLITS[split]}"
+        return f"example {position} of {name}" if name else f"example {position}"
 
 
 def _row(column: np.memmap, position: int) -> np.ndarray:
@@ -164,61 +160,54 @@ class ImageFiles(ArraySource):
             for split, files in paths.items():
                 names = [path.removeprefix(os.path.join(root, "")) for path in files]
                 self._names |= zip(columns[split]["id"].tolist(), names, strict=True)
-                # Unlike the modification time, the change time cannot be set by the
-                # user.
-                states = [
-                    (found.st_size, found.st_ctime_ns) for found in map(os.stat, files)
-                ]
-                digest.update(
-                    repr((split, names, states)).encode("utf-8", "surrogateescape")
-                )
+                # Unlike the modification time, users cannot set the change time.
+                states = [(s.st_size, s.st_ctime_ns) for s in map(os.stat, files)]
+                text = repr((split, names, states))
+                digest.update(text.encode("utf-8", "surrogateescape"))
                 for column in columns[split].values():
                     digest.update(column.tobytes())
                 images = np.array([os.fsencode(path) for path in files], object)
                 tables[split] = {**columns[split], "image": images}
-            image_shape = common_shape(
-                map(_beginning, itertools.chain(*paths.values()))
-            )
-            bits, about_bits = used_bits(_deep_files(paths["train"]))
+            headers = map(_read_header, itertools.chain(*paths.values()))
+            image_shape = common_shape(headers)
+            bits, bits_notes = used_bits(_deep_files(paths["train"]))
         except OSError as error:
             raise UsageError(
                 f"{error.filename} cannot be read: {error.strerror}"
             ) from None
         self._fingerprint = digest.hexdigest()
         super().__init__(tables.pop("train"), tables, class_names=class_names)
-        notes = (*notes, *about_bits)
+        notes = (*notes, *bits_notes)
         self.info = dataclasses.replace(
             self.info, image_shape=image_shape, image_bits=bits, notes=notes
         )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        path = super().reader(split)
+        read_path = super().reader(split)
 
         def read(position: tf.Tensor) -> Example:
-            row = path(position)
+            row = read_path(position)
             return {**row, "image": tf.io.read_file(row["image"])}
 
         return read
 
     def fingerprint(self) -> str:
-        """Hash of the classes, the columns, and every file's path, size and time of
-        last change.
-        """
+        """Returns a hash of classes, columns, and path, size and time of every file."""
         return self._fingerprint
 
     def location(self, id: int) -> str:
-        """The path of the file."""
+        """Returns the path of the file."""
         return self._names[id]
 
 
-def _beginning(path: str) -> bytes:
-    """Enough bytes for the header, even after a color profile and a thumbnail."""
+def _read_header(path: str) -> bytes:
+    """Reads enough for the size, even after a color profile and a thumbnail."""
     with open(path, "rb") as file:
         return file.read(2**18)
 
 
 def _deep_files(paths: Sequence[str]) -> Iterator[bytes]:
-    """The 16-bit PNGs among some files, evenly spread."""
+    """Yields the 16-bit PNGs in an evenly spread sample of files."""
     for position in spread(len(paths), _SAMPLE):
         with open(paths[position], "rb") as file:
             head = file.read(32)
@@ -229,24 +218,29 @@ def _deep_files(paths: Sequence[str]) -> Iterator[bytes]:
 def examples(
     where: str, x: Any, y: Any, sample_weight: Any = None
 ) -> dict[str, np.ndarray]:
-    """Field -> array of all examples; `where` is what they are called in messages.
+    """Checks and converts arrays to the fields of examples.
 
-    `x` has images, uint8, uint16 or float32, (n, height, width[, channels]), or
-    features (n, m); `y` has labels as for `labels_of`, or for features the numbers to
-    predict, (n,) or (n, 1); `sample_weight` is at least 0, (n,).
+    Args:
+        where: The name of the arrays in messages.
+        x: Images, uint8, uint16 or float32, (n, height, width[, channels]), or features
+            (n, m).
+        y: Labels as for `labels_of`, or for features the numbers to predict, (n,) or
+            (n, 1).
+        sample_weight: At least 0, (n,).
 
-    Returns `image` (n, height, width, channels) and `label`, int64 or strings, which
-    `numbered` replaces; or `features` and `target`, float32. And perhaps
-    `sample_weight`, float32.
+    Returns:
+        `image` (n, height, width, channels) and `label`, int64 or strings, which
+        `numbered` replaces; or `features` and `target`, float32. And perhaps
+        `sample_weight`, float32.
     """
-    if (
-        isinstance(x, Mapping | list | tuple)
-        and len({np.shape(part) for part in x}) > 1
-    ):
-        raise UsageError(
-            f"{where}: x must be one array; got {len(x)} of different shapes"
-        )
-    inputs, labels = _array(x, where), np.asarray(_array(y, where))  # not a memory map
+    if isinstance(x, Mapping | list | tuple):
+        shapes = {np.shape(part) for part in x}
+        if len(shapes) > 1:
+            raise UsageError(
+                f"{where}: x must be one array; got {len(x)} of different shapes"
+            )
+    inputs = _array(x, where)
+    labels = np.asarray(_array(y, where))  # not a memory map
     if labels.ndim == 2 and labels.shape[1] == 1:  # as in keras.datasets
         labels = labels[:, 0]
     if not len(inputs) or labels.ndim == 0 or len(inputs) != len(labels):
@@ -255,22 +249,21 @@ def examples(
             f"{inputs.shape} and {labels.shape}"
         )
     if inputs.ndim == 2:
-        what = "y (numbers to predict, as x has vectors of features)"
-        found = {
-            "target": _floats(labels, what, where),
+        name = "y (numbers to predict, as x has vectors of features)"
+        fields = {
+            "target": _floats(labels, name, where),
             "features": _floats(inputs, "x", where),
         }
     else:
-        found = {"label": labels_of(labels, where), "image": images_of(inputs, where)}
+        fields = {"label": labels_of(labels, where), "image": images_of(inputs, where)}
     if sample_weight is not None:
-        weight = found["sample_weight"] = _floats(
-            np.asarray(sample_weight), "weights", where
-        )
+        weight = _floats(np.asarray(sample_weight), "weights", where)
         if weight.shape != (len(inputs),) or weight.min() < 0:
             raise UsageError(
                 f"{where}: sample_weight must be at least 0, of shape ({len(inputs)},)"
             )
-    return found
+        fields["sample_weight"] = weight
+    return fields
 
 
 def _array(values: Any, where: str) -> np.ndarray:
@@ -282,12 +275,12 @@ def _array(values: Any, where: str) -> np.ndarray:
 
 
 def images_of(images: np.ndarray, where: str) -> np.ndarray:
-    """The images with an axis for the channels."""
+    """Checks images, and adds an axis for the channels."""
     shaped = images[..., None] if images.ndim == 3 else images
     if shaped.dtype == np.float64:
         shaped = shaped.astype(np.float32)
-    known = shaped.dtype in (np.uint8, np.uint16, np.float32)
-    if shaped.ndim != 4 or not known or not shaped.size:
+    has_dtype = shaped.dtype in (np.uint8, np.uint16, np.float32)
+    if shaped.ndim != 4 or not has_dtype or not shaped.size:
         raise UsageError(
             f"{where}: images must be uint8, uint16 or float32 of shape (n, height,"
             f" width[, channels]); got {images.dtype} of shape {images.shape}"
@@ -298,9 +291,7 @@ def images_of(images: np.ndarray, where: str) -> np.ndarray:
 
 
 def channels_note(images: np.ndarray | None) -> tuple[str, ...]:
-    """A line about images whose channels seem to be the first axis instead of the last
-    one.
-    """
+    """Returns a note if the channels seem to be the first axis of the images."""
     if images is None or images.ndim != 4:
         return ()
     height, width, channels = images.shape[1:]
@@ -316,7 +307,7 @@ def channels_note(images: np.ndarray | None) -> tuple[str, ...]:
     )
 
 
-def _floats(values: np.ndarray, what: str, where: str) -> np.ndarray:
+def _floats(values: np.ndarray, name: str, where: str) -> np.ndarray:
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
-        raise UsageError(f"{where}: {what} must be finite numbers; got {values.dtype}")
+        raise UsageError(f"{where}: {name} must be finite numbers; got {values.dtype}")
     return values.astype(np.float32)

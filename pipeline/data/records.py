@@ -1,5 +1,4 @@
-"""TFRecord files: finding records, reading them by number, naming damaged ones; their
-features.
+"""TFRecord files: finds records, reads them by number, names damaged ones.
 
 A record is its length (uint64), a checksum of the length (uint32), the bytes, and their
 checksum, all little-endian (https://www.tensorflow.org/tutorials/load_data/tfrecord,
@@ -27,7 +26,7 @@ _LENGTH = struct.Struct("<Q").unpack_from
 _SHARD = re.compile(r"(.*)-(\d{5,})-of-(\d{5,})")
 _STRING = {"output_types": [tf.string], "output_shapes": [tf.TensorShape([])]}
 # Field -> common names of its feature, the preferred name first.
-_KNOWN = {
+_FEATURE_NAMES = {
     "image": (
         "image/encoded",
         "image",
@@ -47,9 +46,11 @@ _KNOWN = {
     ),
     "group": (),
 }
+# Field -> types of a feature with numbers.
+_NUMBERS = {"image": (), "label": ("int64", "float"), "group": ("int64",)}
 Layout = Mapping[str, tuple[str, str]]
-"""Maps fields (image, label, optionally group) to (feature, type of its value: int64,
-bytes, or float for a label).
+"""Maps fields (image, label, optionally group) to the name of the feature, and the
+type of its value: int64, bytes, or float for a label.
 """
 
 
@@ -61,36 +62,31 @@ class Records:
     offsets: np.ndarray
     """int64 (records,): position of each record in its file."""
     first: np.ndarray
-    """int64 (files + 1,): number of each file's first record, then the number of all
-    records.
-    """
+    """int64 (files + 1,): number of each file's first record, then the total."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def places(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The (index of the file, number in this file) of records, (n,); both int64
-        (n,).
-        """
+    def locate(self, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the file of each record and its number there, both int64 (n,)."""
         files = np.searchsorted(self.first, numbers, side="right") - 1
         return files, numbers - self.first[files]
 
     def location(self, number: int) -> str:
-        """The file of a record and its number in the file, for messages."""
-        (file,), (inside,) = self.places(np.array([number]))
+        """Names a record in messages: the file, and the number in the file."""
+        (file,), (inside,) = self.locate(np.array([number]))
         return f"{self.files[file]}: record {inside}"
 
     def read(self, number: tf.Tensor) -> tf.Tensor:
-        """The bytes of a record by its number (int64, scalar), in a graph; string,
-        scalar.
+        """Reads a record by its number (int64, scalar) in a graph; string, scalar.
 
-        TensorFlow's reader verifies the checksums; a damaged record is a
+        TensorFlow's reader verifies the checksums; a damaged record raises
         tf.errors.DataLossError.
         """
-        with (
-            tf.init_scope()
-        ):  # captured, not copied into the graph, whose size is limited to 2 GB
-            first, offsets = tf.constant(self.first), tf.constant(self.offsets)
+        # Captured, not copied into the graph, whose size is limited to 2 GB.
+        with tf.init_scope():
+            first = tf.constant(self.first)
+            offsets = tf.constant(self.offsets)
             names = tf.constant([str(path) for path in self.files])
         file = tf.searchsorted(first, number[None], side="right")
         # The public TFRecordDataset does not take an offset, but its raw operation
@@ -101,47 +97,43 @@ class Records:
             buffer_size=tf.constant(0, tf.int64),
             byte_offsets=tf.gather(offsets, number)[None],
         )
-        one = tf.raw_ops.TakeDataset(
+        dataset = tf.raw_ops.TakeDataset(
             input_dataset=records, count=tf.constant(1, tf.int64), **_STRING
         )
-        (record,) = tf.raw_ops.DatasetToSingleElement(dataset=one, **_STRING)
+        (record,) = tf.raw_ops.DatasetToSingleElement(dataset=dataset, **_STRING)
         return record
 
     def sequence(self, numbers: np.ndarray) -> tf.data.Dataset:
-        """The bytes of these records, int64 (n,), in this order.
+        """Reads these records, int64 (n,), in this order.
 
-        Consecutive records are read at once. A damaged record raises a
+        Consecutive records are read at once. A damaged record raises
         tf.errors.DataLossError; `require_sound` names the record.
         """
-        files, inside = self.places(numbers)
-        begins = np.flatnonzero(
-            np.r_[True, (np.diff(numbers) != 1) | (np.diff(files) != 0)]
-        )
-        begins = begins[: len(numbers)]
+        files, inside = self.locate(numbers)
+        is_gap = (np.diff(numbers) != 1) | (np.diff(files) != 0)
+        begins = np.flatnonzero(np.r_[True, is_gap])[: len(numbers)]
         counts = np.diff(np.r_[begins, len(numbers)])
         names = np.array([str(path) for path in self.files])[files[begins]]
         runs = tf.data.Dataset.from_tensor_slices((names, inside[begins], counts))
-        return runs.flat_map(
-            lambda name, skip, count: (
-                tf.data.TFRecordDataset(name).skip(skip).take(count)
-            )
-        )
+
+        def read(name: tf.Tensor, skip: tf.Tensor, count: tf.Tensor) -> tf.data.Dataset:
+            return tf.data.TFRecordDataset(name).skip(skip).take(count)
+
+        return runs.flat_map(read)
 
     def require_sound(self, numbers: np.ndarray) -> None:
-        """Raises UsageError that names the first of these records with a wrong
-        checksum.
-        """
-        found = tf.data.Dataset.from_tensor_slices(numbers)
-        found = found.map(
+        """Raises UsageError that names the first record with a wrong checksum."""
+        records = tf.data.Dataset.from_tensor_slices(numbers).map(
             self.read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )
-        at = 0
+        count = 0
         try:
-            for _ in found:
-                at += 1
+            for _ in records:
+                count += 1
         except tf.errors.OpError:
+            location = self.location(numbers[count])
             raise UsageError(
-                f"{self.location(numbers[at])} is damaged; copy or write the file again"
+                f"{location} is damaged; copy or write the file again"
             ) from None
 
 
@@ -158,36 +150,34 @@ class RecordSource(Source):
         numbers: dict[str, np.ndarray],
         layout: Layout,
     ) -> None:
-        self._records, self._ids, self._numbers = records, ids, numbers
+        self._records = records
+        self._ids = ids
+        self._numbers = numbers
         self._layout = layout
         self._columns: dict[str, dict[str, np.ndarray]] = {}
 
     def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
-        """Parses serialized examples into the fields of a layout, as returned by
-        `examples`.
-        """
+        """Parses serialized examples into the fields of a layout."""
         return parse_records(layout, records)
 
     def _info(self, class_names: tuple[str, ...], image_shape: Any) -> Info:
+        fields = {}
+        for name in ("id", *self._layout):
+            dtype = tf.string if name == "image" else tf.int64
+            fields[name] = tf.TensorSpec((), dtype)
         return Info(
-            splits={split: len(several) for split, several in self._numbers.items()},
-            fields={
-                name: tf.TensorSpec((), tf.string if name == "image" else tf.int64)
-                for name in ("id", *self._layout)
-            },
+            splits={split: len(numbers) for split, numbers in self._numbers.items()},
+            fields=fields,
             class_names=class_names,
             image_shape=image_shape,
         )
 
     def _explain(self, split: str) -> None:
-        """Raises UsageError that names the first record that is damaged or has another
-        layout.
-        """
+        """Raises UsageError that names the first damaged or different record."""
         numbers = self._numbers[split]
         self._records.require_sound(numbers)
-        for number, record in zip(
-            numbers, self._records.sequence(numbers), strict=True
-        ):
+        records = self._records.sequence(numbers)
+        for number, record in zip(numbers, records, strict=True):
             where = self._records.location(number)
             require_layout(self._layout, record.numpy(), where)
 
@@ -213,14 +203,13 @@ class RecordSource(Source):
     def columns(self, split: str) -> dict[str, np.ndarray]:
         """Reads all records once, without parsing images."""
         if split not in self._columns:
-            short = {
-                name: feature
-                for name, feature in self._layout.items()
-                if name != "image"
-            }
-            parts = list(
-                self._batches(split, lambda records: self._parse(short, records))
-            )
+            short = dict(self._layout)
+            short.pop("image", None)
+
+            def parse(records: tf.Tensor) -> Example:
+                return self._parse(short, records)
+
+            parts = list(self._batches(split, parse))
             columns = {
                 name: np.concatenate([part[name] for part in parts]) for name in short
             }
@@ -230,7 +219,7 @@ class RecordSource(Source):
     def _batches(
         self, split: str, parse: Callable[[tf.Tensor], Example]
     ) -> Iterator[dict]:
-        """What `parse` returns for the records of a split, 256 at a time."""
+        """Yields parsed batches of 256 records of a split."""
         batches = self._records.sequence(self._numbers[split]).batch(256).map(parse, 2)
         try:
             yield from with_options(batches.prefetch(2)).as_numpy_iterator()
@@ -244,13 +233,14 @@ class RecordSource(Source):
 def index_files(files: Sequence[Path]) -> Records:
     """Finds all records by following their lengths; UsageError if a file is damaged."""
     offsets = [_offsets(path) for path in files]
-    first = np.cumsum([0, *(len(places) for places in offsets)])
+    first = np.cumsum([0, *map(len, offsets)])
     return Records(tuple(files), np.concatenate(offsets), first.astype(np.int64))
 
 
 def _offsets(path: Path) -> np.ndarray:
-    """Position of each record, int64 (records,)."""
-    places, at = [], 0
+    """Finds the position of each record in a file, int64 (records,)."""
+    offsets = []
+    position = 0
     try:
         size = path.stat().st_size
         if not size:
@@ -259,21 +249,22 @@ def _offsets(path: Path) -> np.ndarray:
             path.open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw,
         ):
-            while at + 12 <= size:
-                places.append(at)
-                at += _LENGTH(raw, at)[0] + 16
+            while position + 12 <= size:
+                offsets.append(position)
+                position += _LENGTH(raw, position)[0] + 16
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    if at != size:
+    if position != size:
+        number = _count_intact(path)
         raise UsageError(
-            f"{path}: record {_intact(path)} is damaged or truncated, or the file is"
+            f"{path}: record {number} is damaged or truncated, or the file is"
             " compressed or not a TFRecord file; copy or write it again"
         )
-    return np.array(places, np.int64)
+    return np.array(offsets, np.int64)
 
 
-def _intact(path: Path) -> int:
-    """Number of records before the first damaged one."""
+def _count_intact(path: Path) -> int:
+    """Counts the records before the first damaged one."""
     count = 0
     with contextlib.suppress(tf.errors.OpError):
         for _ in tf.data.TFRecordDataset(str(path)):
@@ -282,23 +273,22 @@ def _intact(path: Path) -> int:
 
 
 def detect_layout(
-    record: bytes, wanted: Mapping[str, str | None], where: str
+    record: bytes, features: Mapping[str, str | None], where: str
 ) -> Layout:
-    """The layout of the first example, a serialized tf.Example.
+    """Detects the layout of the first example, a serialized tf.Example.
 
-    `wanted` maps image, label and group to the name of the feature; None: the first
+    `features` maps image, label and group to the name of the feature; None: the first
     common name. Raises UsageError if a feature is missing.
     """
     content = _content(record, where)
     layout = {}
-    for field, names in _KNOWN.items():
-        name = wanted[field] or next((name for name in names if name in content), None)
+    for field, names in _FEATURE_NAMES.items():
+        name = features[field]
+        if name is None:
+            name = next((name for name in names if name in content), None)
         if name is not None:
-            numbers = {"image": (), "label": ("int64", "float"), "group": ("int64",)}[
-                field
-            ]
             kind, _ = content.get(name, ("", []))
-            layout[field] = name, kind if kind in numbers else "bytes"
+            layout[field] = name, kind if kind in _NUMBERS[field] else "bytes"
         elif field != "group":
             raise UsageError(
                 f"{where}: unknown feature for the {field}; set it with"
@@ -337,81 +327,78 @@ def require_layout(layout: Layout, record: bytes, where: str) -> None:
 
 
 def parse_records(layout: Layout, records: tf.Tensor) -> dict[str, tf.Tensor]:
-    """Parses serialized tf.Examples into fields of the same shape, () or (n,); groups
-    are hashed.
+    """Parses serialized tf.Examples into fields of the same shape, () or (n,).
 
-    Raises tf.errors.InvalidArgumentError for an example with a different layout.
+    Hashes groups that are strings. Raises tf.errors.InvalidArgumentError for an example
+    with a different layout.
     """
     types = {"int64": tf.int64, "bytes": tf.string, "float": tf.float32}
     spec = {
         name: tf.io.FixedLenFeature((), types[kind]) for name, kind in layout.values()
     }
     values = tf.io.parse_example(records, spec)
-    found = {field: values[name] for field, (name, _) in layout.items()}
-    if "group" in found and found["group"].dtype == tf.string:
-        found["group"] = tf.strings.to_hash_bucket_fast(found["group"], 2**63 - 1)
-    if "label" in found and found["label"].dtype == tf.float32:
-        whole = tf.round(found["label"])
-        is_whole = tf.reduce_all(found["label"] == whole)
+    fields = {field: values[name] for field, (name, _) in layout.items()}
+    group = fields.get("group")
+    if group is not None and group.dtype == tf.string:
+        fields["group"] = tf.strings.to_hash_bucket_fast(group, 2**63 - 1)
+    label = fields.get("label")
+    if label is not None and label.dtype == tf.float32:
+        whole = tf.round(label)
+        is_whole = tf.reduce_all(label == whole)
         checks = [tf.debugging.Assert(is_whole, ["a label is not a whole number"])]
         with tf.control_dependencies(checks):
-            found["label"] = tf.cast(whole, tf.int64)
-    return found
+            fields["label"] = tf.cast(whole, tf.int64)
+    return fields
 
 
 def _content(record: bytes, where: str) -> dict[str, tuple[str, list]]:
     """Maps each feature to its type (int64, float or bytes) and its values."""
     try:
         features = tf.train.Example.FromString(record).features.feature
-    except (
-        Exception
-    ):  # DecodeError of google.protobuf, which is not a direct dependency
+    except Exception:  # google.protobuf's DecodeError; not a direct dependency
         features = {}
-    kinds = {name: value.WhichOneof("kind") for name, value in features.items()}
-    if not any(kinds.values()):
+    content = {}
+    for name, feature in features.items():
+        if kind := feature.WhichOneof("kind"):
+            values = list(getattr(feature, kind).value)
+            content[name] = kind.removesuffix("_list"), values
+    if not content:
         raise UsageError(f"{where} is not a tf.Example")
-    return {
-        name: (kind.removesuffix("_list"), list(getattr(features[name], kind).value))
-        for name, kind in kinds.items()
-        if kind
-    }
+    return content
 
 
 def is_shard(name: str) -> bool:
-    """Whether this is the name of a TFRecord file: `x.tfrecord`, `x-00000-of-00010`,
-    ...
-    """
-    known = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
-    return bool(known) and not image_formats.is_ignored(name)
+    """Whether a name is like `x.tfrecord` or `x-00000-of-00010`."""
+    matches = ".tfrec" in name.lower() or _SHARD.fullmatch(name)
+    return bool(matches) and not image_formats.is_ignored(name)
 
 
 def list_files(
-    root: Path, wanted: Callable[[str], object] = lambda name: False
+    root: Path, is_included: Callable[[str], object] = lambda name: False
 ) -> list[Path]:
-    """The TFRecord files in a directory and its subdirectories of `wanted` names,
-    sorted.
+    """Lists the TFRecord files in a directory and its included subdirectories, sorted.
 
-    Raises UsageError if there are none.
+    `is_included` takes the name of a subdirectory. Raises UsageError if there are no
+    files.
     """
+    paths: list[Path] = []
     try:
-        inside = sorted(
-            path for path in root.iterdir() if path.is_dir() and wanted(path.name)
-        )
-        found = [
-            path for folder in (root, *inside) for path in sorted(folder.iterdir())
-        ]
+        folders = [path for path in sorted(root.iterdir()) if path.is_dir()]
+        folders = [path for path in folders if is_included(path.name)]
+        for folder in (root, *folders):
+            paths += sorted(folder.iterdir())
     except OSError as error:
         raise UsageError(f"{root} cannot be read: {error.strerror}") from None
-    found = [path for path in found if is_shard(path.name)]
-    if not found:
+    paths = [path for path in paths if is_shard(path.name)]
+    if not paths:
         raise UsageError(
             f"{root} contains no TFRecord files, such as train-00000-of-00010"
         )
-    return found
+    return paths
 
 
 def open_files(paths: Sequence[Path]) -> Records:
-    """All records of these files.
+    """Finds all records of these files.
 
     Raises UsageError if a file is missing or damaged.
     """
@@ -422,9 +409,9 @@ def open_files(paths: Sequence[Path]) -> Records:
 def _require_all(paths: Sequence[Path]) -> None:
     present = set(paths)
     for path in paths:
-        if found := _SHARD.fullmatch(path.name):
-            stem, number, count = found.groups()
-            for at in range(int(count)):
-                name = f"{stem}-{at:0{len(number)}}-of-{count}"
+        if match := _SHARD.fullmatch(path.name):
+            stem, number, count = match.groups()
+            for shard in range(int(count)):
+                name = f"{stem}-{shard:0{len(number)}}-of-{count}"
                 if path.with_name(name) not in present:
                     raise UsageError(f"{path.parent}: the shard {name} is missing")

@@ -1,6 +1,4 @@
-"""Batch normalization in one operation, with the weights and results of
-Keras's layer.
-"""
+"""Batch normalization in a single operation, with the results of Keras's layer."""
 
 from typing import Any
 
@@ -10,38 +8,37 @@ from tensorflow.python.framework.config import is_op_determinism_enabled
 
 
 class FusedBatchNormalization(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` for images, as one operation of cuDNN or
-    oneDNN.
+    """`keras.layers.BatchNormalization` for images, as an operation of cuDNN or oneDNN.
 
     Keras's layer computes in several passes over memory, and casts 16-bit activations
-    to float32. This one reads and writes them once. Parameters and statistics are
-    float32 in every precision, and have the names and the order of Keras's, so weights
-    can be exchanged in both directions.
+    to float32. This layer reads and writes them once. Parameters and statistics are
+    float32 in every precision, with the names and the order of Keras's layer, so
+    weights can be exchanged in both directions.
 
-    Takes (batch, height, width, channels). What the operation cannot do is left to
-    Keras's layer: statistics over all replicas (`synchronized`), `renorm`, masks, other
-    axes and dtypes. So are fixed statistics with deterministic operations: cuDNN has no
-    such gradient.
+    Takes (batch, height, width, channels). Calls Keras's layer for everything that the
+    operation lacks: statistics over all replicas (`synchronized`), `renorm`, masks,
+    other axes and dtypes, and fixed statistics with deterministic operations, for which
+    cuDNN has no gradient.
 
     Saved files name Keras's layer instead of this one, so Keras loads them without this
     package.
     """
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """The normalized images, of the shape and dtype of `inputs`."""
-        training = bool(
-            training and self.trainable
-        )  # a frozen layer keeps its statistics
+        """Normalizes images; the result has the shape and dtype of `inputs`."""
+        # A frozen layer keeps its statistics.
+        training = bool(training and self.trainable)
         has_gradient = training or not is_op_determinism_enabled()
         if mask is not None or not has_gradient or not self._can_fuse(inputs):
             return super().call(inputs, training=training, mask=mask)
         channels = inputs.shape[-1]
         gamma = tf.cast(self.gamma, tf.float32) if self.scale else tf.ones([channels])
         beta = tf.cast(self.beta, tf.float32) if self.center else tf.zeros([channels])
-        moving = (
-            tf.cast(v, tf.float32) for v in (self.moving_mean, self.moving_variance)
-        )
-        mean, variance = ([], []) if training else moving
+        mean: Any = []
+        variance: Any = []
+        if not training:
+            mean = tf.cast(self.moving_mean, tf.float32)
+            variance = tf.cast(self.moving_variance, tf.float32)
         outputs, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=inputs,
             scale=gamma,
@@ -63,8 +60,8 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 
     def _can_fuse(self, inputs: Any) -> bool:
         is_last = self.axis in (-1, 3) and len(inputs.shape) == 4
-        known = inputs.dtype in ("float32", "float16", "bfloat16")
-        return is_last and known and not self.synchronized and not self.renorm
+        is_float = inputs.dtype in ("float32", "float16", "bfloat16")
+        return is_last and is_float and not self.synchronized and not self.renorm
 
 
 # Keras saves a layer, and names its weights, by the module and the name of its class.
@@ -73,7 +70,7 @@ FusedBatchNormalization.__name__ = "BatchNormalization"
 
 
 def fuse(model: keras.Model) -> int:
-    """Makes each BatchNormalization of a model a fused one with the same variables.
+    """Replaces every BatchNormalization of a model by a fused layer with its variables.
 
     Returns the number of fused layers.
     """
@@ -86,9 +83,7 @@ def fuse(model: keras.Model) -> int:
 
 
 def has_local_statistics(model: keras.Model) -> bool:
-    """Whether BatchNormalization uses separate statistics for each replica's part of a
-    batch.
-    """
+    """Whether BatchNormalization uses separate statistics on each replica."""
     kind = keras.layers.BatchNormalization
     layers = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
     return any(not layer.synchronized for layer in layers)

@@ -7,7 +7,7 @@ from pipeline.utils.errors import UsageError
 
 
 def image_size(x: keras.KerasTensor) -> tuple[int, int]:
-    """Height and width of images or feature maps; UsageError for other shapes."""
+    """Returns height and width of images or maps; UsageError for other shapes."""
     if len(x.shape) != 4:
         raise UsageError(
             "this model needs images, but the task's input has shape"
@@ -76,5 +76,5 @@ def normalized_convolution(
 
 
 def pool(x: keras.KerasTensor) -> keras.KerasTensor:
-    """2x2 max-pooling; maps with a side of one pixel are not changed."""
+    """Applies 2x2 max-pooling, unless a side has a single pixel."""
     return keras.layers.MaxPooling2D(2)(x) if min(image_size(x)) >= 2 else x

@@ -82,28 +82,24 @@ class Views(keras.layers.Layer):
     """Six views of each image in inference: (batch, ...) becomes (6 * batch, ...)."""
 
     def call(self, images: Any, training: bool | None = None) -> Any:
-        """The images, their shifts, and the mirror images of these."""
+        """Returns the images, their shifts, and the mirror images of all."""
         if training:
             return images
         height, width = images.shape[1:3]
         wide = keras.ops.pad(images, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
-        shifted = [
-            wide[:, start : start + height, start : start + width] for start in (0, 2)
-        ]
-        views = [images, *shifted]
-        return keras.ops.concatenate(
-            [*views, *(keras.ops.flip(view, 2) for view in views)]
-        )
+        views = [images]
+        for start in (0, 2):
+            views.append(wide[:, start : start + height, start : start + width])
+        views += [keras.ops.flip(view, 2) for view in views]
+        return keras.ops.concatenate(views)
 
 
 @keras.saving.register_keras_serializable("pipeline")
 class MeanOfViews(keras.layers.Layer):
-    """The mean of the `Views` of each image; those that are not shifted count twice."""
+    """The mean of the `Views` of each image; views without a shift count twice."""
 
     def call(self, features: Any, training: bool | None = None) -> Any:
-        """(6 * batch, channels) becomes (batch, channels); in training
-        nothing changes.
-        """
+        """Averages (6 * batch, channels) to (batch, channels), except in training."""
         if training:
             return features
         views = keras.ops.reshape(features, (2, 3, -1, features.shape[-1]))
@@ -113,7 +109,7 @@ class MeanOfViews(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("pipeline")
 class Identity(keras.initializers.Initializer):
-    """Initializes the filters of a convolution as the identity, one per input channel.
+    """Initializes a filter of a convolution per input channel as the identity.
 
     Filter i has a single 1, in its center for channel i; filters beyond the number of
     channels are uniform with variance 1 / (3 * fan-in), PyTorch's default, as in the
@@ -121,13 +117,13 @@ class Identity(keras.initializers.Initializer):
     """
 
     def __call__(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
-        """A kernel of shape (height, width, channels, filters)."""
+        """Returns a kernel of shape (height, width, channels, filters)."""
         draw = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
         height, width, channels, filters = shape
-        kept = min(channels, filters)
-        identity = np.zeros((height, width, channels, kept), np.float32)
-        identity[height // 2, width // 2] = np.eye(channels, kept)
-        random = draw(shape, dtype=dtype)[..., kept:]
+        count = min(channels, filters)
+        identity = np.zeros((height, width, channels, count), np.float32)
+        identity[height // 2, width // 2] = np.eye(channels, count)
+        random = draw(shape, dtype=dtype)[..., count:]
         return keras.ops.concatenate(
             [keras.ops.cast(identity, random.dtype), random], axis=-1
         )
@@ -177,20 +173,20 @@ class Whitening(keras.layers.Layer):
         if not self.built:
             self.build(images.shape)
         size = 4 * images.shape[-1]
-        at_once = max(
-            1, 10**6 // (images.shape[1] * images.shape[2])
-        )  # patches fit in memory
-        count, total, products = 0, np.zeros(size), np.zeros((size, size))
-        for start in range(0, len(images), at_once):
+        # So many that their patches fit in memory.
+        batch_size = max(1, 10**6 // (images.shape[1] * images.shape[2]))
+        count = 0
+        total = np.zeros(size)
+        products = np.zeros((size, size))
+        for start in range(0, len(images), batch_size):
             patches = keras.ops.image.extract_patches(
-                images[start : start + at_once],
+                images[start : start + batch_size],
                 size=2,
                 strides=1,
                 padding=self._padding,
             )
-            patches = (
-                keras.ops.convert_to_numpy(patches).reshape(-1, size).astype(np.float64)
-            )
+            patches = keras.ops.convert_to_numpy(patches).reshape(-1, size)
+            patches = patches.astype(np.float64)
             count += len(patches)
             total += patches.sum(axis=0)
             products += patches.T @ patches

@@ -55,7 +55,8 @@ def application(
     construct = getattr(keras.applications, name)
     scale = _SMALLEST.get(name, 32) / min(height, width)
     if scale > 1:
-        height, width = math.ceil(height * scale), math.ceil(width * scale)
+        height = math.ceil(height * scale)
+        width = math.ceil(width * scale)
         x = keras.layers.Resizing(height, width, dtype="float32", name="enlarged")(x)
     x = _preprocess(x, construct)
     return _backbone(construct, name, weights, (height, width, 3))(x)
@@ -75,20 +76,16 @@ def _preprocess(x: keras.KerasTensor, construct: Callable) -> keras.KerasTensor:
 def _backbone(
     construct: Callable, name: str, weights: str | None, shape: tuple[int, int, int]
 ) -> keras.Model:
-    """The application's network for images of this shape, with its weights, named
-    `backbone`.
-    """
+    """Creates the application's network with its weights, named `backbone`."""
     plain = {"include_top": False, "input_shape": shape, "pooling": "avg"}
     if weights == "imagenet":
         try:
             network = construct(weights="imagenet", **plain)
-        except (
-            Exception
-        ) as error:  # Keras raises a bare Exception without a network connection
+        # Without a network connection, Keras raises a bare Exception.
+        except Exception as error:
             raise UsageError(
                 f"the ImageNet weights of {name} cannot be downloaded"
-                f" ({reason(error)}); on a "
-                "machine with internet access, run"
+                f" ({reason(error)}); on a machine with internet access, run"
                 f" keras.applications.{name}(include_top=False)"
                 f'.save_weights("{name}.weights.h5"), and use that file: '
                 f"--model.options name={name} weights=/path/{name}.weights.h5"
@@ -98,8 +95,8 @@ def _backbone(
         if weights is not None:
             _load(network, name, weights)
             _restore_rescaling(network, construct)
-    # Not the constructor's argument `name`: some derive the name of the download from
-    # it.
+    # Not the constructor's argument `name`: in some applications, the name of the
+    # download depends on it.
     return keras.Model(network.input, network.output, name="backbone")
 
 
@@ -110,17 +107,16 @@ def _load(network: keras.Model, name: str, path: str) -> None:
         with warnings.catch_warnings(action="error", category=UserWarning):
             network.load_weights(path)
     except (OSError, ValueError, KeyError, TypeError, UserWarning) as error:
-        wrong = (
-            f"--model.options weights={path}: not the weights of {name} without its top"
-        )
-        raise UsageError(f"{wrong}: {reason(error)}") from None
+        raise UsageError(
+            f"--model.options weights={path}: not the weights of {name} without its"
+            f" top: {reason(error)}"
+        ) from None
 
 
 def _restore_rescaling(network: keras.Model, construct: Callable) -> None:
-    """Scales the first kernel of EfficientNetB0 to B7 as Keras does for
-    `weights="imagenet"` only.
+    """Scales the first kernel of EfficientNetB0 to B7, as for `weights="imagenet"`.
 
-    Those weights were trained on pixels divided twice by the root of the channel's
+    These weights were trained on pixels divided twice by the root of the channel's
     standard deviation, but for a file Keras omits the layer that divides the second
     time. In a file that was not trained on ImageNet, the normalization does nothing.
     """

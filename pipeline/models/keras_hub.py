@@ -31,28 +31,27 @@ def keras_hub(x: keras.KerasTensor, *, preset: str) -> keras.KerasTensor:
             f"--model.name keras_hub cannot import it ({reason(error)}): pip install"
             " keras-hub"
         ) from None
-    where = f"--model.options preset={preset}"
-    x = to_rgb(x, where)
+    option = f"--model.options preset={preset}"
+    x = to_rgb(x, option)
     try:
         policy = keras.config.dtype_policy()
         network = keras_hub.models.Backbone.from_preset(preset, dtype=policy)
         convert = keras_hub.layers.ImageConverter.from_preset(preset, dtype="float32")
     except (OSError, ValueError, LookupError) as error:
-        raise UsageError(f"{where} cannot be loaded: {reason(error)}") from None
+        raise UsageError(f"{option} cannot be loaded: {reason(error)}") from None
     features = network.output
-    if not isinstance(network.input, keras.KerasTensor) or not hasattr(
-        features, "shape"
-    ):
+    takes_image = isinstance(network.input, keras.KerasTensor)
+    if not takes_image or not hasattr(features, "shape"):
         raise UsageError(
-            f"{where}: {type(network).__name__} does not turn one image into features"
+            f"{option}: {type(network).__name__} does not turn one image into features"
         )
     axes = tuple(range(1, len(features.shape) - 1))
     features = keras.ops.mean(features, axes)
-    # As layers of Keras, so that Keras loads the model without KerasHub if it can the
-    # backbone.
+    # Keras's layers, so that loading the model does not need KerasHub for them.
     if convert.image_size is not None:
         x = convert.resizing(x)
-    scale, offset = convert.scale or 1.0, convert.offset or 0.0
+    scale = convert.scale or 1.0
+    offset = convert.offset or 0.0
     x = keras.layers.Rescaling(255.0, dtype="float32", name="pixels")(x)
     x = keras.layers.Rescaling(scale, offset, dtype="float32", name="scaled")(x)
     return keras.Model(network.input, features, name="backbone")(x)

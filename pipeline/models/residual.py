@@ -1,6 +1,4 @@
-"""A compact residual network for photographs, built for fast training on
-CPUs and GPUs.
-"""
+"""A compact residual network for photographs, for fast training on CPUs and GPUs."""
 
 from typing import Annotated
 
@@ -54,27 +52,26 @@ def residual(
 
 
 def _block(
-    x: keras.KerasTensor, width: int, stride: int, place: str, momentum: float
+    x: keras.KerasTensor, width: int, stride: int, prefix: str, momentum: float
 ) -> keras.KerasTensor:
-    """ReLU(shortcut + branch); `place` is the prefix of the layers' names."""
+    """ReLU(shortcut + branch); the names of the layers begin with `prefix`."""
     branch = normalized_convolution(
-        x, width, 3, place, stride, number="1", momentum=momentum
+        x, width, 3, prefix, stride, number="1", momentum=momentum
     )
-    branch = keras.layers.ReLU(name=f"{place}relu1")(branch)
+    branch = keras.layers.ReLU(name=f"{prefix}relu1")(branch)
     branch = normalized_convolution(
         branch,
         width,
         3,
-        place,
+        prefix,
         number="2",
         momentum=momentum,
         gamma_initializer="zeros",
     )
     if stride > 1:
-        x = keras.layers.AveragePooling2D(
-            2, padding="same", name=f"{place}shortcut_pool"
-        )(x)
+        name = f"{prefix}shortcut_pool"
+        x = keras.layers.AveragePooling2D(2, padding="same", name=name)(x)
     if x.shape[-1] != width:
-        x = normalized_convolution(x, width, 1, f"{place}shortcut_", momentum=momentum)
-    x = keras.layers.Add(name=f"{place}add")([x, branch])
-    return keras.layers.ReLU(name=f"{place}relu")(x)
+        x = normalized_convolution(x, width, 1, f"{prefix}shortcut_", momentum=momentum)
+    x = keras.layers.Add(name=f"{prefix}add")([x, branch])
+    return keras.layers.ReLU(name=f"{prefix}relu")(x)

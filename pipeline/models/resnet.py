@@ -1,6 +1,6 @@
 """Residual networks: the small ones for CIFAR, ResNet-18 for CIFAR, and ResNet-50."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import keras
 
@@ -51,20 +51,20 @@ def resnet(
     """
     image_size(x)  # refuses other inputs than images
     stem = 16 if len(_STAGES[depth]) == 3 else 64
-    x = _convolution(
-        x, stem, 7 if depth == 50 else 3, "stem_", momentum, 2 if depth == 50 else 1
-    )
+    if depth == 50:
+        x = _convolution(x, stem, 7, "stem_", momentum, 2)
+    else:
+        x = _convolution(x, stem, 3, "stem_", momentum)
     x = keras.layers.ReLU(name="stem_relu")(x)
     if depth == 50:
-        x = keras.layers.ZeroPadding2D(1, name="stem_pool_padding")(
-            x
-        )  # neutral after a ReLU
+        # Zeros are neutral after a ReLU.
+        x = keras.layers.ZeroPadding2D(1, name="stem_pool_padding")(x)
         x = keras.layers.MaxPooling2D(3, 2, name="stem_pool")(x)
     for stage, blocks in enumerate(_STAGES[depth]):
         for block in range(blocks):
             stride = 2 if stage > 0 and block == 0 else 1
-            place = f"stage{stage + 1}_block{block + 1}_"
-            x = _block(x, depth, stem * 2**stage, stride, place, momentum)
+            prefix = f"stage{stage + 1}_block{block + 1}_"
+            x = _block(x, depth, stem * 2**stage, stride, prefix, momentum)
     return keras.layers.GlobalAveragePooling2D(name="average")(x)
 
 
@@ -73,13 +73,12 @@ def _block(
     depth: int,
     filters: int,
     stride: int,
-    place: str,
+    prefix: str,
     momentum: float,
 ) -> keras.KerasTensor:
-    """ReLU(shortcut + branch); the branch is two 3x3 convolutions, or the bottleneck of
-    depth 50.
+    """ReLU(shortcut + branch); the names of the layers begin with `prefix`.
 
-    `place` is the prefix of the layers' names.
+    The branch is two 3x3 convolutions, or the bottleneck of depth 50.
     """
     plan = [(filters, 3, stride), (filters, 3, 1)]
     if depth == 50:
@@ -87,27 +86,25 @@ def _block(
     branch = x
     for number, (width, kernel, step) in enumerate(plan, 1):
         branch = _convolution(
-            branch, width, kernel, place, momentum, step, number=str(number)
+            branch, width, kernel, prefix, momentum, step, number=str(number)
         )
         if number < len(plan):
-            branch = keras.layers.ReLU(name=f"{place}relu{number}")(branch)
+            branch = keras.layers.ReLU(name=f"{prefix}relu{number}")(branch)
     width = plan[-1][0]
     if depth in (20, 56):
-        x = _option_a(x, width, stride, place)
+        x = _option_a(x, width, stride, prefix)
     elif stride > 1 or x.shape[-1] != width:
-        x = _convolution(x, width, 1, f"{place}shortcut_", momentum, stride)
-    x = keras.layers.Add(name=f"{place}add")([x, branch])
-    return keras.layers.ReLU(name=f"{place}relu")(x)
+        x = _convolution(x, width, 1, f"{prefix}shortcut_", momentum, stride)
+    x = keras.layers.Add(name=f"{prefix}add")([x, branch])
+    return keras.layers.ReLU(name=f"{prefix}relu")(x)
 
 
 def _option_a(
-    x: keras.KerasTensor, width: int, stride: int, place: str
+    x: keras.KerasTensor, width: int, stride: int, prefix: str
 ) -> keras.KerasTensor:
-    """Every `stride`-th pixel, and zeros as additional channels: a shortcut without
-    weights.
-    """
+    """A shortcut without weights: subsamples pixels, and adds channels of zeros."""
     if stride > 1:
-        x = keras.layers.MaxPooling2D(1, stride, name=f"{place}shortcut_pixels")(x)
+        x = keras.layers.MaxPooling2D(1, stride, name=f"{prefix}shortcut_pixels")(x)
     missing = width - x.shape[-1]
     return keras.ops.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing))) if missing else x
 
@@ -116,23 +113,25 @@ def _convolution(
     x: keras.KerasTensor,
     filters: int,
     kernel: int,
-    place: str,
+    prefix: str,
     momentum: float,
     stride: int = 1,
     *,
     number: str = "",
 ) -> keras.KerasTensor:
-    """Convolution and batch normalization; a side of n pixels becomes
-    ceil(n / stride).
-    """
+    """Convolution and batch normalization; n pixels become ceil(n / stride)."""
     if stride > 1 and kernel > 1:
         # TensorFlow's "same" pads an even side on the right only: the kernels would not
         # be centered on the pixels of the shortcut.
-        x = keras.layers.ZeroPadding2D(kernel // 2, name=f"{place}padding{number}")(x)
-    options: dict[str, Any] = {
-        "momentum": momentum,
-        "epsilon": _EPSILON,
-        "number": number,
-    }
-    options["padding"] = "same" if stride == 1 else "valid"
-    return normalized_convolution(x, filters, kernel, place, stride, **options)
+        x = keras.layers.ZeroPadding2D(kernel // 2, name=f"{prefix}padding{number}")(x)
+    return normalized_convolution(
+        x,
+        filters,
+        kernel,
+        prefix,
+        stride,
+        padding="same" if stride == 1 else "valid",
+        number=number,
+        momentum=momentum,
+        epsilon=_EPSILON,
+    )

@@ -1,6 +1,4 @@
-"""Simple networks: convnet, LeNet-5, the usual first example, a linear and a tiny
-model.
-"""
+"""Simple networks: convnet, LeNet-5, the usual first example, linear and tiny ones."""
 
 from typing import Annotated
 

@@ -124,7 +124,7 @@ class ImageClassification(Task):
             )
 
     def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
-        """Learns the range of float pixels; servers refuse images of another range."""
+        """Learns the range of float pixels, which a server enforces."""
         if not self.dtype.is_floating:
             return {}
         images = column("image")
@@ -187,7 +187,7 @@ class ImageClassification(Task):
     def head(
         self, features: keras.KerasTensor, inputs: keras.KerasTensor
     ) -> keras.KerasTensor:
-        """A logit per class; raises UsageError unless the features are (batch, n)."""
+        """Returns logits; raises UsageError unless features are (batch, n)."""
         if len(features.shape) != 2:
             shape = ", ".join(map(str, ("batch", *features.shape[1:])))
             raise UsageError(

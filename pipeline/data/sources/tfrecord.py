@@ -99,12 +99,11 @@ class TFRecords(RecordSource):
         records.require_sound(first)
         record = next(iter(records.sequence(first))).numpy()
         layout = detect_layout(record, features, records.location(first[0]))
-        file, position = records.places(np.arange(len(records)))
+        file, position = records.locate(np.arange(len(records)))
         ids = (self._hashes[file] << _RECORD_BITS) + position
         super().__init__(records, ids, numbers, layout)
-        self._names: tuple[
-            str, ...
-        ] = ()  # reading the labels below needs the attribute
+        # Reading the labels below needs the attribute.
+        self._names: tuple[str, ...] = ()
         self._names = self._class_names(class_names)
         info = self._info(self._names, common_shape(self._values("image")))
         bits, notes = used_bits(itertools.islice(self._values("image"), _SAMPLE))
