@@ -257,8 +257,8 @@ def _offsets(path: Path) -> np.ndarray:
     if position != size:
         number = _count_intact(path)
         raise UsageError(
-            f"{path}: record {number} is damaged or truncated, or the file is compressed"
-            " or not a TFRecord file; copy or write it again"
+            f"{path}: record {number} is damaged or truncated, or the file is"
+            " compressed or not a TFRecord file; copy or write it again"
         )
     return np.array(offsets, np.int64)
 

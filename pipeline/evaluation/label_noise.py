@@ -204,7 +204,8 @@ def _require_enough(
         name = names[classes[rarest]]
         raise UsageError(
             f"--folds {folds}: each fold needs an example of {name!r}, which has only"
-            f" {counts[rarest]} (near duplicates and groups count once); use fewer folds"
+            f" {counts[rarest]} (near duplicates and groups count once); use fewer"
+            " folds"
         )
 
 

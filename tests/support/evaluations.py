@@ -3,7 +3,7 @@
 import numpy as np
 
 from pipeline.config import registry
-from pipeline.data.example_store import Memory
+from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation.answers import Evaluation
 
@@ -31,7 +31,7 @@ def evaluation_of(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
     examples = {"id": columns["id"], "image": pixels, "label": labels}
     metadata = {"class_names": names, "image_shape": list(shape)}
     task = registry.load("tasks", "image_classification")(metadata)
-    split = Split(Memory(examples), np.arange(count))
+    split = Split(MemoryStore(examples), np.arange(count))
     return Evaluation(
         "test",
         task,
