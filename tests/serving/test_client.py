@@ -212,7 +212,7 @@ def test_missing_models_and_versions(address, tmp_path):
         (tmp_path / "1").mkdir()
         (tmp_path / "1/saved_model.pb").write_bytes(b"\xff")
         with pytest.raises(
-            UsageError, match=r"pipeline\.verify .*1 lists what is wrong"
+            UsageError, match=r"pipeline verify .*1 lists what is wrong"
         ):
             Client(tmp_path)
         return
