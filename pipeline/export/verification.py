@@ -133,11 +133,8 @@ def verify(
             " be a Python with numpy, protobuf, google-crc32c, tensorflow-cpu and"
             " tensorflow-serving-api"
         )
-    if (
-        formats.list_files(directory)
-        and python is None
-        and checks[-1].name == "finished"
-    ):
+    is_finished = checks[-1].name == "finished"
+    if is_finished and python is None and formats.list_files(directory):
         checks += _check_formats(directory)
     return Verification(directory, tuple(checks))
 

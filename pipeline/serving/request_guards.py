@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 MOST_BYTES = 2**26
-"""Limit for one encoded image, far above that of a photograph."""
+"""Limit for an encoded image; photographs are far smaller."""
 MOST_CLASSES = 5
 """Number of classes that an answer lists for each example."""
 

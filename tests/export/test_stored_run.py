@@ -64,10 +64,7 @@ def test_a_run_with_objects_is_exported_and_verified_without_them(run, workplace
     before = json.loads((run / "result.json").read_text())
     process = run_module("pipeline.export", "run", cwd=workplace)
     assert process.returncode == 0, process.stderr
-    note = (
-        "nothing is measured again: the metrics are those of run/result.json, in"
-        " float32"
-    )
+    note = "nothing is measured again: the metrics are from run/result.json, in float32"
     assert note in process.stdout
     first, second = Path("saved_models/custom/1"), Path("saved_models/custom/2")
     old, new = (

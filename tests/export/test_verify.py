@@ -165,7 +165,7 @@ def test_the_served_version_of_a_model_is_verified(version):
         and select_version(version.with_name("12")).name == "12"
     )
     repository.pin(version.parent, 4)
-    with pytest.raises(UsageError, match=rf"\.export {version.parent} --unpin"):
+    with pytest.raises(UsageError, match=rf"pipeline export {version.parent} --unpin"):
         select_version(version.parent)
     (version / proof.GOLDEN).unlink()
     (version / version_manifest.MANIFEST).unlink()
