@@ -18,9 +18,8 @@ def test_parity_of_both_engines_with_stock_keras(tmp_path):
     result = run_module("pipeline.doctor", *options.split(), cwd=tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "4 of 4 cases passed" in result.stdout
-    # Not the legend, which mentions float32, too.
-    cases = [line for line in result.stdout.splitlines() if line[:1] in ("1", "2")]
-    rows = [line.split() for line in cases]
+    lines = [line.split() for line in result.stdout.splitlines() if " float32 " in line]
+    rows = [words for words in lines if words[0] in ("1", "2")]  # not the legend
     assert {row[4] for row in rows} == {"0.0e+00"} and len(rows) == 4
     assert max(float(row[5]) for row in rows if row[0] == "1") <= 1e-5
 
