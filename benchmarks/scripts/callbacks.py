@@ -1,84 +1,140 @@
-"""CPU time of a user's callbacks that listen per epoch.
+"""CPU time that callbacks add to training, in one process, with both engines.
 
-    python benchmarks/scripts/callbacks.py [ROUNDS]
+    python benchmarks/scripts/callbacks.py user [ROUNDS]
+    python benchmarks/scripts/callbacks.py progress [ROUNDS]
 
-Each round trains `digits` (batch 32, 5 epochs, 10 steps per call) without, with, with
-and without a CSVLogger and an own callback. Prints quartiles of what they add, and the
-part in their methods.
+`user`: a CSVLogger and a LambdaCallback that listen per epoch (batch 32, 5 epochs,
+10 steps per call). `progress`: the progress bar, drawn for a terminal, and the points
+for TensorBoard (batch 4, 4 epochs, 4 steps per call).
+
+Each round trains `digits` without, with, with and without the callbacks. Prints the
+quartiles of the CPU time that they add, and the median share of the CPU time that is
+spent in their methods.
 """
 
+import contextlib
+import io
+import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from time import process_time
+from types import SimpleNamespace
+from typing import Any
+
+SETTINGS = {
+    "user": {"batch_size": 32, "epochs": 5, "steps_per_call": 10},
+    "progress": {"batch_size": 4, "epochs": 4, "steps_per_call": 4},
+}
 
 
-def timed(
-    callback: object,
-    names: Sequence[str] = (),
-    clock: Callable[[], float] = process_time,
-) -> list[float]:
-    """Replaces methods of a callback, by default all; the list gets the seconds of each
-    call.
-    """
+class Terminal(io.StringIO):
+    """Discards what is written, like a terminal that nobody looks at."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+@contextlib.contextmanager
+def user_callbacks(batches: Any) -> Iterator[list[Any]]:
+    """Callbacks of a user, as `fit` adapts them."""
+    import keras
+
+    from pipeline.training.own_keras.callback import from_object
+
+    with tempfile.NamedTemporaryFile(suffix=".csv") as file:
+        calls: list[Any] = []
+        listener = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda *arguments: calls.append(arguments)
+        )
+        csv_logger = keras.callbacks.CSVLogger(file.name)
+        yield [from_object(csv_logger), from_object(listener)]
+
+
+@contextlib.contextmanager
+def progress_callbacks(batches: Any) -> Iterator[list[Any]]:
+    """The callbacks that draw the bar and write points within an epoch."""
+    from pipeline.config.sections import LogConfig
+    from pipeline.runtime.run_directory import RunDirectory
+    from pipeline.runtime.signals import StopSignals
+    from pipeline.training.callbacks.metric_logger import MetricLogger
+    from pipeline.training.callbacks.progress import Progress
+    from pipeline.utils import progress_bar
+
+    os.environ["TERM"] = "xterm"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.redirect_stdout(Terminal()),
+        progress_bar.show(True),
+    ):
+        context = SimpleNamespace(
+            run=RunDirectory(Path(folder)),
+            batches=batches,
+            checkpoint=SimpleNamespace(epoch=0, step=0, history={}, seconds=[]),
+            log=LogConfig(),
+            stops=StopSignals(),
+        )
+        yield [Progress(context), MetricLogger(context)]
+
+
+def time_methods(callback: Any) -> list[float]:
+    """Wraps the methods of a callback; the list gets the CPU seconds of each call."""
     seconds: list[float] = []
-    for name in names or [name for name in dir(callback) if name.startswith("on_")]:
 
-        def call(
-            *given: object, method: object = getattr(callback, name), **logs: object
-        ) -> None:
-            start = clock()
-            method(*given, **logs)
-            seconds.append(clock() - start)
+    def wrap(method: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any, **options: Any) -> None:
+            start = process_time()
+            method(*arguments, **options)
+            seconds.append(process_time() - start)
 
-        setattr(callback, name, call)
+        return call
+
+    for name in dir(callback):
+        if name.startswith("on_"):
+            setattr(callback, name, wrap(getattr(callback, name)))
     return seconds
 
 
-def main(rounds: int = 15) -> None:
-    """Compares in one process, for both engines."""
-    import keras
-
+def measure(kind: str, rounds: int) -> None:
     from pipeline.config import command_line, registry
     from pipeline.data import batching, dataset
     from pipeline.runtime import environment
     from pipeline.training.model_builder import build
-    from pipeline.training.own_keras.callback import from_object
 
-    settings = command_line.recipe("digits").changed(
-        train={"batch_size": 32, "epochs": 5}
-    )
-    machine, data = environment.start(settings.runtime), dataset.load(settings)
+    settings = command_line.recipe("digits").changed(train=SETTINGS[kind])
+    machine = environment.start(settings.runtime)
+    data = dataset.load(settings)
     batches = batching.training(data.splits["train"], settings.train, 0)
     model = build(data.task, settings, machine, batches)
-    model.steps_per_execution, best = 10, []
-    for engine in map(registry.load, ["engines"] * 2, ["model_fit", "gradient_tape"]):
-        ratios, within = [], []
-        for number in range(rounds + 1):  # the first one compiles
-            cost = {False: 0.0, True: 0.0}
-            for listening in (False, True, True, False):
-                with (
-                    tempfile.NamedTemporaryFile(suffix=".csv") as file,
-                    machine.strategy.scope(),
-                ):
-                    own = keras.callbacks.LambdaCallback(
-                        on_epoch_end=lambda *at: best.append(at)
-                    )
-                    found = list(
-                        map(from_object, (keras.callbacks.CSVLogger(file.name), own))
-                    )
-                    spent, start = [timed(one) for one in found], process_time()
-                    engine(model, batches, None, found * listening)
-                    cost[listening] += (passed := process_time() - start)
-                    within += [sum(map(sum, spent)) / passed] * (
-                        number > 0 and listening
-                    )
-            ratios += [cost[True] / cost[False] - 1] * (number > 0)
-        quartiles = " ".join(f"{q:+.2%}" for q in statistics.quantiles(ratios, n=4))
-        step = f"{quartiles} of {cost[False] / (2 * batches.last_step) * 1000:.2f} ms"
-        print(f"{engine.__name__}: {step}; {statistics.median(within):.2%}")
+    model.steps_per_execution = settings.train.steps_per_call
+    make = user_callbacks if kind == "user" else progress_callbacks
+    for name in ("model_fit", "gradient_tape"):
+        engine = registry.load("engines", name)
+        added = []
+        shares = []
+        for number in range(rounds + 1):
+            seconds = {False: 0.0, True: 0.0}
+            inside = 0.0
+            for is_used in (False, True, True, False):
+                with make(batches) as callbacks, machine.strategy.scope():
+                    times = [time_methods(callback) for callback in callbacks]
+                    start = process_time()
+                    engine(model, batches, None, callbacks if is_used else [])
+                    seconds[is_used] += process_time() - start
+                    inside += sum(map(sum, times))
+            if number:  # the first round compiles
+                added.append(seconds[True] / seconds[False] - 1)
+                shares.append(inside / seconds[True])
+        quartiles = " ".join(f"{q:+.2%}" for q in statistics.quantiles(added, n=4))
+        print(f"{name}: {quartiles}; {statistics.median(shares):.2%} in the methods")
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 15)

@@ -1,14 +1,17 @@
 """The order of an epoch: a permutation that depends on the seed and the epoch alone."""
 
+import contextlib
 import zlib
 
 import counting
 import numpy as np
 import pytest
+from small import random_split, settings_of
 
-from pipeline.data import epoch_order
+from pipeline.data import batching, epoch_order
 from pipeline.data.epoch_order import EpochOrder
 from pipeline.fit import fit
+from pipeline.training import trainer
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils.errors import UsageError
 
@@ -92,3 +95,30 @@ def test_a_run_is_not_resumed_in_another_order(tmp_path, monkeypatch):
         with pytest.raises(UsageError, match=message):
             train()
     train()
+
+
+@pytest.mark.parametrize(
+    ("step", "seed", "message"),
+    [
+        (0, 0, None),
+        (0, 1, "the workers order the examples differently"),
+        (2, 0, "--run-directory must be on a disk that all workers share"),
+    ],
+)
+def test_workers_begin_at_the_same_step_in_the_same_order(
+    monkeypatch, step, seed, message
+):
+    options = settings_of(train={"epochs": 2}).train
+    batches = batching.training(random_split(), options, seed=0)
+    second = batching.training(random_split(), options, seed=seed)
+    values = iter([step, second.order_checksum(0)])
+    monkeypatch.setattr(
+        trainer.distributed,
+        "mean_over_workers",
+        lambda value: (value + next(values)) / 2,
+    )
+    expected = contextlib.nullcontext()
+    if message:
+        expected = pytest.raises(UsageError, match=message)
+    with expected:
+        trainer._require_same_start(batches)
