@@ -15,9 +15,9 @@ _TEXT = """digits --model.name tests.nightly.fault_injection.reference.subject -
     --train.ema 0.9 --train.patience 2 --train.engine gradient_tape --data.augment
     --log.no-progress --export.no-enabled --run-directory run"""
 WORDS = _TEXT.split()
-# Seconds from the end of the current call to the end of both processes; less than two
-# on two idle cores.
-PROMPT = 15.0
+# Seconds from the end of the current call to the end of both processes; 0.6 to 0.8 on
+# two idle cores.
+PROMPT = 10.0
 
 
 def train(folder, faults=(None, None)):
