@@ -9,22 +9,21 @@ padding) and `epoch` (int64), both of shape (batch,).
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import concatenate, is_short
 
 Example = dict[str, tf.Tensor]
 Metadata = Mapping[str, Any]
-Signatures = dict[str, tuple[Callable[..., Example], list[tf.TensorSpec]]]
-"""Signature name -> (function, its arguments)."""
-Requests = dict[str, dict[str, np.ndarray | list[bytes]]]
-"""Signature name -> its arguments by name."""
+Request = dict[str, np.ndarray | list[bytes]]
+"""The arguments of a signature by name."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,33 +110,123 @@ class Source(abc.ABC):
         return f"example {id}"
 
 
-class Task(abc.ABC):
-    """The problem to solve: targets, head, loss, metrics and answers.
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """An automatic choice with its reason; printed, and saved with the run."""
 
-    A task is created from its metadata alone: facts about the data that are not
-    weights, such as class names, sizes and means. The metadata is JSON and saved with
-    the run, so that every later process creates the same task. A registered function
-    creates the task for a source; `learn` adds the metadata that depends on the
-    training examples.
+    name: str
+    value: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.value} ({self.reason})"
+
+
+class TrainingExamples(abc.ABC):
+    """The raw training examples, for `learn`."""
+
+    @abc.abstractmethod
+    def column(self, name: str) -> np.ndarray:
+        """A short raw field of all training examples, (examples, ...)."""
+
+    @abc.abstractmethod
+    def batches(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the raw training examples in batches, in the order of the source."""
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputSpec:
+    """The outputs of a network that a task expects of each example."""
+
+    shape: tuple[int | None, ...]
+    """Their shape without the batch; None for any length."""
+    activation: Literal["softmax", "sigmoid", "linear"] = "linear"
+    """What turns the outputs, which are logits or numbers, into answers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ServingInput:
+    """A signature of the export: how a request becomes a batch of decoded examples."""
+
+    name: str
+    """Name of the signature, such as `serving_default`."""
+    specs: Mapping[str, tf.TensorSpec]
+    """The arguments of a request, with the batch as the first axis."""
+    read: Callable[..., Example]
+    """Takes the arguments in the order of `specs`; returns decoded fields. Begins with
+    guards, because a request can contain anything.
+    """
+    request: Callable[[Mapping[str, np.ndarray]], Request]
+    """Builds the request for decoded examples, such as the golden ones."""
+    files: tuple[str, ...] = ()
+    """Suffixes of the files that `pipeline predict` sends to this signature, each file
+    as one example.
+    """
+    meaning: str = ""
+    """What an argument contains if its type does not tell, for `SERVING.md`."""
+
+
+class Evaluator(abc.ABC):
+    """Computes the metrics of a split from one batch after the other."""
+
+    @abc.abstractmethod
+    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+        """Adds a batch, without padding.
+
+        `answers` are those of `Task.answer` and `loss`, float32 (batch,); `batch` has
+        the decoded fields. All are tensors.
+        """
+
+    @abc.abstractmethod
+    def result(self) -> dict[str, Any]:
+        """The metrics of all examples so far, as JSON values; with `examples`, their
+        number, and `loss`, their mean loss.
+        """
+
+
+class Calibrator(abc.ABC):
+    """Fits metadata that calibrates answers, from one batch after the other."""
+
+    @abc.abstractmethod
+    def update(self, outputs: Any, batch: Example) -> None:
+        """Adds a batch of held-out examples, without padding."""
+
+    @abc.abstractmethod
+    def result(self) -> Metadata:
+        """The metadata, such as a temperature."""
+
+
+class Objective(abc.ABC):
+    """What is learned from examples, measured and answered: a `Task` or a `Target`.
+
+    It is created from its metadata alone: facts about the data that are not weights,
+    such as class names, sizes and means. The metadata is JSON and saved with the run,
+    so that every later process creates the same object.
     """
 
     selection_metric: tuple[str, int] = ("loss", -1)
-    """The metric of `evaluate` by which versions of a model are compared, and 1 if
+    """The metric of the evaluator by which versions of a model are compared, and 1 if
     higher is better or -1 if lower is better.
     """
+    output: OutputSpec | None = None
+    """The outputs that a user's own network must have; None: any."""
+    spatial_fields: tuple[str, ...] = ()
+    """Fields with positions in the input, such as a mask or boxes: an augmentation that
+    moves the input must move them, too.
+    """
+    learned_after_decoding: frozenset[str] = frozenset()
+    """Names of metadata on which `decode` does not depend."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
 
-    @abc.abstractmethod
-    def decode(self, example: Example) -> Example:
-        """Decodes a raw example into compact arrays of fixed shape.
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        """Learns metadata from the training examples; it replaces entries of its names.
 
-        The result is deterministic and cached; requests to the server are decoded in
-        the same way.
+        Runs before any example is decoded.
         """
+        return {}
 
-    @abc.abstractmethod
     def check(
         self,
         columns: Mapping[str, np.ndarray],
@@ -149,26 +238,137 @@ class Task(abc.ABC):
         `columns` are the short fields of a split; `locate` returns the name of an
         example by id.
         """
+        return None
 
-    def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
-        """Learns metadata from the training examples; it replaces entries of its names.
+    def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
+        """Notes about the training examples, from their short fields.
 
-        `column` returns a decoded field of all training examples, (examples, ...).
-        `decode` must not depend on this metadata, because it runs first.
+        Raises UsageError if nothing can be learned from them.
         """
+        return []
+
+    def describe(
+        self, columns: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yields lines about the examples, (name, text), for `pipeline inspect`.
+
+        `columns` maps each split to its short fields.
+        """
+        return iter(())
+
+    @abc.abstractmethod
+    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
+        """(y, outputs) -> loss of each example, shape (batch,), float32.
+
+        The loss is normalized within its example only, so that it does not depend on
+        the other examples of a batch.
+        """
+
+    def training_loss(
+        self,
+        label_smoothing: float,
+        class_weight: Mapping[str, float],
+        loss: Callable[[Any, Any], tf.Tensor] | None = None,
+    ) -> Callable[[Any, Any], tf.Tensor]:
+        """The loss for training: the loss of the user, or else `loss`.
+
+        Raises UsageError for options that it does not support.
+        """
+        options = {"label-smoothing": label_smoothing, "class-weight": class_weight}
+        for flag, value in options.items():
+            if value:
+                raise UsageError(
+                    f"--train.{flag} is for classification only; remove it"
+                )
+        return loss or self.loss()
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """New running metrics; updated with (y, outputs, sample_weight=weight)."""
+        return []
+
+    @abc.abstractmethod
+    def answer(self, outputs: Any, batch: Example) -> Example:
+        """Turns outputs into the answers for a client, tensors (batch, ...)."""
+
+    def outputs_of(self, answers: Example) -> Any:
+        """Outputs of which `answer` makes these answers, to evaluate an export.
+
+        Raises UsageError if the answers do not tell.
+        """
+        raise UsageError("the answers of this export do not tell its loss")
+
+    @abc.abstractmethod
+    def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
+        """Computes the metrics of a split; it may ask the model for samples."""
+
+    def calibrator(self) -> Calibrator | None:
+        """Fits a calibration of the answers on held-out examples; None: nothing is
+        calibrated.
+        """
+        return None
+
+    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+        """The columns of `predictions.csv` for a batch, (batch,), as compact numbers.
+
+        `answers` are those of `answer` and `loss`. If there is a column `correct`,
+        wrong answers are shown first, those with the highest `probability` first;
+        otherwise, those with the highest loss.
+        """
+        columns = {}
+        for name, values in answers.items():
+            if values.shape.rank == 1:
+                columns[name] = values.numpy()
+        return columns
+
+    def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Replaces numbers in the columns of `table` by names for people."""
+        return dict(columns)
+
+    def tables(self, columns: Mapping[str, np.ndarray]) -> dict[str, Columns]:
+        """File name -> further tables, from all rows of `table`."""
         return {}
 
-    def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
-        """Metadata that calibrates the answers of the network, such as a temperature.
+    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
+        """Lines for the terminal about the metrics of a split."""
+        return []
 
-        `outputs` of the network are for held-out examples; `truth` comes from
-        `Task.truth`.
-        """
+    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """File name -> matplotlib figure of the metrics."""
         return {}
+
+    def draw(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
+        """Draws one decoded example and its answer; a target, only the answer."""
+        return None
 
     def limitations(self) -> list[str]:
         """Sentences of the model card about what to expect from the answers."""
         return []
+
+    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
+        """Loss and metric of Keras with which `Task.standalone` is compiled."""
+        return "mse", "mae"
+
+
+class Task(Objective):
+    """The problem to solve: inputs, targets, head, loss, metrics and answers.
+
+    A registered function creates the task for a source (`Info`), or from the metadata
+    of a run; `learn` adds the metadata that depends on the training examples.
+    """
+
+    def with_metadata(self, changes: Metadata) -> "Task":
+        """The same task with changed metadata, such as a temperature."""
+        return type(self)({**self.metadata, **changes})
+
+    @abc.abstractmethod
+    def decode(self, example: Example) -> Example:
+        """Decodes a raw example into compact numbers of fixed shape.
+
+        The result is deterministic and cached; requests to the server are decoded in
+        the same way.
+        """
 
     @abc.abstractmethod
     def prepare(self, batch: Example) -> Example:
@@ -181,86 +381,134 @@ class Task(abc.ABC):
         `seeds` has shape (batch,), int64.
         """
 
-    def truth(self, y: Any) -> Any:
-        """The part of y that is stored with the answers for `evaluate`."""
-        return y
-
-    def y(self, truth: Any) -> Any:
-        """Restores y from a stored truth, for metrics of all answers."""
-        return truth
-
     @abc.abstractmethod
     def inputs(self) -> Any:
         """The network's symbolic inputs."""
+
+    def probe_inputs(self) -> Any:
+        """Inputs on which a user's network can be tried; None: any numbers will do."""
+        return None
 
     @abc.abstractmethod
     def head(self, features: Any, inputs: Any) -> Any:
         """Turns a model's features into the network's outputs, always in float32."""
 
+    @abc.abstractmethod
+    def serving_inputs(self) -> list[ServingInput]:
+        """The signatures of the export, `serving_default` first."""
+
+    @abc.abstractmethod
+    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
+        """The answers of `model(inputs, training=False)` to a batch of a request."""
+
     def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
         """Converts a network to a Keras model from raw inputs to answers, which works
         without this package.
 
-        The answers are logits if `output_kind` is `linear`; for two classes, the
-        probability of the second one if it is `sigmoid`, and its logit if it is
-        `logit`.
+        `output_kind` is the kind of outputs of the user's own network, or `none`.
         """
         return keras.Model(network.inputs, network.outputs)
 
-    @abc.abstractmethod
-    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
-        """(y, outputs) -> loss of each example, shape (batch,), float32."""
 
-    def training_loss(
+class Input(abc.ABC):
+    """What is given: from raw fields of an example to an input of the network.
+
+    A registered function `(info, **options)` creates it for a source (`Info`), or from
+    the metadata of a run. An input does not know what is predicted from it. Methods
+    without a description mean the same as in `Task`.
+    """
+
+    learned_after_decoding: frozenset[str] = frozenset()
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+
+    def with_metadata(self, metadata: Metadata) -> "Input":
+        """The same input with other metadata."""
+        return type(self)(metadata)
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        return {}
+
+    @abc.abstractmethod
+    def decode(self, example: Example) -> tuple[Example, tf.Tensor | None]:
+        """The decoded fields of a raw example, and its geometry.
+
+        The geometry of an image is float32 (6,): scale and offset from the original to
+        the decoded image (decoded = original * scale + offset; y, x, y, x), and height
+        and width of the original after its rotation. None: there is none.
+        """
+
+    def check(
         self,
-        label_smoothing: float,
-        class_weight: Mapping[str, float],
-        loss: Callable[[Any, Any], tf.Tensor] | None = None,
-    ) -> Callable[[Any, Any], tf.Tensor]:
-        """The loss for training: the loss of the user, or else of the task.
-
-        Raises UsageError for options that it does not support.
-        """
-        options = {"label-smoothing": label_smoothing, "class-weight": class_weight}
-        for flag, value in options.items():
-            if value:
-                raise UsageError(
-                    f"--train.{flag} is for classification only; remove it"
-                )
-        return loss or self.loss()
-
-    @abc.abstractmethod
-    def metrics(self) -> list[keras.metrics.Metric]:
-        """New running metrics; updated with (y, outputs, sample_weight=weight)."""
-
-    @abc.abstractmethod
-    def answer(self, outputs: Any, batch: Example) -> Example:
-        """Turns outputs into the answers for a client, tensors (batch, ...)."""
-
-    @abc.abstractmethod
-    def evaluate(self, answers: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """The metrics of a whole split from its answers, losses and labels, as JSON."""
-
-    @abc.abstractmethod
-    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """File name -> matplotlib figure of the metrics from `evaluate`."""
-
-    @abc.abstractmethod
-    def show(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
     ) -> None:
-        """Draws one decoded example and its answer."""
+        return None
 
     @abc.abstractmethod
-    def serve(self, model: Callable[..., Any]) -> Signatures:
-        """The signatures of the export, which call `model(inputs, training=False)`.
+    def prepare(self, batch: Example) -> Example: ...
 
-        Each begins with guards, because a request can contain anything.
+    @abc.abstractmethod
+    def inputs(self) -> Any: ...
+
+    @abc.abstractmethod
+    def network_inputs(self, batch: Example) -> Any:
+        """The values of `inputs` in a prepared batch."""
+
+    def probe_inputs(self) -> Any:
+        return None
+
+    @abc.abstractmethod
+    def signatures(self) -> list[ServingInput]:
+        """The ways in which a request brings this input."""
+
+    def standalone(self) -> tuple[Any, Any]:
+        """Raw inputs of a Keras model, and the prepared tensors made from them."""
+        inputs = self.inputs()
+        return inputs, inputs
+
+    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws a decoded example."""
+        axes.axis("off")
+
+    def limitations(self) -> list[str]:
+        return []
+
+
+class Target(Objective):
+    """What is wanted: from raw fields of an example to loss, metrics and answers.
+
+    A registered function `(info, **options)` creates it for a source (`Info`), or from
+    the metadata of a run. A target does not know the input.
+    """
+
+    needs_geometry = False
+    """Whether decoded examples keep the geometry of their input, for `answer`."""
+
+    @abc.abstractmethod
+    def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
+        """The decoded fields of a raw example; `geometry` comes from `Input.decode`."""
+
+    @abc.abstractmethod
+    def y(self, batch: Example) -> Any:
+        """What the loss compares the outputs with, from a decoded batch."""
+
+    @abc.abstractmethod
+    def head(self, features: Any, mask: Any = None) -> Any:
+        """Outputs in float32 from a model's features.
+
+        `mask` says which of the features are not padding, if the model tells.
         """
 
-    @abc.abstractmethod
-    def requests(self, columns: Mapping[str, np.ndarray]) -> Requests:
-        """Builds the request of each signature for these decoded examples."""
+    def serve(self, outputs: Any, batch: Example) -> Example:
+        """The answers of the export, which may have more than `answer`."""
+        return self.answer(outputs, batch)
+
+    def standalone(self, outputs: Any, output_kind: str) -> Any:
+        """The answers of `Task.standalone` from the outputs of the network."""
+        return outputs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -338,18 +586,6 @@ class Batches(abc.ABC):
     def end_of(self, epoch: int) -> int:
         """The step count after an epoch; epochs count from 0."""
         return min((epoch + 1) * self.steps_per_epoch, self.last_step)
-
-
-@dataclasses.dataclass(frozen=True)
-class Decision:
-    """An automatic choice with its reason; printed, and saved with the run."""
-
-    name: str
-    value: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.value} ({self.reason})"
 
 
 # (model, train, validation, callbacks) -> history: name of a metric -> value per epoch.

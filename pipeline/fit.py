@@ -147,7 +147,7 @@ def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -
             # Test, pictures, export, verification
             def show(result: dict[str, Any]) -> None:
                 run = Run(config, directory.path, history, result, trainer=trainer)
-                evaluation = run.test_evaluation(handoff.answers)
+                evaluation = run.test_evaluation(handoff.table)
                 parts["evaluation"] = evaluation
                 if not config.dry_run:
                     results.show(evaluation, directory.path, history)

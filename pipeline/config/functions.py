@@ -112,13 +112,16 @@ class Function:
         """The options by name."""
         arguments = _arguments(self.node)
         meanings = _meanings(self.node)
-        optional = arguments.args[self.required_arguments :]
+        positional = [*arguments.posonlyargs, *arguments.args]
+        optional = positional[self.required_arguments :]
         pairs = [
             *zip(optional, arguments.defaults, strict=True),
             *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
         ]
         options = {}
         for argument, value in pairs:
+            if argument in arguments.posonlyargs:  # has no name for a caller
+                continue
             if argument.arg in _RESERVED and not self.is_registered:
                 continue
             hint = _hint(argument.annotation, value)
@@ -131,7 +134,8 @@ class Function:
     def required_arguments(self) -> int:
         """Number of positional arguments without a default, including `self`."""
         arguments = _arguments(self.node)
-        return len(arguments.args) - len(arguments.defaults)
+        positional = len(arguments.posonlyargs) + len(arguments.args)
+        return positional - len(arguments.defaults)
 
 
 def find_dotted(name: str) -> Function:

@@ -69,10 +69,27 @@ class SourceConfig(FunctionSection):
 class TaskConfig(FunctionSection):
     """The problem to solve."""
 
-    name: Annotated[str, Named("tasks")] = "image_classification"
+    name: Annotated[str, Named("tasks")] = "supervised"
     """The kind of task."""
     options: Options = dataclasses.field(default_factory=dict)
     """Options of the task."""
+    input: Annotated[str | None, Named("inputs")] = None
+    """What is given; None: the input that the fields of the source suit."""
+    input_options: Options = dataclasses.field(default_factory=dict)
+    """Options of the input, such as `field=x`."""
+    target: Annotated[str | None, Named("targets")] = None
+    """What is predicted; None: the target that the fields of the source suit."""
+    target_options: Options = dataclasses.field(default_factory=dict)
+    """Options of the target."""
+
+    def _check(self) -> None:
+        super()._check()
+        for name in ("input", "target"):
+            if getattr(self, name) is not None and self.name != "supervised":
+                raise UsageError(
+                    f"--task.{name} belongs to --task.name supervised, not to"
+                    f" {self.name}; use only one of them"
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

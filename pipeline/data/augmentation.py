@@ -1,7 +1,7 @@
 """Applies the augmentations of a run, on the host or inside the training step."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,23 @@ _SCALE = 16
 
 
 class Augmenter:
-    """A pure function on batches that gives the same bits on the host and in a step."""
+    """A pure function on batches that gives the same bits on the host and in a step.
 
-    def __init__(self, operations: Mapping[str, Mapping[str, Any]], seed: int) -> None:
+    `spatial_fields` are those of the task. Raises UsageError for an operation that
+    would move the input without them.
+    """
+
+    def __init__(
+        self,
+        operations: Mapping[str, Mapping[str, Any]],
+        seed: int,
+        spatial_fields: Sequence[str] = (),
+    ) -> None:
         self._seed = seed
-        self._operations = {
-            name: registry.bind("augment", name, options)
-            for name, options in operations.items()
-        }
+        self._operations = {}
+        for name, options in operations.items():
+            _require_moves(name, spatial_fields)
+            self._operations[name] = registry.bind("augment", name, options)
 
     def seeds(self, batch: Example) -> tf.Tensor:
         """The seeds of the examples, int64 (batch,), from the run's seed, epoch, id."""
@@ -76,7 +85,7 @@ class Augmenter:
         lasting_seeds = seeds.example_seeds(self._seed, no_epoch, batch["id"])
         for number, (name, operation) in enumerate(self._operations.items(), start=1):
             before = {**batch, "lasting_seed": seeds.fold(lasting_seeds, number)}
-            after = operation(before, seeds.fold(epoch_seeds, number))
+            after = _apply(operation, before, seeds.fold(epoch_seeds, number))
             _require_fields(name, batch, after)
             after = dict(after)
             for field, value in batch.items():
@@ -85,6 +94,36 @@ class Augmenter:
             after.pop("lasting_seed", None)
             yield name, batch, after
             batch = after
+
+
+def _apply(operation: Any, batch: Example, seeds: tf.Tensor) -> Any:
+    """Applies an operation to the image of a batch, or to each of several images."""
+    names = [name for name in batch if name.endswith("/image")]
+    if "image" in batch or not names:
+        return operation(batch, seeds)
+    for name in names:
+        after = operation({**batch, "image": batch[name]}, seeds)
+        batch = {**after, name: after["image"]}
+        del batch["image"]
+    return batch
+
+
+def _require_moves(name: str, spatial_fields: Sequence[str]) -> None:
+    """Raises UsageError if an operation moves the input, but not these fields."""
+    if not spatial_fields:
+        return
+    fields = getattr(registry.load("augment", name), "moves", None)
+    if fields is None and not registry.find("augment", name).is_registered:
+        raise UsageError(
+            f"--data.augment: {name} does not say which fields it moves; set"
+            f" {name}.moves = () if it moves none, or a tuple of their names"
+        )
+    left_behind = [field for field in spatial_fields if field not in (fields or ())]
+    if fields and left_behind:
+        raise UsageError(
+            f"--data.augment: {name} moves the image, but not its {left_behind[0]};"
+            " remove it"
+        )
 
 
 def _require_fields(name: str, before: Example, after: Any) -> None:
@@ -139,16 +178,21 @@ def _largest_magnitude(images: tf.Tensor) -> float:
 
 
 def apply_on_host(
-    batches: Batches, options: config.DataConfig, seed: int
+    batches: Batches,
+    options: config.DataConfig,
+    seed: int,
+    spatial_fields: Sequence[str] = (),
 ) -> tuple[Batches, list[Decision]]:
     """Returns batches that `tf.data` augments, if the options ask for it.
 
     Otherwise the batches are returned unchanged, and the training step augments them.
+    Raises UsageError for an operation that would leave `spatial_fields` behind.
     """
     if not options.augment:
         return batches, []
+    augmenter = Augmenter(options.augment, seed, spatial_fields)
     if options.augment_on == "host" and batches.device_cache is None:
-        batches = augment_on_host(batches, Augmenter(options.augment, seed))
+        batches = augment_on_host(batches, augmenter)
         return batches, [Decision("augment", "host", "requested")]
     # For flip and crop before `convnet` on CIFAR-10, both are equally fast within 2%
     # (spread 30%).

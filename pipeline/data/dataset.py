@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import re
 import time
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from pipeline.config import registry
 from pipeline.config.config import Config
-from pipeline.contracts import Decision, Info, Metadata, Source, Task
+from pipeline.contracts import Decision, Info, Metadata, Source, Task, TrainingExamples
 from pipeline.data import batching, splits
 from pipeline.data.cleaning import apply
 from pipeline.data.cleaning.apply import Cleaning
@@ -123,47 +122,6 @@ def _require_unchanged(
     return [Decision("changed", "the data, since this run began", f"{change}; --force")]
 
 
-def _missing_classes(metadata: Metadata, train: Split) -> list[Decision]:
-    """Notes the classes that have no training examples.
-
-    Raises UsageError if fewer than two classes have training examples.
-    """
-    names = metadata.get("class_names")
-    if names is None or "label" not in train.store.short:
-        return []
-    counts = np.bincount(train.column("label"), minlength=len(names))
-    if np.count_nonzero(counts) < 2:
-        raise UsageError(
-            f"train has examples of only one class, {names[int(counts.argmax())]!r},"
-            " but a classifier needs at least two; add examples of other classes"
-        )
-    missing = [
-        repr(name) for name, count in zip(names, counts, strict=True) if not count
-    ]
-    if not missing:
-        return []
-    listing = ", ".join(missing[:3])
-    if len(missing) > 3:
-        listing += ", ..."
-    note = f"train has no example of {listing}"
-    return [Decision("note", note, "these cannot be learned")]
-
-
-def _similar_classes(metadata: Metadata) -> list[Decision]:
-    """Notes class names that differ only in case, punctuation, a plural or zeros."""
-    names_by_stem: dict[str, list[str]] = {}
-    for name in metadata.get("class_names") or ():
-        plain = re.sub(r"[\W_]+", "", name.casefold())
-        plain = re.sub(r"^0+(?=\d+$)", "", plain)  # 01 and 1
-        stem = re.sub(r"(?<=...)(ies|es|[yes])$", "", plain)
-        names_by_stem.setdefault(stem, []).append(repr(name))
-    pairs = [" and ".join(names) for names in names_by_stem.values() if len(names) > 1]
-    if not pairs:
-        return []
-    note = f"similar classes: {', '.join(pairs[:3])}"
-    return [Decision("note", note, "if they are the same class, merge them")]
-
-
 def _exact_copies(
     source: Source, parts: dict[str, Split], config: Config
 ) -> list[Decision]:
@@ -225,12 +183,34 @@ def open_source(config: Config) -> Source:
 
 def create_task(config: Config, info: Info | Metadata) -> Task:
     """Creates the task for a source, or from the metadata of a run."""
-    size = config.data.image_size
-    options: dict[str, Any] = {"image_size": size} if size else {}
-    if registry.builds_whole_model(config.model.name):
-        options["raw"] = "raw" in registry.find("tasks", config.task.name).options
-    options |= config.task.options
-    return registry.call("tasks", config.task.name, options, info)
+    name = config.task.name
+    options: dict[str, Any] = {"raw": registry.builds_whole_model(config.model.name)}
+    if config.data.image_size is not None:
+        options["image_size"] = config.data.image_size
+    if name != "supervised":
+        known = registry.find("tasks", name).options
+        options = {key: value for key, value in options.items() if key in known}
+        return registry.call("tasks", name, {**options, **config.task.options}, info)
+    parts = {
+        "input": config.task.input,
+        "input_options": {**options, **config.task.input_options},
+        "target": config.task.target,
+        "target_options": config.task.target_options,
+    }
+    return registry.call("tasks", name, config.task.options, info, parts)
+
+
+class _Decoded(TrainingExamples):
+    def __init__(self, split):
+        self._split = split
+
+    def column(self, name):
+        return self._split.column(name)
+
+    def batches(self):
+        for start in range(0, len(self._split), 4096):
+            stop = min(start + 4096, len(self._split))
+            yield self._split.take(np.arange(start, stop))
 
 
 def load(config: Config) -> LoadedData:
@@ -253,14 +233,15 @@ def load(config: Config) -> LoadedData:
     run = RunDirectory(config.run_directory) if config.run_directory else None
     if run:
         splits.require_same_examples(run.splits, parts, source.location)
-    learned = task.learn(parts["train"].column)
+    learned = task.learn(_Decoded(parts["train"]))
     metadata = run_directory.original_metadata(
         config.run_directory, {**task.metadata, **learned}
     )
-    missing_classes = _missing_classes(metadata, parts["train"])
+    train = parts["train"]
+    columns = {name: train.column(name) for name in train.store.short}
+    notes = create_task(config, metadata).review(columns)
     if not config.dry_run:
-        decisions += missing_classes
-    decisions += _similar_classes(metadata)
+        decisions += notes
     decisions += _exact_copies(source, parts, config)
     if run:
         decisions += _require_unchanged(run, source, parts, config)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +12,8 @@ from pipeline.data.splits import Split
 from pipeline.utils import console
 from pipeline.utils.columns import Columns
 
+_CHUNK = 4096  # rows of a file that are formatted at once
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Evaluation:
@@ -21,44 +22,45 @@ class Evaluation:
     split: str
     task: Task
     metrics: dict[str, Any]
-    answers: Mapping[str, np.ndarray]
-    """From `evaluate.answers`, in the order of the examples."""
+    table: Mapping[str, np.ndarray]
+    """`id` and the columns of `Task.table`, in the order of the examples."""
     examples: Split
     locate: Callable[[int], str]
     """Returns the name of an example by its id."""
+    answer: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+    """Returns the answers to a few decoded examples."""
+
+    def __len__(self) -> int:
+        return len(self.table["id"])
 
     @functools.cached_property
     def predictions(self) -> Columns:
         """A table with the file, truth and prediction of each example."""
-        file = [self.locate(id) for id in self.answers["id"].tolist()]
-        columns = self._classes() or self._numbers()
-        rows = {name: values.ravel().tolist() for name, values in columns.items()}
-        return Columns(file=file, **rows)
+        return self._rows(np.arange(len(self)))
 
-    def _classes(self) -> dict[str, np.ndarray]:
-        """The columns of a classification; empty for other tasks."""
-        answers = self.answers
-        if not {"probabilities", "class"} <= answers.keys():
-            return {}
-        names = np.array(self.task.metadata.get("class_names", ()))
-        truth = answers["truth"]
-        probabilities = answers["probabilities"]
-        return {
-            "truth": names[truth],
-            "prediction": names[answers["class"]],
-            "probability": probabilities.max(axis=1),
-            "probability_of_truth": probabilities[np.arange(len(truth)), truth],
-            "correct": truth == answers["class"],
-        }
+    def _rows(self, positions: np.ndarray) -> Columns:
+        """The rows at these positions of the table, for people."""
+        selected = {name: column[positions] for name, column in self.table.items()}
+        ids = selected.pop("id").tolist()
+        columns = self.task.readable(selected)
+        values = {name: column.tolist() for name, column in columns.items()}
+        return Columns(file=[self.locate(id) for id in ids], **values)
 
-    def _numbers(self) -> dict[str, np.ndarray]:
-        """The answers that are a single value for each example."""
-        columns = {}
-        for name, values in self.answers.items():
-            is_number = values.size == len(values)
-            if is_number and name not in ("id", "outputs"):
-                columns[name] = values
-        return columns
+    def csv(self) -> Iterator[bytes]:
+        """Yields the content of `predictions.csv` in pieces."""
+        for start in range(0, len(self), _CHUNK):
+            end = min(start + _CHUNK, len(self))
+            content = self._rows(np.arange(start, end)).csv()
+            yield content if start == 0 else content.partition(b"\n")[2]
+
+    def tables(self) -> dict[str, Columns]:
+        """File name -> further tables of the task."""
+        return self.task.tables(self.table)
+
+    def answers(self, positions: np.ndarray) -> tuple[dict[str, np.ndarray], Any]:
+        """The decoded examples at these positions, and the answers to them."""
+        examples = self.examples.take(positions)
+        return examples, self.answer(examples)
 
     @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:
@@ -68,107 +70,62 @@ class Evaluation:
         right and wrong, all predictions by their loss.
         """
         split = "" if self.split == "data" else f" {self.split}"
-        count = f"{len(self.answers['id']):,}{split} predictions"
-        if "correct" not in self.predictions:
-            order = np.argsort(-self.answers["loss"], kind="stable")
+        count = f"{len(self):,}{split} predictions"
+        if "correct" not in self.table:
+            if "loss" not in self.table:
+                return np.arange(len(self)), f"the first of {count}"
+            order = np.argsort(-self.table["loss"], kind="stable")
             return order, f"the worst of {count}"
-        wrong = np.flatnonzero(~np.array(self.predictions["correct"]))
+        wrong = np.flatnonzero(~self.table["correct"])
         if not len(wrong):
             return wrong, f"all {count} are right"
-        confidence = np.array(self.predictions["probability"])[wrong]
+        confidence = self.table["probability"][wrong]
         order = wrong[np.argsort(-confidence, kind="stable")]
         return order, f"{len(wrong):,} of {count} are wrong"
 
     @property
     def text(self) -> str:
-        """A table of the classes, the worst first, and sentences about mistakes."""
+        """The summary of the task, and sentences about mistakes."""
         order, sentence = self.worst
         if len(order):
-            sentence += self._example(order[0])
+            sentence += self._example(order[:1])
         sentence = sentence.replace("\n", "\\n")
-        lines = [*notes(self.metrics, self.split), f"{'mistakes':10} {sentence}"]
-        return "\n".join([class_table(self.metrics), *lines]).lstrip("\n")
+        lines = self.task.summary(self.metrics, self.split)
+        return "\n".join([*lines, f"{'mistakes':10} {sentence}"])
 
-    def _example(self, position: int) -> str:
+    def _example(self, position: np.ndarray) -> str:
         """Describes a prediction, as the end of a sentence about the worst."""
-        predictions = self.predictions
-        if "correct" in predictions:
-            row = {name: values[position] for name, values in predictions.items()}
+        rows = self._rows(position)
+        if "correct" in rows:
+            row = {name: values[0] for name, values in rows.items()}
             return (
                 f"; the most confident: {row['file']}, {row['prediction']}"
                 f" {row['probability']:.3f} instead of {row['truth']}"
             )
-        cells = list(zip(predictions, predictions.rows()[position], strict=True))
+        cells = list(zip(rows, rows.rows()[0], strict=True))
         return f"; first {', '.join(f'{name} {text}' for name, text in cells[:4])}"
 
     def __repr__(self) -> str:
         numbers = console.numbers(self.metrics)
-        lines = [f"{self.split:10} {numbers}  ({len(self.answers['id']):,} examples)"]
+        lines = [f"{self.split:10} {numbers}  ({len(self):,} examples)"]
         if calibrated := self.metrics.get("calibrated"):
             lines.append(f"calibrated {console.numbers(calibrated)}  (as predicted)")
         return "\n".join([*lines, self.text])
 
 
-def class_table(metrics: Mapping[str, Any], limit: int = 15) -> str:
-    """Formats a row for each class with examples, the lowest F1 first.
+def answer_function(
+    model: Any, task: Task, forward: Callable[..., Any]
+) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """A function from decoded examples to the answers of the model."""
+    import tensorflow as tf
 
-    The last column is the class that is predicted most often instead, and how often.
-    Returns an empty text for other tasks.
-    """
-    scores = metrics.get("per_class", {})
-    if not scores:
-        return ""
-    confused = _most_confused(list(scores), metrics["confusion_matrix"])
-    rows = []
-    for name, score in scores.items():
-        if score["examples"]:
-            numbers = [f"{score[key]:.3f}" for key in ("f1", "precision", "recall")]
-            count = f"{score['examples']:,}"
-            rows.append([name[:30], count, *numbers, confused[name]])
-    if not rows:
-        return ""
-    rows.sort(key=lambda row: row[2])
-    header = ["class", "examples", "f1", "precision", "recall"]
-    header.append("most often confused with")
-    table = console.table(rows[:limit], header, right=range(1, 5))
-    if len(rows) > limit:
-        table += f"\n... and {len(rows) - limit:,} more, which are better"
-    return table
+    def answer(examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        count = len(examples["id"])
+        batch = {name: tf.constant(values) for name, values in examples.items()}
+        batch["weight"] = tf.ones(count)
+        batch["epoch"] = tf.zeros(count, tf.int64)
+        _, outputs, _ = forward(task, model, batch)
+        answers = task.answer(outputs, batch)
+        return {name: np.asarray(values) for name, values in answers.items()}
 
-
-def _most_confused(names: list[str], matrix: list[list[int]]) -> dict[str, str]:
-    """Maps a class to the class most often predicted instead, and how often."""
-    confused = {}
-    for label, name in enumerate(names):
-        wrong = list(matrix[label])
-        wrong[label] = 0
-        count = max(wrong)
-        text = f"{names[wrong.index(count)][:30]} ({count:,})"
-        confused[name] = text if count else ""
-    return confused
-
-
-def notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
-    """Yields notes about an accuracy that says little: of few examples, or no better
-    than always predicting the largest class.
-    """
-    scores = metrics.get("per_class", {})
-    if not scores:
-        return
-    sizes = {score["examples"]: name for name, score in scores.items()}
-    largest = max(sizes)
-    accuracy = metrics["accuracy"]
-    count = metrics["examples"]
-    share = largest / count
-    if accuracy <= share < 1:
-        yield (
-            f"{'note':10} no better than always predicting {sizes[largest]!r}"
-            f" ({share:.3f})"
-        )
-    if count < 50:
-        error = max(2 * math.sqrt(accuracy * (1 - accuracy) / count), 1 / count)
-        examples = "examples" if split == "data" else f"{split} examples"
-        yield (
-            f"{'note':10} only {count} {examples}: the accuracy is uncertain by"
-            f" +-{error:.2f}"
-        )
+    return answer

@@ -15,7 +15,7 @@ from pipeline.data.augmentation import Augmenter
 from pipeline.data.dataset import LoadedData
 from pipeline.data.image_sizes import sample, spread
 from pipeline.data.splits import Split
-from pipeline.utils import console, html_pages
+from pipeline.utils import html_pages
 from pipeline.utils.errors import UsageError
 from pipeline.utils.html_pages import PageSection, Picture, Row
 
@@ -33,8 +33,10 @@ def statistics(data: LoadedData) -> Lines:
     yield from (("note", note) for note in data.source.info.notes)
     counts = [f"{name} {len(split):,}" for name, split in data.splits.items()]
     yield "examples", ", ".join(counts)
-    if names := _class_names(data):
-        yield from classes(data.splits, names)
+    columns = {}
+    for name, split in data.splits.items():
+        columns[name] = {key: split.column(key) for key in split.store.short}
+    yield from data.task.describe(columns)
     yield from files(data.source)
     train = data.splits["train"]
     subset = train.take(spread(len(train), _SAMPLE))  # for fields too large to keep
@@ -50,34 +52,6 @@ def statistics(data: LoadedData) -> Lines:
         if len(values) < len(train):
             line += f" ({len(values):,} examples)"
         yield "field", line
-
-
-def classes(splits: Mapping[str, Split], names: Sequence[str]) -> Lines:
-    """Yields a line about the sizes of the classes, and a table of the first ones."""
-    counts = {
-        name: np.bincount(split.column("label"), minlength=len(names))
-        for name, split in splits.items()
-    }
-    train = counts["train"]
-    test_split = "test" if "test" in counts else "train"
-    test = counts[test_split]
-    largest = int(train.argmax())
-    share = test[largest] / max(test.sum(), 1)
-    yield (
-        "classes",
-        f"{len(names):,}, with {train.min():,} to {train.max():,} examples in train;"
-        f" always predicting {names[largest]!r} is right for {share:.1%} of"
-        f" {test_split}",
-    )
-    rows = []
-    for label, name in enumerate(names[:_ROWS]):
-        rows.append([name, *(f"{sizes[label]:,}" for sizes in counts.values())])
-    header = ["class", *counts]
-    table = console.table(rows, header, right=range(1, len(header)))
-    for line in table.splitlines():
-        yield "", line
-    if len(names) > _ROWS:
-        yield "", f"... {len(names) - _ROWS:,} more"
 
 
 def files(source: Source) -> Lines:
@@ -113,7 +87,13 @@ def pictures(data: LoadedData, config: Config) -> list[PageSection]:
     names = _class_names(data)
     if "image" not in train.store.specs:
         return []
-    augmented = augmentations(train, config.data.augment, config.runtime.seed, location)
+    augmented = augmentations(
+        train,
+        config.data.augment,
+        config.runtime.seed,
+        location,
+        data.task.spatial_fields,
+    )
     if not names:
         return augmented
     labels = train.column("label")
@@ -134,6 +114,7 @@ def augmentations(
     operations: Mapping[str, Any],
     seed: int,
     location: Callable[[int], str],
+    spatial_fields: Sequence[str] = (),
 ) -> list[PageSection]:
     """Shows images before and after augmentation, in two epochs.
 
@@ -152,7 +133,7 @@ def augmentations(
         try:
             for epoch in (0, 1):
                 batch["epoch"] = tf.fill([len(titles)], tf.constant(epoch, tf.int64))
-                after = Augmenter(options, seed)(batch)["image"].numpy()
+                after = Augmenter(options, seed, spatial_fields)(batch)["image"].numpy()
                 rows.append(_row(after, titles, f"epoch {epoch + 1}"))
         except UsageError as error:
             text = str(error)

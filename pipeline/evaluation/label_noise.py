@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.config.config import Config
-from pipeline.contracts import Source
+from pipeline.contracts import Batches, Source, Task
 from pipeline.data import batching, dataset, seeds
 from pipeline.data.cleaning import manifest
 from pipeline.data.splits import Split
@@ -239,13 +239,24 @@ def _predict_fold(
         part = Split(split.store, split.rows[np.isin(split.column("id"), held_out)])
         if len(part):
             batches = batching.evaluation(part, config.train)
-            parts.append(evaluate.answers(run.network, run.task, batches))
-    names = ("id", "truth", "probabilities")
-    if missing := [name for name in names if name not in parts[0]]:
-        raise UsageError(
-            f"--label-noise: the task {config.task.name} has no {missing[0]}"
-        )
-    return {name: np.concatenate([part[name] for part in parts]) for name in names}
+            parts += _probabilities(run.network, run.task, batches)
+    return evaluate.concatenate(parts)
+
+
+def _probabilities(network: Any, task: Task, batches: Batches) -> list[Answers]:
+    """The probabilities of all classes for each batch, with `id` and `truth`."""
+    parts = []
+    for batch, _, outputs, _ in evaluate.outputs(network, task, batches):
+        answers = task.answer(outputs, batch)
+        if "label" not in batch or "probabilities" not in answers:
+            raise UsageError("--label-noise: the task has no classes")
+        part = {
+            "id": batch["id"],
+            "truth": batch["label"],
+            "probabilities": answers["probabilities"],
+        }
+        parts.append({name: values.numpy() for name, values in part.items()})
+    return parts
 
 
 def _accuracy(answers: Answers) -> float:

@@ -14,7 +14,7 @@ from pipeline.data import batching, decoder_warnings, in_memory, split_names
 from pipeline.data.example_store import OnTheFly, decoded_specs
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.evaluation.answers import Evaluation
+from pipeline.evaluation.answers import Evaluation, answer_function
 from pipeline.evaluation.evaluate import Forward
 from pipeline.serving import version_manifest
 from pipeline.training.train_step import forward
@@ -184,12 +184,19 @@ def evaluate_split(
     store = splits[name].store
     batches = batching.evaluation(splits[name], options)
     with decoder_warnings.collect() as warned:
-        answers = evaluate.answers(model, task, batches, forward)
+        result = evaluate.evaluate(model, task, batches, forward)
     if isinstance(store, OnTheFly):
         for note in warned.notes(store, locate):
             say(note.name, note)
-    metrics = evaluate.compute_metrics(model, task, answers)
-    return Evaluation(name, task, metrics, answers, splits[name], locate)
+    return Evaluation(
+        name,
+        task,
+        result.metrics,
+        result.table,
+        splits[name],
+        locate,
+        answer_function(model, task, forward),
+    )
 
 
 class _ExportedNetwork:
@@ -202,19 +209,13 @@ class _ExportedNetwork:
             # Its variables live as long as this object.
             self._loaded = tf.saved_model.load(path)
         self._serve = self._loaded.signatures["serving_default"]
-        (self._name,) = self._serve.structured_input_signature[1]
-        self._temperature = getattr(task, "temperature", 1.0)
+        self._request = task.serving_inputs()[0].request
 
     def forward(self, task: Task, model: Any, batch: Example) -> tuple[Any, Any, Any]:
-        """Like `train_step.forward`, for raw inputs, which the version prepares."""
-        inputs, y, weight = task.target(batch, batch["id"])
-        answer = self._serve(**{self._name: inputs})
-        if "prediction" in answer:
-            return y, answer["prediction"][:, None], weight
-        # Logits up to a constant, on which neither the loss nor the calibration
-        # depends.
-        logits = tf.math.log(tf.maximum(answer["probabilities"], 1e-38))
-        return y, logits * self._temperature, weight
+        """Like `train_step.forward`, for decoded inputs, which the version prepares."""
+        _, y, weight = task.target(task.prepare(batch), batch["id"])
+        answers = self._serve(**self._request(batch))
+        return y, task.outputs_of(answers), weight
 
 
 def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:

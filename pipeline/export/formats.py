@@ -49,7 +49,7 @@ def try_out(config: "Config", task: "Task", examples: "Split") -> None:
     formats = config.export.formats
     progress_bar.stage("trying", ", ".join(FILES[name] for name in formats))
     network = model_builder.network(task, config.model, "float32")
-    inputs = dict(task.requests(examples.take(np.arange(1)))["serving_default"])
+    inputs = task.serving_inputs()[0].request(examples.take(np.arange(1)))
     for name, values in inputs.items():
         if isinstance(values, list):
             inputs[name] = strings(values)
@@ -85,10 +85,11 @@ def write(
     import tensorflow as tf
 
     failed: dict[str, str] = {}
-    function, specs = task.serve(network)["serving_default"]
+    default = task.serving_inputs()[0]
+    specs = list(default.specs.values())
 
     def numbers(*arguments: Any) -> dict[str, Any]:
-        answers = function(*arguments).items()
+        answers = task.serve(network, default.read(*arguments)).items()
         return {name: value for name, value in answers if value.dtype != tf.string}
 
     traced = tf.function(numbers, input_signature=specs, autograph=False)
@@ -219,7 +220,12 @@ def _keras(path: Path) -> Answers:
         raise ImportError(
             "Keras loads its Python lambdas only with safe_mode=False"
         ) from None
-    return lambda **inputs: {"": np.asarray(model(*inputs.values(), training=False))}
+
+    def answer(**inputs: np.ndarray) -> dict[str, np.ndarray]:
+        values = inputs if len(inputs) > 1 else next(iter(inputs.values()))
+        return {"": np.asarray(model(values, training=False))}
+
+    return answer
 
 
 def _name_output(answers: Answers, name: str, stored: np.ndarray) -> Answers:

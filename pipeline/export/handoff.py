@@ -58,8 +58,8 @@ class Handoff:
         self.start = start
         self.test_split = split_names.evaluation_split(self.evaluated)
         """The split of the final test: test, or else validation, or else train."""
-        self.answers: dict[str, np.ndarray] = {}
-        """Calibrated answers to the test split, after the test."""
+        self.table: dict[str, np.ndarray] = {}
+        """The table of calibrated answers to the test split, after the test."""
 
     def conclude(
         self, trained: bool, show: Callable[[dict[str, Any]], None]
@@ -67,7 +67,7 @@ class Handoff:
         """Tests, exports and reports; returns the result and the path of `result.json`.
 
         A finished run keeps its result unless this process `trained`. After a test,
-        calls `show` with the result, to draw the `answers`.
+        calls `show` with the result, to show the `table` of answers.
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
@@ -159,13 +159,10 @@ class Handoff:
         calibrated = evaluate.apply_calibration(task, calibration)
         metrics = {}
         for name, batches in evaluated.items():
-            # One trace of the network for all splits, regardless of the calibration.
-            answers = evaluate.answers(self.model, task, batches)
-            metrics[name] = evaluate.compute_metrics(self.model, calibrated, answers)
+            evaluation = evaluate.evaluate(self.model, calibrated, batches)
+            metrics[name] = evaluation.metrics
             if name == self.test_split:
-                self.answers = evaluate.update_answers(
-                    calibrated, answers, self.data.splits[name]
-                )
+                self.table = evaluation.table
         seconds = time.monotonic() - self.start
         result = run_result.summarize(
             self.config, self.checkpoint, metrics, seconds, calibration
@@ -263,6 +260,6 @@ def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
     plain = keras.models.load_model(run.model, compile=False)
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
     model = SteppedModel(network.inputs, network.outputs)
-    model.task = registry.call("tasks", config.task.name, config.task.options, metadata)
+    model.task = dataset.create_task(config, metadata)
     model.is_user_network = bool(metadata.get("raw"))
     return model

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.config.config import Config
-from pipeline.contracts import Task
+from pipeline.contracts import Example, ServingInput, Task
 from pipeline.data import batching, split_names
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
@@ -147,7 +147,7 @@ def write(
     policy = precision if precision == "float32" else f"mixed_{precision}"
     exported = model if digest else copy_network(model, task, config.model, policy)
     endpoints = _save(directory, exported, task)
-    requests = task.requests(golden_examples(examples))
+    requests = make_requests(task, golden_examples(examples))
     name = run_directory.export_directory(config).name
     warmup.write(directory / warmup.FILE, name, requests, config.export.batch_sizes)
     saved()
@@ -168,7 +168,8 @@ def write(
     if test_split and exported.dtype_policy.name != model.dtype_policy.name:
         # The exported network is evaluated, because 16 bits may cost more than a digit.
         batches = batching.evaluation(examples, config.train)
-        metrics = {**metrics, test_split: evaluate.evaluate(exported, task, batches)}
+        evaluation = evaluate.evaluate(exported, task, batches)
+        metrics = {**metrics, test_split: evaluation.metrics}
     manifest = {
         "name": name,
         "recipe": config.recipe,
@@ -182,9 +183,7 @@ def write(
         "temperature": task.metadata.get("temperature"),
         "class_names": task.metadata.get("class_names"),
         "feature_names": task.metadata.get("feature_names"),
-        "signatures": {
-            name: _describe(*endpoint) for name, endpoint in endpoints.items()
-        },
+        "signatures": _describe_signatures(task, endpoints),
         "options": run_result.options(config.export),
         "left_out": left_out,  # files in other formats, and why
         "trained": dict(trained),
@@ -213,7 +212,10 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
     functions = {}
     variables = {}
     handles: dict[int, None] = {}  # ordered, without duplicates
-    for name, (function, specs) in task.serve(network).items():
+    for serving_input in task.serving_inputs():
+        name = serving_input.name
+        specs = list(serving_input.specs.values())
+        function = serving_function(task, network, serving_input)
         traced = tf.function(_reject_nan(function), specs, autograph=False)
         endpoints[name] = traced, specs
         functions[name] = traced.get_concrete_function(*specs)
@@ -228,6 +230,27 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
             f"{directory.parent} cannot be written: {reason(error)}"
         ) from None
     return endpoints
+
+
+def serving_function(
+    task: Task, model: Callable[..., Any], serving_input: ServingInput
+) -> Callable[..., Example]:
+    """The function of a signature: from the arguments of a request to its answers."""
+
+    def function(*arguments: tf.Tensor) -> Example:
+        return task.serve(model, serving_input.read(*arguments))
+
+    return function
+
+
+def make_requests(
+    task: Task, examples: Mapping[str, np.ndarray]
+) -> dict[str, dict[str, Any]]:
+    """Signature -> its arguments by name, for decoded examples."""
+    requests = {}
+    for serving_input in task.serving_inputs():
+        requests[serving_input.name] = serving_input.request(examples)
+    return requests
 
 
 def _reject_nan(function: Callable[..., dict]) -> Callable[..., dict]:
@@ -263,7 +286,9 @@ def difference(
     of answers that differ. Raises UsageError if both networks compute in float32 and
     the exported network is not a copy of the trained network.
     """
-    function, specs = task.serve(model)["serving_default"]
+    default = task.serving_inputs()[0]
+    function = serving_function(task, model, default)
+    specs = list(default.specs.values())
     trained = _answers(
         (tf.function(function, specs, autograph=False), specs), golden["inputs"]
     )
@@ -300,6 +325,18 @@ def _answers(
             f"the model does not answer its own examples: {reason(error)}"
         ) from None
     return {name: value.numpy() for name, value in outputs.items()}
+
+
+def _describe_signatures(task: Task, endpoints: Endpoints) -> dict[str, dict[str, Any]]:
+    """Signature -> its inputs and outputs, and what files and arguments mean."""
+    signatures = {}
+    for serving_input in task.serving_inputs():
+        signatures[serving_input.name] = {
+            **_describe(*endpoints[serving_input.name]),
+            "files": list(serving_input.files),
+            "meaning": serving_input.meaning,
+        }
+    return signatures
 
 
 def _describe(function: Any, specs: list[tf.TensorSpec]) -> dict[str, dict[str, Any]]:

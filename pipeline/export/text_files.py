@@ -19,8 +19,7 @@ IMAGE = "tensorflow/serving:2.20.0"
 GENERATED = ("batching.config", "monitoring.config", "compose.yaml", "SERVING.md")
 """Files that each export writes again, unless the user has removed their first line."""
 _MARK = "Written by pipeline at each export; delete this line to keep your own changes."
-_FILE = "a JPEG, PNG, GIF, BMP or WebP file"
-_PICTURE = '{"b64": picture}'  # in a request that is a Python expression
+_CONTENT = '{"b64": content}'  # in a request that is a Python expression
 MODEL_CARD = Path("assets.extra/MODEL_CARD.md")
 _MOST_CLASSES = 10  # in the table of the classes with the lowest recall
 
@@ -41,7 +40,10 @@ def model_card(
     for part in splits.values():
         rows |= dict.fromkeys(part)
     test_split = manifest["judged"]
-    classes = metrics.get(test_split, {}).get("per_class", {}).items()
+    classes = metrics.get(test_split, {}).get("per_class", {})
+    columns = list(next(iter(classes.values()), {}))
+    measure = "recall" if "recall" in columns else "".join(columns[:1])
+    columns.sort(key=lambda column: column != measure)
     trained_precision = manifest["trained_precision"].removeprefix("mixed_")
     return _render(
         "MODEL_CARD.md",
@@ -55,7 +57,11 @@ def model_card(
         same_precision=manifest["precision"] == trained_precision,
         other_splits=[name for name in metrics if name != test_split],
         class_count=len(classes),
-        worst=sorted(classes, key=lambda item: item[1]["recall"])[:_MOST_CLASSES],
+        columns=columns,
+        measure=measure,
+        worst=sorted(classes.items(), key=lambda item: item[1][measure])[
+            :_MOST_CLASSES
+        ],
         differences=differences(manifest["difference"]),
         limits=limits,
         config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),
@@ -93,10 +99,9 @@ def write(
     file_input = file_predictions.file_input(
         {key: _signature(fields) for key, fields in signatures.items()}
     )
-    images = file_input is not None and file_input[2] is None
     example_files = None
     if file_input is not None:
-        example_files = "FILES" if images else "rows.csv"
+        example_files = "rows.csv" if file_input[2] else "FILES"
     target = f"/models/{name}"
     options = [
         f"--model_config_file={target}/models.config",
@@ -113,7 +118,7 @@ def write(
         "image": IMAGE,
         "batch_sizes": sorted(set(batch_sizes)),
         "address": f"http://localhost:8501/v1/models/{quote(name)}",
-        "signatures": [_describe(key, signatures, images) for key in signatures],
+        "signatures": [_describe(key, signatures) for key in signatures],
         "files": example_files,
         "yaml": _to_yaml,
     }
@@ -140,33 +145,43 @@ def _signature(fields: Mapping[str, Any]) -> Signature:
     return Signature(inputs, {})
 
 
-def _describe(name: str, signatures: Mapping[str, Any], images: bool) -> dict[str, Any]:
-    """Returns the values of a signature for the template of `SERVING.md`.
-
-    Strings are the contents of files if the model takes `images`.
-    """
-    fields = signatures[name]
-    key, field = next(iter(fields["inputs"].items()))
-    meaning = ""
-    has_example = len(fields["inputs"]) == 1
-    if field["dtype"] == "string" and images:
-        value = f'{{"{key}": {_PICTURE}}}'
-        meaning = f": each {_FILE}"
-    else:
+def _describe(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of a signature for the template of `SERVING.md`."""
+    signature = signatures[name]
+    fields = signature["inputs"]
+    files = signature.get("files", ())
+    meaning = signature.get("meaning", "")
+    values = {}
+    for key, field in fields.items():
+        if files:
+            values[key] = _CONTENT
+            continue
         number = "0.0" if "float" in field["dtype"] else "0"
         value = {"string": '"text"', "bool": "False"}.get(field["dtype"], number)
-        # The content of the bytes is unknown.
-        has_example &= not key.endswith("_bytes")
         for size in reversed(field["shape"][1:]):
             value = f"[{value}] * {size or 1}"
+        values[key] = value
+    instance = next(iter(values.values()))
+    if files or len(values) > 1:
+        pairs = ", ".join(f'"{key}": {value}' for key, value in values.items())
+        instance = f"{{{pairs}}}"
+    # The content of other bytes is unknown.
+    has_example = bool(files) or not any(key.endswith("_bytes") for key in fields)
     return {
         "name": name,
-        "inputs": _row(fields["inputs"]) + meaning,
-        "outputs": _row(fields["outputs"]),
-        "picture": _PICTURE in value,
-        "request": f'{{"signature_name": "{name}", "instances": [{value}]}}',
+        "inputs": _row(fields) + (f": {meaning}" if meaning else ""),
+        "outputs": _row(signature["outputs"]),
+        "file": _example_file(files),
+        "request": f'{{"signature_name": "{name}", "instances": [{instance}]}}',
         "has_example": has_example,
     }
+
+
+def _example_file(suffixes: Sequence[str]) -> str:
+    """The name of a file that a signature takes; empty if it takes none."""
+    if not suffixes:
+        return ""
+    return "picture.png" if ".png" in suffixes else f"example{suffixes[0]}"
 
 
 def _row(fields: Mapping[str, Any]) -> str:

@@ -87,13 +87,15 @@ def mistakes(evaluation: "Evaluation") -> NotebookFigure:
     size = (max(2.05 * columns, 6), 2.6 * rows + 0.6)
     picture = NotebookFigure(figsize=size, layout="constrained")
     picture.suptitle(title, fontsize=10)
-    examples = evaluation.examples.take(positions) if len(positions) else {}
-    for row, position in enumerate(positions):
+    if not len(positions):
+        return picture
+    examples, answers = evaluation.answers(positions)
+    for row, id in enumerate(examples["id"].tolist()):
         axes = picture.add_subplot(rows, columns, row + 1)
         example = {name: column[row] for name, column in examples.items()}
-        answer = {name: column[position] for name, column in evaluation.answers.items()}
-        evaluation.task.show(axes, example, answer)
-        name = evaluation.predictions["file"][position]
+        answer = {name: column[row] for name, column in answers.items()}
+        evaluation.task.draw(axes, example, answer)
+        name = evaluation.locate(id)
         file = name.encode(errors="replace").decode()
         if len(file) > 32:
             file = f"...{file[-29:]}"

@@ -25,8 +25,11 @@ def show(
     with _note_failure("predictions.csv"):
         text = repr(evaluation) if history is None else evaluation.text
         print(plain(text), flush=True)
-        files.write_bytes(folder / "predictions.csv", evaluation.predictions.csv())
+        files.write_parts(folder / "predictions.csv", evaluation.csv())
         written.append("predictions.csv")
+        for name, table in evaluation.tables().items():
+            files.write_bytes(folder / name, table.csv())
+            written.append(name)
     with _note_failure("pictures"):
         from pipeline.report import pictures  # fails if matplotlib is badly configured
 

@@ -21,6 +21,7 @@ from pipeline.utils.errors import UsageError, reason, suggest
 
 if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
     import keras
+    import numpy as np
     from matplotlib.figure import Figure
 
     from pipeline.contracts import Task
@@ -174,14 +175,19 @@ class Run:
             self._evaluation = self.evaluate()
         return self._evaluation
 
-    def test_evaluation(self, answers: dict[str, Any]) -> "Evaluation":
+    def test_evaluation(self, table: "dict[str, np.ndarray]") -> "Evaluation":
         """The evaluation of the final test, from the answers of this process."""
-        from pipeline.evaluation.answers import Evaluation
+        from pipeline.evaluation.answers import Evaluation, answer_function
+        from pipeline.training.train_step import forward
 
-        examples = self.splits[self.test_split]
-        locate = self.trainer.data.source.location
         return Evaluation(
-            self.test_split, self.task, self.test, answers, examples, locate
+            self.test_split,
+            self.task,
+            self.test,
+            table,
+            self.splits[self.test_split],
+            self.trainer.data.source.location,
+            answer_function(self.network, self.task, forward),
         )
 
     def evaluate(self, data: Any = None, split: str | None = None) -> "Evaluation":
@@ -240,29 +246,32 @@ class Run:
                 server would refuse the values, or conversion to uint8 would change
                 them.
         """
-        functions = self.task.serve(self.network)
+        task = self.task
+        network = self.network
         import tensorflow as tf
 
         from pipeline.serving import file_predictions, signatures
 
+        serving_inputs = {given.name: given for given in task.serving_inputs()}
         served = {}
-        for name, (_, specs) in functions.items():
-            served[name] = signatures.of_specs(specs)
+        for name, serving_input in serving_inputs.items():
+            served[name] = signatures.of_specs(serving_input.specs.values())
 
         def ask(signature: str, /, **inputs: Any) -> dict[str, Any]:
-            if signature not in functions:
-                raise UsageError(
-                    f"unknown signature {signature!r}; {suggest(signature, functions)}"
-                )
-            function, specs = functions[signature]
+            if signature not in serving_inputs:
+                hint = suggest(signature, serving_inputs)
+                raise UsageError(f"unknown signature {signature!r}; {hint}")
+            serving_input = serving_inputs[signature]
             values = signatures.tensors(served[signature], inputs)
             for name, field in served[signature].inputs.items():
                 shape = values[name].shape
                 if not tf.TensorShape(field.shape).is_compatible_with(shape):
                     raise UsageError(f"{name} must be {field}; got {list(shape)}")
-            arguments = [tf.constant(values[spec.name], spec.dtype) for spec in specs]
+            arguments = []
+            for name, spec in serving_input.specs.items():
+                arguments.append(tf.constant(values[name], spec.dtype))
             try:
-                answers = function(*arguments)
+                answers = task.serve(network, serving_input.read(*arguments))
             except tf.errors.InvalidArgumentError as error:
                 raise signatures.ServingError(
                     "the model", signatures.INVALID_ARGUMENT, error.message
@@ -277,13 +286,19 @@ class Run:
             isinstance(word, str | Path) for word in words
         )
         if not are_files:
-            (name,) = served["serving_default"].inputs
-            return ask("serving_default", **{name: data})
+            arguments = list(served["serving_default"].inputs)
+            if len(arguments) > 1:
+                raise UsageError(
+                    f"the model has the inputs {', '.join(arguments)}; give each by its"
+                    f" name: run.predict({arguments[0]}=..., ...)"
+                )
+            return ask("serving_default", **{arguments[0]: data})
         client = SimpleNamespace(
             metadata=lambda: served,
             predict=ask,
             model=self.directory,
-            feature_names=self.task.metadata.get("feature_names"),
+            feature_names=task.metadata.get("feature_names"),
+            suffixes={name: part.files for name, part in serving_inputs.items()},
         )
         rows = list(file_predictions.predict(client, words))
         names: dict[str, None] = {}  # ordered, without duplicates

@@ -51,7 +51,9 @@ class Client:
         timeout: Timeout of a request, in seconds.
 
     Attributes:
-        feature_names: Columns of a row, in order; None for images, and if a server is
+        feature_names: Columns of a row, in order; None if the model takes no rows, and
+            if a server is used.
+        suffixes: Signature -> suffixes of the files that it takes; empty if a server is
             used.
 
     Raises:
@@ -66,6 +68,9 @@ class Client:
         self._transport = self._open()
         self.feature_names: list[str] | None = getattr(
             self._transport, "feature_names", None
+        )
+        self.suffixes: dict[str, tuple[str, ...]] = getattr(
+            self._transport, "suffixes", {}
         )
 
     def predict(

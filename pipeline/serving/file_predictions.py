@@ -1,5 +1,6 @@
-"""Predictions for files: reads images and tables, and converts replies to records."""
+"""Predictions for files: reads files and tables, and converts replies to records."""
 
+import ast
 import csv
 import glob
 import io
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipeline.config import registry
 from pipeline.serving import signatures
 from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signature
 from pipeline.utils import image_formats, safe_io
@@ -25,7 +27,7 @@ class Item(NamedTuple):
     name: dict[str, Any]
     """`file`, and for a table also `row`, counted from 0."""
     value: Any
-    """The bytes of an image, or float32 (features,); None if there is an error."""
+    """The bytes of a file, or float32 (features,); None if there is an error."""
     error: str = ""
     """Why the example cannot be read."""
 
@@ -61,7 +63,7 @@ def _match(pattern: str, word: str) -> list[str]:
     return files
 
 
-def images(names: Iterable[str]) -> Iterator[Item]:
+def contents(names: Iterable[str]) -> Iterator[Item]:
     """Yields the bytes of each file."""
     for name in names:
         try:
@@ -150,16 +152,17 @@ def predict(
     """Yields a model's answers to files, a record of JSON values at a time.
 
     The client is a `Client`, or a model of this process with the same methods. The
-    words are image files, or directories or patterns of them; for a model that takes
-    feature vectors, `.csv` or `.npy` files. A request has `batch_size` images or rows.
+    words are files of the kind that the model takes, such as images, or directories or
+    patterns of them; for a model that takes feature vectors, `.csv` or `.npy` files. A
+    request has `batch_size` files or rows.
 
-    The record of an image has `file`, `label`, `class` and `probability`, and with
-    `top` above 1 also `top`: a list of `label` and `probability`, the most probable
-    first. The record of a row has `file`, `row` and the outputs of the model. For an
+    A record has `file`, for a row of a table also `row`, and the outputs of the model.
+    Of a classifier, these are `label`, `class` and `probability`, and with `top` above
+    1 also `top`: a list of `label` and `probability`, the most probable first. For an
     example that cannot be read, or that the model rejects, it has `file` and `error`.
 
     Raises ServingError if the server stopped responding, and UsageError if the files do
-    not exist, or the model takes neither images nor feature vectors, or ranks fewer
+    not exist, or the model takes neither files nor feature vectors, or ranks fewer
     classes.
     """
     served = client.metadata()
@@ -172,13 +175,13 @@ def predict(
         raise UsageError(
             f"--top must be at most {ranks}, the classes that {client.model} ranks"
         )
-    endings = image_formats.SUFFIXES if width is None else TABLES
+    endings = TABLES if width else _suffixes(signature, client)
     names = find(map(str, words), endings)
     if not names:
         patterns = ", ".join(f"*{ending}" for ending in endings)
         text = " ".join(map(str, words))[:200] or "the list"
         raise UsageError(f"{text} contains no files; {client.model} takes {patterns}")
-    items = images(names) if width is None else rows(names, width, client.feature_names)
+    items = rows(names, width, client.feature_names) if width else contents(names)
 
     def ask(items: list[Item]) -> list[dict[str, Any]]:
         outputs = client.predict(signature, **{name: [item.value for item in items]})
@@ -220,7 +223,7 @@ def _answers(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
 
 
 FileInput = tuple[str, str, int | None]
-"""Signature, its input, and the number of features; None for image files."""
+"""Signature, its input, and the number of features; None for the bytes of files."""
 
 
 def _require_file_input(served: Mapping[str, Signature], model: str) -> FileInput:
@@ -231,16 +234,19 @@ def _require_file_input(served: Mapping[str, Signature], model: str) -> FileInpu
     fields = [f"{name} {field}" for name, field in default.inputs.items()]
     inputs = ", ".join(fields) or "nothing"
     raise UsageError(
-        f"{model} does not take image files or feature vectors, but {inputs}; use"
+        f"{model} does not take files or feature vectors, but {inputs}; use"
         " pipeline.Client"
     )
 
 
 def file_input(served: Mapping[str, Signature]) -> FileInput | None:
-    """Finds the signature that takes image files or feature vectors, if any."""
-    encoded = served.get("image_bytes")
-    if encoded is not None and set(encoded.inputs) == {"image_bytes"}:
-        return "image_bytes", "image_bytes", None
+    """Finds the signature that takes the bytes of files or feature vectors, if any.
+
+    The first is named like its only input, `image_bytes` for example.
+    """
+    for signature, fields in served.items():
+        if signature.endswith("_bytes") and set(fields.inputs) == {signature}:
+            return signature, signature, None
     default = served.get("serving_default", Signature({}, {}))
     if len(default.inputs) != 1:
         return None
@@ -249,6 +255,16 @@ def file_input(served: Mapping[str, Signature]) -> FileInput | None:
         return None
     width = field.shape[1]
     return ("serving_default", name, width) if width else None
+
+
+def _suffixes(signature: str, client: Any) -> tuple[str, ...]:
+    """The suffixes of the files that a signature takes; any if they are unknown."""
+    suffixes = getattr(client, "suffixes", {}).get(signature)
+    kind = signature.removesuffix("_bytes")
+    if suffixes is None and kind in registry.names("inputs"):
+        option = registry.find("inputs", kind).options["suffixes"]
+        suffixes = ast.literal_eval(option.default or "()")
+    return tuple(suffixes or ("",))
 
 
 def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:

@@ -18,9 +18,12 @@ class Local:
 
     def __init__(self, directory: Path) -> None:
         self._version = repository.select_version(directory)
-        self.feature_names = version_manifest.properties(self._version).get(
-            "feature_names"
-        )
+        properties = version_manifest.properties(self._version)
+        self.feature_names = properties.get("feature_names")
+        self.suffixes = {}
+        for name, signature in properties.get("signatures", {}).items():
+            if "files" in signature:
+                self.suffixes[name] = tuple(signature["files"])
         try:
             self._session = Session(self._version)
         except ServerError as error:

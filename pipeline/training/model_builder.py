@@ -82,12 +82,14 @@ def _network(task: Task, options: config.ModelConfig, precision: str) -> Stepped
         return model
 
 
-def _user_network(
-    task: Task, options: config.ModelConfig, inputs: keras.KerasTensor
-) -> SteppedModel:
+def _user_network(task: Task, options: config.ModelConfig, inputs: Any) -> SteppedModel:
     """Builds the network of a user, with logits as outputs."""
-    shape = tuple(inputs.shape[1:])
-    classes = len(task.metadata.get("class_names", ())) or 1
+    shape: Any
+    if isinstance(inputs, dict):
+        shape = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
+    else:
+        shape = tuple(inputs.shape[1:])
+    classes = task.output.shape[-1] if task.output else 1
     name = options.name
     try:
         original = registry.call("models", name, options.options, shape, classes)
@@ -108,7 +110,7 @@ def _user_network(
         own_network.copy_weights_to_original, original, copy, shape
     )
     if output_kind != "none" and copy is not original:
-        own_network.require_equal_answers(original, model, output_kind)
+        own_network.require_equal_answers(original, model, output_kind, task)
     if copy is original and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise UsageError(
             f"--model.name {name}: a subclassed model runs on one replica; set"
@@ -121,6 +123,8 @@ def _user_network(
 def _refuse_probabilities(inputs: Any, tensor: keras.KerasTensor, model: str) -> None:
     """Raises UsageError if a model ends in probabilities instead of features."""
     if not isinstance(inputs, keras.KerasTensor) or None in inputs.shape[1:]:
+        return
+    if "int" in inputs.dtype:  # token ids, of which only some exist
         return
     values = head.probe_inputs(tuple(inputs.shape[1:]))
     features = keras.Model(inputs, tensor)(values, training=False)
@@ -198,7 +202,7 @@ def build(
             update,
             random_states,
             accumulate=accumulate,
-            augmenter=Augmenter(operations, seed),
+            augmenter=Augmenter(operations, seed, task.spatial_fields),
             loss=_loss(task, settings.train, model.output_kind),
             metrics=_metrics(task, settings.train, model.output_kind),
             # XLA cannot compile a forward pass in which replicas communicate.
@@ -208,7 +212,7 @@ def build(
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     with name_undecodable_examples(train, train.first_step, 1):
         part = ReplicaPart(total=machine.replicas)
-        augmenter = Augmenter(settings.data.augment, seed)
+        augmenter = Augmenter(settings.data.augment, seed, task.spatial_fields)
         augmenter.try_out(train, accumulate, part)
     return model
 
@@ -226,12 +230,21 @@ def _load_and_freeze(
     freeze(model, layers, settings.train.freeze)
 
 
+def _loss_metadata(task: Task, output_kind: str) -> dict[str, Any]:
+    """What losses and metrics are created from: metadata, and the outputs."""
+    metadata = {**task.metadata, "output_kind": output_kind}
+    if task.output is not None:
+        metadata["output_shape"] = task.output.shape
+        metadata["activation"] = task.output.activation
+    return metadata
+
+
 def _loss(
     task: Task, options: config.TrainConfig, output_kind: str
 ) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
-    metadata = {**task.metadata, "output_kind": output_kind}
+    metadata = _loss_metadata(task, output_kind)
     function = registry.call("losses", options.loss, options.loss_options, metadata)
 
     def loss(y: Any, outputs: Any) -> tf.Tensor:
@@ -255,8 +268,7 @@ def _metrics(
     task: Task, options: config.TrainConfig, output_kind: str
 ) -> list[keras.metrics.Metric]:
     """Builds the metrics of the options under unique names, except the task's."""
-    metadata = {**task.metadata, "output_kind": output_kind}
-    classes = len(task.metadata.get("class_names", ()))
+    metadata = _loss_metadata(task, output_kind)
     built_in = {metric.name: metric for metric in task.metrics()}
     taken = {*_COLUMNS, *built_in}
     taken |= {f"val_{name}" for name in taken}
@@ -268,7 +280,7 @@ def _metrics(
         kind = keras.metrics.Metric
         require_kind(metric, kind, f"--train.metrics: {word}", "a Keras metric")
         same_name = built_in.get(metric.name)
-        if same_name and own_metric.is_same(metric, same_name, classes):
+        if same_name and own_metric.is_same(metric, same_name, metadata):
             continue
         metric.name = own_metric.unique_name(metric.name, taken)
         taken |= {metric.name, f"val_{metric.name}"}

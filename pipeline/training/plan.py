@@ -14,7 +14,7 @@ from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.config.sections import ModelConfig
 from pipeline.contracts import Source
-from pipeline.data import image_sizes, splits
+from pipeline.data import dataset, image_sizes, splits
 from pipeline.runtime import dtype_policy
 from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
@@ -217,9 +217,9 @@ def _seconds_per_pixel(config: Config, source: Source, precision: str) -> float:
     side = _IMAGENET_MIN_SIDE if "weights" in model.options else 48
     if config.data.image_size is not None:
         side = max(config.data.image_size)  # type: ignore[arg-type]
-    options = {"image_size": (side, side), **config.task.options}
-    registry.check("tasks", config.task.name, options, "--data.image-size")
-    task = registry.call("tasks", config.task.name, options, source.info)
+    task = dataset.create_task(
+        config.changed(data={"image_size": (side, side)}), source.info
+    )
     network = model_builder.network(task, model, precision)
     shape = (_TIMED_IMAGES, *network.inputs[0].shape[1:])
     images = tf.random.stateless_uniform(shape, (0, 1))

@@ -255,16 +255,7 @@ class SteppedModel(keras.Model):
         model = self.task.standalone(self, self.output_kind)
         if not is_nested:
             model = self._flatten(model)
-        is_classifier = "class_names" in self.task.metadata
-        loss: Any = "sparse_categorical_crossentropy" if is_classifier else "mse"
-        metric: Any = "accuracy" if is_classifier else "mae"
-        if is_classifier and self.output_kind == "linear":
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        elif self.output_kind == "logit":
-            loss = keras.losses.BinaryCrossentropy(from_logits=True)
-            metric = keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
-        elif self.output_kind == "sigmoid":
-            loss = "binary_crossentropy"
+        loss, metric = self.task.standalone_loss(self.output_kind)
         model.compile(optimizer, loss, metrics=[metric], auto_scale_loss=False)
         model.is_compiled_by_run = True  # `fit` uses what a user has compiled
         return model

@@ -64,7 +64,7 @@ class Trainer:
         self.unaugmented = batching.training(data.splits["train"], config.train, seed)
         """Training batches without augmentation."""
         self.batches, self.augmentation_decisions = augmentation.apply_on_host(
-            self.unaugmented, config.data, seed
+            self.unaugmented, config.data, seed, data.task.spatial_fields
         )
         """Training batches for the engine, and where they are augmented."""
         # Evaluating `train` takes as long as a third of an epoch, so it is evaluated

@@ -6,6 +6,7 @@ import math
 import os
 import re
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,16 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Writes bytes in the same way as `write_text`."""
+    write_parts(path, [content])
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> None:
+    """Writes bytes one part after the other, in the same way as `write_text`."""
     try:
         beside = temp_files.file(path.parent)
         try:
-            beside.write_bytes(content)
+            with beside.open("wb") as file:
+                file.writelines(parts)
             _flush(beside)
             beside.rename(path)
             _flush(path.parent)

@@ -8,8 +8,10 @@ import tensorflow as tf
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
 from pipeline.data.augment import _geometry, _pixel_values
+from pipeline.data.augment._moves import moves
 
 
+@moves("image")
 def affine(
     batch: Example,
     seeds: tf.Tensor,

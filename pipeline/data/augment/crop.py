@@ -8,9 +8,11 @@ import tensorflow as tf
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
 from pipeline.data.augment import _geometry, _pixel_values
+from pipeline.data.augment._moves import OUTSIDE, moves
 from pipeline.utils.errors import UsageError
 
 
+@moves("image", "mask")
 def crop(
     batch: Example,
     seeds: tf.Tensor,
@@ -22,7 +24,8 @@ def crop(
 
     As He et al., "Deep residual learning", CVPR 2016, section 4.2, do for CIFAR. This
     equals a uniform shift by -padding ... +padding pixels along each axis, computed by
-    two gathers without the padded image.
+    two gathers without the padded image. A mask is shifted with its image; outside,
+    its pixels do not count (255).
 
     Args:
         padding: Pixels on each side; less than the image's shorter side.
@@ -35,6 +38,7 @@ def crop(
         raise UsageError(
             f"crop: padding {padding} is too large for images of {height}x{width}"
         )
+    mask = batch.get("mask")
     for axis in (1, 2):
         size = images.shape[axis]
         shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding
@@ -48,9 +52,16 @@ def crop(
             index = tf.where(is_inside, index, size)
             images = tf.pad(images, [(0, int(i == axis)) for i in range(4)])
         images = tf.gather(images, index, axis=axis, batch_dims=1)
+        if mask is not None:
+            padding_of_mask = [(0, int(i == axis)) for i in range(3)]
+            mask = tf.pad(mask, padding_of_mask, constant_values=OUTSIDE)
+            mask = tf.gather(mask, index, axis=axis, batch_dims=1)
+    if mask is not None:
+        batch = {**batch, "mask": mask}
     return {**batch, "image": images}
 
 
+@moves("image")
 def random_resized_crop(
     batch: Example,
     seeds: tf.Tensor,

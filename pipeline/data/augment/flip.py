@@ -5,25 +5,40 @@ import tensorflow as tf
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
 from pipeline.data.augment import _pixel_values
+from pipeline.data.augment._moves import moves
 
 
+@moves("image", "mask")
 def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
-    """Flips each image horizontally with probability 1/2.
+    """Flips each image, with its mask, horizontally with probability 1/2.
 
     Args:
         up_down: Also flip vertically, independently, with probability 1/2.
     """
-    images = _pixel_values.images_of(batch, "flip")
+    _pixel_values.images_of(batch, "flip")
     chosen = draw.uniform(seeds, draw=0) < 0.5
-    images = _pixel_values.select(chosen, tf.reverse(images, [2]), images)
+    batch = _reverse(batch, chosen, axis=2)
     if up_down:
         chosen = draw.uniform(seeds, draw=1) < 0.5
-        images = _pixel_values.select(chosen, tf.reverse(images, [1]), images)
-    return {**batch, "image": images}
+        batch = _reverse(batch, chosen, axis=1)
+    return batch
 
 
+def _reverse(batch: Example, chosen: tf.Tensor, axis: int) -> Example:
+    """Reverses an axis of the chosen images and masks."""
+    images = batch["image"]
+    images = _pixel_values.select(chosen, tf.reverse(images, [axis]), images)
+    batch = {**batch, "image": images}
+    if "mask" in batch:
+        mask = batch["mask"]
+        mask = tf.where(chosen[:, None, None], tf.reverse(mask, [axis]), mask)
+        batch["mask"] = mask
+    return batch
+
+
+@moves("image", "mask")
 def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
-    """Flips each image horizontally in every other epoch.
+    """Flips each image, with its mask, horizontally in every other epoch.
 
     Half of the images start flipped. Jordan, "94% on CIFAR-10 in 3.29 seconds on a
     single GPU", arXiv 2404.00498, section 3.6: two consecutive epochs show both
@@ -34,8 +49,7 @@ def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
     Args:
         batch: Contains `image`, `epoch` and `lasting_seed` (int64, (batch,)).
     """
-    images = _pixel_values.images_of(batch, "alternating_flip")
+    _pixel_values.images_of(batch, "alternating_flip")
     start = draw.integers(batch["lasting_seed"], 2)
     chosen = (start + batch["epoch"]) % 2 == 1
-    images = _pixel_values.select(chosen, tf.reverse(images, [2]), images)
-    return {**batch, "image": images}
+    return _reverse(batch, chosen, axis=2)

@@ -13,9 +13,11 @@ import tensorflow as tf
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
 from pipeline.data.augment import _pixel_values
+from pipeline.data.augment._moves import moves
 from pipeline.utils.errors import UsageError
 
 
+@moves("image")
 def mixup(
     batch: Example,
     seeds: tf.Tensor,
@@ -46,6 +48,7 @@ def mixup(
     return {**batch, "image": mixed, "share": share}
 
 
+@moves("image")
 def cutmix(
     batch: Example,
     seeds: tf.Tensor,

@@ -8,6 +8,7 @@ import tensorflow as tf
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
 from pipeline.data.augment import _geometry, _pixel_values
+from pipeline.data.augment._moves import moves
 from pipeline.utils.errors import UsageError
 
 # The operations of the paper, section 3. Lookup tables of levels come first.
@@ -32,6 +33,7 @@ OPERATIONS = (
 )
 
 
+@moves("image")
 def rand_augment(
     batch: Example,
     seeds: tf.Tensor,

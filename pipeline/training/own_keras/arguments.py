@@ -23,14 +23,17 @@ class Arguments:
     """Turns (y, outputs) of a step into (y_true, y_pred)."""
 
     classes: int
-    """0 in a regression, whose y and outputs are passed on unchanged."""
+    """0 for numbers to predict: y and outputs are passed on unchanged."""
     labels: str = "one-hot"
     """`one-hot`, float32 (batch, classes); `index`, int64 (batch,), or `float index`,
-    float32; or `binary`: the second of two classes, float32 (batch, 1), in `y_pred`,
-    too.
+    float32; `binary`: the second of two classes, float32 (batch, 1), in `y_pred`, too;
+    `several`: any of the classes, float32 (batch, classes); `map`: the class of each
+    pixel, int32 (batch, height, width).
     """
     logits: bool = False
     """Whether `y_pred` is logits instead of probabilities."""
+    shape: tuple[int, ...] = (1,)
+    """The shape of the outputs for an example if there are no classes, or a map."""
 
     def __call__(self, y: Any, outputs: Any) -> tuple[Any, Any]:
         if not self.classes:
@@ -39,11 +42,36 @@ class Arguments:
         if self.labels == "binary":
             logit = outputs[:, 1:] - outputs[:, :1]
             return y[:, 1:], logit if self.logits else tf.sigmoid(logit)
+        if self.labels == "several":
+            return y, outputs if self.logits else tf.sigmoid(outputs)
         y_pred = outputs if self.logits else tf.nn.softmax(outputs)
-        if self.labels == "one-hot":
+        if self.labels in ("one-hot", "map"):
             return y, y_pred
         index = tf.argmax(y, axis=-1)
         return index if self.labels == "index" else tf.cast(index, tf.float32), y_pred
+
+    def examples(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Random y and outputs of a step, float32 (count, classes) or of `shape`."""
+        generator = np.random.default_rng(0)
+        if not self.classes:
+            shape = (count, *self.shape)
+            outputs = generator.normal(size=shape).astype(np.float32)
+            return generator.normal(size=shape).astype(np.float32), outputs
+        classes = self.classes
+        if self.labels == "map":
+            outputs = generator.normal(size=(count, *self.shape)).astype(np.float32)
+            labels = generator.integers(0, classes, (count, *self.shape[:-1]))
+            return labels.astype(np.int32), outputs
+        outputs = generator.normal(size=(count, classes)).astype(np.float32)
+        if self.labels == "several":
+            labels = generator.integers(0, 2, (count, classes))
+            return labels.astype(np.float32), outputs
+        # Half of the answers are right. Two of these are class 0, which `argmax`
+        # returns for a single number.
+        labels = np.arange(count) % classes
+        answers = np.where(np.arange(count) % 2, np.roll(labels, 1), labels)
+        one_hot = np.eye(classes, dtype=np.float32)
+        return one_hot[labels], outputs + 4 * one_hot[answers]
 
 
 def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
@@ -52,13 +80,19 @@ def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
     Args:
         kind: A subclass of `keras.losses.Loss` or `keras.metrics.Metric`; None for a
             function.
-        metadata: Metadata of the task: `class_names`, and `output_kind` of the user's
-            network.
+        metadata: Metadata of the task: `class_names`; `activation` and `output_shape`
+            of `OutputSpec`; and `output_kind` of the user's network.
         logits: Whether it expects logits.
     """
     classes = len(metadata.get("class_names", ()))
-    if not classes:
-        return [Arguments(0)]
+    activation = metadata.get("activation", "softmax" if classes else "linear")
+    shape = tuple(metadata.get("output_shape", (1,)))
+    if activation == "linear":
+        return [Arguments(0, shape=shape)]
+    if activation == "sigmoid":
+        return [Arguments(shape[-1], "several", logits, shape)]
+    if len(shape) > 1:
+        return [Arguments(shape[-1], "map", logits, shape)]
     has_one_output = metadata.get("output_kind") in ("sigmoid", "logit")
     words = [base.__name__ for base in kind.__mro__] if kind else []
 
@@ -78,23 +112,6 @@ def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
     else:
         labels = ["one-hot", "index", "float index"]
     return [Arguments(classes, name, logits) for name in labels]
-
-
-def examples(classes: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns random y and outputs of a step, float32 (count, classes).
-
-    For a regression, `classes` is 0, and the shape is (count, 1).
-    """
-    generator = np.random.default_rng(0)
-    outputs = generator.normal(size=(count, classes or 1)).astype(np.float32)
-    if not classes:
-        return generator.normal(size=(count, 1)).astype(np.float32), outputs
-    # Half of the answers are right. Two of these are class 0, which `argmax` returns
-    # for a single number.
-    labels = np.arange(count) % classes
-    answers = np.where(np.arange(count) % 2, np.roll(labels, 1), labels)
-    one_hot = np.eye(classes, dtype=np.float32)
-    return one_hot[labels], outputs + 4 * one_hot[answers]
 
 
 def find_arguments(
@@ -120,7 +137,7 @@ def find_arguments(
     for arguments in possible:
         # Not the number of classes, so that wrong axes do not fit by chance.
         count = 7 if arguments.classes != 7 else 8
-        y, outputs = examples(arguments.classes, count)
+        y, outputs = arguments.examples(count)
         try:
             values = per_example(call(*arguments(y, outputs)))
             rows = []

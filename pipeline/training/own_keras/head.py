@@ -35,6 +35,19 @@ def probe_inputs(shape: tuple[int, ...]) -> np.ndarray:
     return np.stack(rows).astype(np.float32)
 
 
+def probes(inputs: Any, known: Any = None) -> Any:
+    """`probe_inputs` for symbolic inputs, also in a dictionary.
+
+    `known` has values for inputs that do not take any numbers, such as token ids.
+    """
+    if isinstance(inputs, dict):
+        known = known or {}
+        return {name: probes(part, known.get(name)) for name, part in inputs.items()}
+    if known is not None:
+        return known
+    return probe_inputs(tuple(inputs.shape[1:]))
+
+
 def part(model: keras.Model, output: Any) -> keras.Model:
     """Returns the functional network up to one or several of its tensors."""
     inputs = model.inputs[0] if len(model.inputs) == 1 else model.inputs
@@ -129,8 +142,9 @@ def kind_of_answers(answers: np.ndarray) -> str:
     """
     tolerance = _tolerance(answers)
     answers = answers.astype(np.float32)
-    if answers.ndim != 2:
+    if answers.ndim < 2:
         return "linear"
+    answers = answers.reshape(-1, answers.shape[-1])  # of all pixels of a map
     answers = answers[np.isfinite(answers).all(axis=1)]
     if not len(answers):
         return "linear"

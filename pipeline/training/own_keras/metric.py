@@ -121,10 +121,10 @@ def unique_name(name: str, taken: Container[str]) -> str:
 
 
 def is_same(
-    first: keras.metrics.Metric, second: keras.metrics.Metric, classes: int
+    first: keras.metrics.Metric, second: keras.metrics.Metric, metadata: Metadata
 ) -> bool:
     """Whether two new metrics return the same number for random y and outputs."""
-    y, outputs = arguments.examples(classes, 32)
+    y, outputs = arguments.choices(None, metadata, logits=True)[-1].examples(32)
     results = []
     for metric in (first, second):
         copy = type(metric).from_config(metric.get_config())
@@ -151,9 +151,11 @@ class OwnMetric(keras.metrics.Metric):
         # Built now, because a trace on two replicas cannot build it.
         if not getattr(self.metric, "_built", True):
             is_binary = own_arguments.labels == "binary"
-            width = 1 if is_binary else max(own_arguments.classes, 1)
+            shape = own_arguments.shape
+            if own_arguments.classes and own_arguments.labels != "map":
+                shape = (1 if is_binary else own_arguments.classes,)
             count = len(inspect.signature(self.metric._build).parameters)
-            self.metric._build(*[(None, width)] * count)
+            self.metric._build(*[(None, *shape)] * count)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         y_true, y_pred = self.own_arguments(y_true, y_pred)
@@ -214,7 +216,7 @@ def _require_weights(metric: OwnMetric) -> None:
     """Raises UsageError unless the result is one number that respects weights of 0."""
     classes = metric.own_arguments.classes
     count = 8 if classes != 8 else 9
-    y, outputs = arguments.examples(classes, count)
+    y, outputs = metric.own_arguments.examples(count)
     weight = (np.arange(count) < 5).astype(np.float32)
     results = []
     for rows in (count, 5):

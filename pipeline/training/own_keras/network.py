@@ -133,13 +133,31 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
     finally:
         model.compiled = is_compiled
     if not copy.built:
-        copy.build((None, *input_shape))
+        _build(copy, input_shape)
     _require_policy(copy, policy)
     for layer, copied_layer in zip(model.layers, copy.layers, strict=True):
         # A model that is not built may have built layers: an adapted Normalization.
         if layer.built:
             set_weights(copied_layer, layer.get_weights())
     return copy
+
+
+def _build(model: keras.Model, input_shape: tuple[int, ...]) -> None:
+    """Builds a Sequential network; gray images may lose their axis of channels."""
+    shapes = [input_shape]
+    if input_shape[-1:] == (1,):
+        shapes.append(input_shape[:-1])
+    problems = []
+    for shape in shapes:
+        try:
+            model.build((None, *shape))
+        except (ValueError, TypeError) as error:
+            problems.append(reason(error))
+        else:
+            return
+    raise UsageError(
+        f"the model cannot be built for inputs of shape {input_shape}: {problems[0]}"
+    )
 
 
 _PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
@@ -199,17 +217,15 @@ def _copy_lambda(layer: keras.layers.Lambda, policy: str) -> keras.layers.Lambda
     )
 
 
-def outputs(
-    model: keras.Model, inputs: keras.KerasTensor, task: Task
-) -> tuple[keras.KerasTensor, str, str]:
-    """Returns the outputs of a network from `rebuild` as logits.
+def outputs(model: keras.Model, inputs: Any, task: Task) -> tuple[Any, str, str]:
+    """Returns the outputs of a network from `rebuild` as logits or numbers.
 
     Removes the last activation of the network.
 
     Returns:
         The outputs; the kind of outputs that the network had: `softmax`, `sigmoid`,
-        `linear` (logits), `logit` (of the second of two classes), or `none` if the
-        output layer is the task's; and a sentence about them.
+        `linear` (logits or numbers), `logit` (of the second of two classes), or `none`
+        if the output layer is the task's; and a sentence about them.
 
     Raises:
         UsageError: The network takes another shape, or its head has another width.
@@ -221,47 +237,60 @@ def outputs(
             f"the model returns {len(returned)} outputs, but the task needs one"
         )
     logits = returned[0]
-    classes = len(task.metadata.get("class_names", ()))
-    if not classes:
-        return _regression_output(logits), "linear", NOTES["linear"]
-    values = head.probe_inputs(tuple(shaped_inputs.shape[1:]))
+    expected = task.output
+    if expected is None:
+        return keras.ops.cast(logits, "float32"), "linear", NOTES["linear"]
+    if expected.activation == "linear":
+        return _numbers(logits, expected.shape), "linear", NOTES["linear"]
+    values = head.probes(shaped_inputs, task.probe_inputs())
     kind = "unknown"
     if type(model) in (keras.Sequential, head.FUNCTIONAL):
-        body, kind = head.remove_activation(head.part(model, model.outputs[0]), values)
-        logits = body(shaped_inputs)
-    rank = len(logits.shape)
-    width = logits.shape[-1]
+        ordered = _in_order(values, model)
+        body, kind = head.remove_activation(head.part(model, model.outputs[0]), ordered)
+        logits = body(_in_order(shaped_inputs, model))
+    shape = tuple(logits.shape[1:])
+    width = shape[-1] if shape else 1
+    classes = expected.shape[-1]
+    is_softmax = expected.activation == "softmax"
+    is_wide = shape == expected.shape
+    is_single = is_softmax and classes == 2 and shape == (*expected.shape[:-1], 1)
     if kind == "unknown":
         answers = _answers(model, values)
         kind = head.kind_of_answers(answers)
         if kind == "log_softmax":  # logarithms of probabilities are logits, too
             kind = "linear"
-        if kind == "softmax" and width == classes:
+        if kind == "softmax" and is_wide and is_softmax:
             return _logarithms(logits), kind, _PROBABILITIES
-        if kind == "sigmoid" and classes == 2:
-            probability = keras.ops.cast(logits, "float32")
-            logit = _logarithms(probability) - _logarithms(1 - probability)
-            return _two_logits(logit), kind, _PROBABILITIES
-        is_logit = rank == 2 and width == 1 and classes == 2
-        is_wide = rank == 2 and width == classes
-        if kind == "linear" and (not (is_wide or is_logit) or np.nanmin(answers) >= 0):
+        if kind == "sigmoid" and is_single:
+            return _two_logits(_log_odds(logits)), kind, _PROBABILITIES
+        is_probability = bool(answers.min() >= 0 and answers.max() <= 1)
+        if not is_softmax and is_wide and is_probability:
+            return _log_odds(logits), "sigmoid", _PROBABILITIES
+        is_positive = np.nanmin(answers) >= 0
+        if kind == "linear" and (not (is_wide or is_single) or is_positive):
             kind = "features"
-    if kind == "linear" and rank == 2 and width == 1 and classes == 2:
+    if kind == "linear" and is_single:
         return _two_logits(logits), "logit", NOTES["logit"]
     if kind == "features":
-        if rank == 4:
+        if len(shape) == 3 and len(expected.shape) == 1:
             logits = keras.layers.GlobalAveragePooling2D(name="average")(logits)
         logits = task.head(logits, inputs)
         return keras.ops.cast(logits, "float32"), "none", NOTES["none"]
-    if kind == "sigmoid" and rank == 2 and width == 1 and classes == 2:
+    if kind == "sigmoid" and is_single:
         return _two_logits(logits), kind, NOTES[kind]
-    if kind == "sigmoid" and width == classes:
+    if kind == "sigmoid" and width == classes and is_softmax:
         raise UsageError(
             f"the model ends in a sigmoid of {width} values, but each example has one"
             f" of {classes} classes; use a softmax, or remove the activation"
         )
-    if rank != 2 or width != classes:
-        names = shorten(", ".join(task.metadata["class_names"]), 80, placeholder=" ...")
+    if kind == "softmax" and not is_softmax:
+        raise UsageError(
+            "the model ends in a softmax, which allows one label for each example, but"
+            " the examples have several; use a sigmoid, or remove the activation"
+        )
+    if not is_wide:
+        labels = task.metadata.get("class_names", ())
+        names = shorten(", ".join(labels), 80, placeholder=" ...")
         raise UsageError(
             f"the model returns {width} values ({kind}) of shape {logits.shape} per"
             f" batch, but the data have {classes} classes ({names}); change its last"
@@ -270,14 +299,21 @@ def outputs(
     return keras.ops.cast(logits, "float32"), kind, NOTES[kind]
 
 
-def _regression_output(output: keras.KerasTensor) -> keras.KerasTensor:
-    """Returns one number per example, float32 (batch, 1)."""
-    if len(output.shape) != 2 or output.shape[-1] != 1:
+def _numbers(output: keras.KerasTensor, shape: tuple[int | None, ...]) -> Any:
+    """Returns numbers, float32 (batch, *shape)."""
+    if tuple(output.shape[1:]) != shape:
+        count = "one number" if shape == (1,) else f"{shape[0]} numbers"
         raise UsageError(
             f"the model returns values of shape {output.shape} per batch, but the data"
-            " have one number per example; change its last layer"
+            f" have {count} per example; change its last layer"
         )
     return keras.ops.cast(output, "float32")
+
+
+def _log_odds(probabilities: keras.KerasTensor) -> keras.KerasTensor:
+    """Returns the logits of probabilities of yes and no."""
+    probabilities = keras.ops.cast(probabilities, "float32")
+    return _logarithms(probabilities) - _logarithms(1 - probabilities)
 
 
 def _two_logits(logit: keras.KerasTensor) -> keras.KerasTensor:
@@ -292,7 +328,7 @@ def _logarithms(probabilities: keras.KerasTensor) -> keras.KerasTensor:
 
 
 def require_equal_answers(
-    original: keras.Model, trained: keras.Model, output_kind: str
+    original: keras.Model, trained: keras.Model, output_kind: str, task: Task
 ) -> None:
     """Raises UsageError if a rebuilt network answers differently than the original.
 
@@ -303,22 +339,27 @@ def require_equal_answers(
         original: The user's network; not compared if it is not built yet.
         trained: The network rebuilt from its config, with logits as outputs.
         output_kind: The kind of outputs of the user's network; see `outputs`.
+        task: The task of the run.
     """
     if keras.config.dtype_policy().name != "float32" or not original.built:
         return
-    values = head.probe_inputs(tuple(trained.inputs[0].shape[1:]))
-    inputs = keras.tree.flatten(getattr(original, "inputs", None) or [])
+    values = head.probes(trained.input, task.probe_inputs())
     original_values = values
-    if inputs and len(inputs[0].shape) == values.ndim - 1:
-        original_values = values[..., 0]
+    if not isinstance(values, dict):
+        inputs = keras.tree.flatten(getattr(original, "inputs", None) or [])
+        if inputs and len(inputs[0].shape) == values.ndim - 1:
+            original_values = values[..., 0]
+        elif inputs and len(inputs[0].shape) == values.ndim + 1:
+            original_values = values[..., None]
     expected = _answers(original, original_values)
     answers = _answers(trained, values)
+    is_softmax = task.output is not None and task.output.activation == "softmax"
     if output_kind == "softmax":
         answers = special.softmax(answers, axis=-1)
-    elif output_kind in ("sigmoid", "logit"):
-        answers = answers[:, 1:] - answers[:, :1]
-        if output_kind == "sigmoid":
-            answers = special.expit(answers)
+    elif output_kind in ("sigmoid", "logit") and is_softmax:
+        answers = answers[..., 1:] - answers[..., :1]
+    if output_kind == "sigmoid":
+        answers = special.expit(answers)
     if np.allclose(expected, answers, rtol=1e-3, atol=1e-4, equal_nan=True):
         return
     if np.array_equal(expected, _answers(original, original_values), equal_nan=True):
@@ -330,32 +371,75 @@ def require_equal_answers(
         )
 
 
-def _answers(model: keras.Model, values: np.ndarray) -> np.ndarray:
-    (answers,) = keras.tree.flatten(model(values, training=False))
+def _answers(model: keras.Model, values: Any) -> np.ndarray:
+    (answers,) = keras.tree.flatten(model(_structured(values, model), training=False))
     return keras.ops.convert_to_numpy(answers)
 
 
-def _reshape_inputs(inputs: keras.KerasTensor, model: keras.Model) -> keras.KerasTensor:
-    """Drops the axis of a single channel if the network takes (height, width)."""
+def _in_order(values: Any, model: keras.Model) -> Any:
+    """A dictionary of inputs as a list in the order of the network's inputs."""
+    if not isinstance(values, dict):
+        return values
+    ordered = [values[tensor.name] for tensor in model.inputs]
+    return ordered if len(ordered) > 1 else ordered[0]
+
+
+def _structured(values: Any, model: keras.Model) -> Any:
+    """A dictionary of inputs in the form in which the network takes them."""
+    is_list = isinstance(getattr(model, "_inputs_struct", None), list | tuple)
+    return _in_order(values, model) if is_list else values
+
+
+def _reshape_inputs(inputs: Any, model: keras.Model) -> Any:
+    """Adds or drops the axis of a single channel as the network takes it."""
     model_inputs = keras.tree.flatten(getattr(model, "inputs", None) or [])
+    if isinstance(inputs, dict):
+        return _match_inputs(inputs, model, model_inputs)
     if len(model_inputs) > 1:
         raise UsageError(
             f"the model has {len(model_inputs)} inputs, but the data have one"
         )
     ranks = [len(tensor.shape) for tensor in model_inputs]
-    if ranks == [3] and inputs.shape[3:] == (1,):
-        inputs = keras.layers.Reshape(inputs.shape[1:3])(inputs)
-    shape = tuple(inputs.shape[1:])
+    if ranks == [len(inputs.shape) - 1] and inputs.shape[-1] == 1:
+        inputs = keras.layers.Reshape(inputs.shape[1:-1])(inputs)
+    elif ranks == [len(inputs.shape) + 1] and model_inputs[0].shape[-1] == 1:
+        inputs = keras.layers.Reshape((*inputs.shape[1:], 1))(inputs)
     for tensor in model_inputs:
-        expected = tuple(tensor.shape[1:])
-        pairs = zip(expected, shape, strict=False)
-        if len(expected) != len(shape) or any(a not in (None, b) for a, b in pairs):
-            raise UsageError(
-                f"the model takes inputs of shape {expected}, but the data have"
-                f' {shape}; resize the images with task={{"image_size": (height,'
-                " width)}, or change the model"
-            )
+        _require_shape(inputs, tensor)
     return inputs
+
+
+def _match_inputs(
+    inputs: dict[str, Any], model: keras.Model, model_inputs: list[Any]
+) -> Any:
+    """The inputs of the data in the form in which the network takes them."""
+    names = [tensor.name for tensor in model_inputs]
+    if model_inputs and sorted(names) != sorted(inputs):
+        raise UsageError(
+            f"the model has the inputs {', '.join(names)}, but x has"
+            f" {', '.join(inputs)}; name them alike: keras.Input(..., name=...)"
+        )
+    for tensor in model_inputs:
+        _require_shape(inputs[tensor.name], tensor)
+    return _structured(inputs, model)
+
+
+def _require_shape(inputs: Any, tensor: Any) -> None:
+    """Raises UsageError unless the data have the shape of an input of the network."""
+    shape = tuple(inputs.shape[1:])
+    expected = tuple(tensor.shape[1:])
+    pairs = zip(expected, shape, strict=False)
+    if len(expected) != len(shape) or any(a not in (None, b) for a, b in pairs):
+        remedy = "change the model"
+        if len(shape) == 3:
+            remedy = (
+                'resize the images with task={"image_size": (height, width)}, or'
+                " change the model"
+            )
+        raise UsageError(
+            f"the model takes inputs of shape {expected}, but the data have {shape};"
+            f" {remedy}"
+        )
 
 
 def copy_weights_to_original(

@@ -1,0 +1,169 @@
+"""A dictionary of inputs: each is an input of its own, with the fields `NAME/...`."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import (
+    Example,
+    Input,
+    Metadata,
+    Request,
+    ServingInput,
+    TrainingExamples,
+)
+from pipeline.utils.errors import UsageError
+
+
+class SeveralInputs(Input):
+    """The network gets a dictionary, by the names of the parts.
+
+    The metadata of the parts are in `inputs`, by name.
+    """
+
+    def __init__(self, metadata: Metadata, parts: Mapping[str, Input]) -> None:
+        super().__init__(metadata)
+        self._parts = dict(parts)
+
+    def with_metadata(self, metadata: Metadata) -> "SeveralInputs":
+        parts = {}
+        for name, part in self._parts.items():
+            parts[name] = part.with_metadata(metadata["inputs"][name])
+        return SeveralInputs(metadata, parts)
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        inputs = {}
+        for name, part in self._parts.items():
+            learned = part.learn(_Part(examples, name))
+            inputs[name] = {**self.metadata["inputs"][name], **learned}
+        return {"inputs": inputs}
+
+    @property
+    def learned_after_decoding(self) -> frozenset[str]:  # type: ignore[override]
+        """Nothing: the metadata of all parts are one entry."""
+        return frozenset()
+
+    def decode(self, example: Example) -> tuple[Example, None]:
+        fields: Example = {}
+        for name, part in self._parts.items():
+            decoded, _ = part.decode(_select(example, name))
+            fields |= {f"{name}/{field}": value for field, value in decoded.items()}
+        return fields, None
+
+    def check(
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
+    ) -> None:
+        for name, part in self._parts.items():
+            try:
+                part.check(
+                    {**_select(columns, name), "id": columns["id"]}, split, locate
+                )
+            except UsageError as error:
+                raise UsageError(f"input {name!r}: {error}") from None
+
+    def prepare(self, batch: Example) -> Example:
+        prepared = dict(batch)
+        for name, part in self._parts.items():
+            fields = part.prepare(_select(batch, name))
+            prepared |= {f"{name}/{field}": value for field, value in fields.items()}
+        return prepared
+
+    def inputs(self) -> dict[str, keras.KerasTensor]:
+        inputs = {}
+        for name, part in self._parts.items():
+            tensor = part.inputs()
+            inputs[name] = keras.Input(
+                batch_shape=tensor.shape, dtype=tensor.dtype, name=name
+            )
+        return inputs
+
+    def network_inputs(self, batch: Example) -> dict[str, tf.Tensor]:
+        inputs = {}
+        for name, part in self._parts.items():
+            inputs[name] = part.network_inputs(_select(batch, name))
+        return inputs
+
+    def signatures(self) -> list[ServingInput]:
+        """`serving_default` takes an argument for each part, by its name."""
+        specs = {}
+        readers: list[tuple[str, Callable[..., Example]]] = []
+        requests: list[tuple[str, Callable[..., Request]]] = []
+        for name, part in self._parts.items():
+            default = part.signatures()[0]
+            (spec,) = default.specs.values()
+            specs[name] = tf.TensorSpec(spec.shape, spec.dtype, name=name)
+            readers.append((name, default.read))
+            requests.append((name, default.request))
+
+        def read(*arguments: tf.Tensor) -> Example:
+            batch: Example = {}
+            for (name, reader), argument in zip(readers, arguments, strict=True):
+                fields = reader(argument)
+                batch |= {f"{name}/{field}": value for field, value in fields.items()}
+            return batch
+
+        def request(columns: Mapping[str, np.ndarray]) -> Request:
+            arguments = {}
+            for name, make in requests:
+                (arguments[name],) = make(_select(columns, name)).values()
+            return arguments
+
+        return [ServingInput("serving_default", specs, read, request)]
+
+    def standalone(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        inputs = {}
+        prepared = {}
+        for name, part in self._parts.items():
+            raw, tensor = part.standalone()
+            named = keras.Input(batch_shape=raw.shape, dtype=raw.dtype, name=name)
+            inputs[name] = named
+            part_model = keras.Model(raw, tensor, name=f"prepare_{name}")
+            prepared[name] = named if raw is tensor else part_model(named)
+        return inputs, prepared
+
+    def probe_inputs(self) -> Any:
+        probes = {name: part.probe_inputs() for name, part in self._parts.items()}
+        return probes if any(probe is not None for probe in probes.values()) else None
+
+    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws the first part, an image if there is one."""
+        names = list(self._parts)
+        names.sort(key=lambda name: f"{name}/image" not in example)
+        self._parts[names[0]].draw(axes, _select(example, names[0]))
+
+    def limitations(self) -> list[str]:
+        sentences: dict[str, None] = {}  # ordered, without duplicates
+        for part in self._parts.values():
+            sentences |= dict.fromkeys(part.limitations())
+        return list(sentences)
+
+
+class _Part(TrainingExamples):
+    """The fields of one part of the training examples."""
+
+    def __init__(self, examples: TrainingExamples, name: str) -> None:
+        self._examples = examples
+        self._name = name
+
+    def column(self, name: str) -> np.ndarray:
+        return self._examples.column(f"{self._name}/{name}")
+
+    def batches(self) -> Iterator[dict[str, np.ndarray]]:
+        for batch in self._examples.batches():
+            yield _select(batch, self._name)
+
+
+def _select(fields: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """The fields of a part, without its name."""
+    prefix = f"{part}/"
+    selected = {}
+    for name, value in fields.items():
+        if name.startswith(prefix):
+            selected[name.removeprefix(prefix)] = value
+    return selected

@@ -1,0 +1,1 @@
+"""What is given: each public function creates an `Input` for a field of a source."""

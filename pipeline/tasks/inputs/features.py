@@ -1,0 +1,257 @@
+"""Features: numbers of any meaning, such as measurements, time series or token ids."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import (
+    Example,
+    Info,
+    Input,
+    Metadata,
+    ServingInput,
+    TrainingExamples,
+)
+from pipeline.data.npy_decoding import decode_npy
+from pipeline.serving import request_guards
+from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import is_short
+
+_PROBES = 8  # examples on which a user's network is tried
+
+
+def features(
+    info: Info | Metadata,
+    *,
+    field: str = "features",
+    suffixes: tuple[str, ...] = (".npy",),
+    shape: tuple[int, ...] | None = None,
+    raw: bool = False,
+) -> Input:
+    """Numbers of any type: a vector, a series (time, channels) or an array of rank 3
+    for each example, or `.npy` files of them.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        field: The field of the source.
+        suffixes: The files of a directory that contain features.
+        shape: The shape of an example in files; longer examples are cut at their end,
+            and shorter ones are filled with zeros.
+        raw: Give the model numbers as they are. Otherwise each feature (each channel
+            of a series) gets mean 0 and deviation 1 over the training examples.
+
+    Raises:
+        UsageError: The field is missing or has another type or shape.
+    """
+    if not isinstance(info, Info):
+        return FeatureInput(info)
+    spec = info.field(field)
+    sizes = shape or spec.shape.as_list()
+    if spec.dtype == tf.string and shape is None:
+        raise UsageError(
+            f"{field}: set the shape of the features in the files:"
+            " --task.input-options shape=LENGTH,CHANNELS"
+        )
+    is_number = spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
+    if not (is_number or spec.dtype == tf.string) or not sizes or not all(sizes):
+        raise UsageError(
+            f"{field}: features must be numbers of a fixed shape, such as (n,) or"
+            f" (time, channels); got {spec.dtype.name} of shape {spec.shape}"
+        )
+    metadata: dict[str, Any] = {"features_shape": list(sizes)}
+    if len(sizes) == 1:
+        names = info.feature_names or [str(index) for index in range(sizes[0])]
+        metadata["feature_names"] = list(names)
+    if raw:
+        metadata["raw"] = True
+        if spec.dtype.is_integer:
+            metadata["features_dtype"] = spec.dtype.name
+    else:
+        metadata["mean"] = [0.0] * sizes[-1]
+        metadata["deviation"] = [1.0] * sizes[-1]
+    if field != "features":
+        metadata["input_field"] = field
+    return FeatureInput(metadata)
+
+
+class FeatureInput(Input):
+    """Decoded examples have `features`, float32 of a fixed shape; whole numbers stay
+    whole for a user's own network, whose first layer may be an embedding.
+
+    Other networks get features with mean 0 and standard deviation 1 over the training
+    examples: least squares has the same solution in any units, but gradient descent
+    needs steps proportional to the spread of each feature.
+    """
+
+    learned_after_decoding = frozenset({"mean", "deviation", "features_range"})
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        names = metadata.get("feature_names", ())
+        self._names: list[str] = list(names)
+        self._shape = tuple(metadata.get("features_shape", (len(names),)))
+        self._dtype = tf.as_dtype(metadata.get("features_dtype", "float32"))
+        self._field = metadata.get("input_field", "features")
+        self._is_raw = bool(metadata.get("raw"))
+        self._mean = np.array(metadata.get("mean", 0.0), np.float32)
+        self._deviation = np.array(metadata.get("deviation", 1.0), np.float32)
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        """Learns mean and deviation of each feature, or the range of whole numbers."""
+        if self._dtype.is_integer:
+            low, high = np.inf, -np.inf
+            for batch in self._read(examples):
+                low = min(low, int(batch.min()))
+                high = max(high, int(batch.max()))
+            return {"features_range": [low, high]}
+        if self._is_raw:
+            return {}
+        if is_short(tf.TensorSpec(self._shape, tf.float32)):
+            values = np.concatenate(list(self._read(examples)))
+            mean, deviation = values.mean(axis=0), values.std(axis=0)
+        else:
+            mean, deviation = self._moments(examples)
+        # Dividing a feature that is constant in float32 would only amplify rounding
+        # errors.
+        varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
+        return {
+            "mean": mean.tolist(),
+            "deviation": np.where(varies, deviation, 1.0).tolist(),
+        }
+
+    def _moments(self, examples: TrainingExamples) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and deviation of each channel, from sums of deviations from the first
+        example, which keeps them exact for a large mean.
+        """
+        count = 0
+        shift: Any = None
+        total: Any = 0.0
+        squares: Any = 0.0
+        for batch in self._read(examples):
+            rows = batch.reshape(-1, self._shape[-1])
+            if shift is None:
+                shift = rows[0]
+            rows = rows - shift
+            count += len(rows)
+            total = total + rows.sum(axis=0)
+            squares = squares + (rows**2).sum(axis=0)
+        mean = total / count
+        variance = np.maximum(squares / count - mean**2, 0.0)
+        return shift + mean, np.sqrt(variance)
+
+    def _read(self, examples: TrainingExamples) -> Any:
+        """Yields batches of features as in training, float64 or whole numbers."""
+        for batch in examples.batches():
+            values = batch[self._field]
+            if values.dtype == object:
+                rows = [self.decode({self._field: tf.constant(row)}) for row in values]
+                values = np.stack([row[0]["features"].numpy() for row in rows])
+            if self._dtype.is_integer:
+                yield values
+            else:
+                yield values.astype(np.float32).astype(np.float64)
+
+    def decode(self, example: Example) -> tuple[Example, None]:
+        """Converts numbers of any type to float32, or to the type of whole numbers."""
+        values = example[self._field]
+        if values.dtype == tf.string:
+            values = decode_npy(values, self._shape)
+        values = tf.ensure_shape(values, self._shape)
+        return {"features": tf.cast(values, self._dtype)}, None
+
+    def check(self, columns: Any, split: str, locate: Any) -> None:
+        values = columns.get("features")
+        if values is None or values.dtype.kind != "f":
+            return
+        for row, *index in np.argwhere(~np.isfinite(values)):
+            name = f"feature {index}"
+            if self._names:
+                name = f"feature {self._names[index[0]]!r}"
+            raise UsageError(
+                f"split {split}: {name} of {locate(int(columns['id'][row]))} is"
+                f" {values[row, *index]} in float32; use a finite number, or remove"
+                " the example"
+            )
+
+    def prepare(self, batch: Example) -> Example:
+        """Scales features to mean 0 and deviation 1 over the training examples."""
+        if self._is_raw:
+            return dict(batch)
+        return {**batch, "features": (batch["features"] - self._mean) / self._deviation}
+
+    def inputs(self) -> keras.KerasTensor:
+        return keras.Input(self._shape, dtype=self._dtype.name, name="features")
+
+    def network_inputs(self, batch: Example) -> tf.Tensor:
+        return batch["features"]
+
+    def probe_inputs(self) -> np.ndarray | None:
+        """Whole numbers of the range in training, for networks with an embedding."""
+        if not self._dtype.is_integer:
+            return None
+        low, high = self.metadata.get("features_range", (0, 0))
+        generator = np.random.default_rng(0)
+        values = generator.integers(low, high, (_PROBES, *self._shape), endpoint=True)
+        return values.astype(self._dtype.as_numpy_dtype)
+
+    def signatures(self) -> list[ServingInput]:
+        """`serving_default(features)` takes unscaled features, (batch, ...)."""
+        spec = tf.TensorSpec((None, *self._shape), self._dtype, name="features")
+        return [
+            ServingInput(
+                "serving_default",
+                {"features": spec},
+                self._read_request,
+                lambda columns: {"features": columns["features"]},
+            )
+        ]
+
+    def _read_request(self, features: tf.Tensor) -> Example:
+        """Rejects numbers that are not finite, or so large that their scaled values
+        would not be finite.
+        """
+        features = request_guards.batch(features, (None, *self._shape))
+        batch = {"features": features}
+        if self._dtype.is_integer:
+            return batch
+        scaled = self.prepare(batch)["features"]
+        with tf.control_dependencies([request_guards.finite(scaled, "features")]):
+            return {"features": tf.identity(features)}
+
+    def standalone(self) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        inputs = self.inputs()
+        if self._is_raw:
+            return inputs, inputs
+        standardize = keras.layers.Normalization(
+            mean=self._mean.tolist(),
+            variance=(self._deviation.astype(np.float64) ** 2).tolist(),
+            dtype="float32",
+            name="standardize",
+        )
+        return inputs, standardize(inputs)
+
+    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws a vector as bars of its scaled features, a series as lines."""
+        values = np.asarray(example["features"], np.float32)
+        values = (values - self._mean) / self._deviation
+        if values.ndim > 1:
+            axes.plot(values.reshape(len(values), -1)[:, :20], linewidth=0.8)
+            return
+        axes.barh(range(len(values)), values)
+        ticks = range(0, len(values), -(-len(values) // 20))
+        labels = [self._names[tick][:12] for tick in ticks]
+        axes.set_yticks(ticks, labels, parse_math=False, fontsize=7)
+        axes.invert_yaxis()
+
+    def limitations(self) -> list[str]:
+        sentences = [
+            "The metrics hold for features like those of the training examples; other"
+            " features have not been tested."
+        ]
+        if self._names:
+            names = ", ".join(self._names)
+            sentences.append(f"Features are identified only by their order: {names}.")
+        return sentences

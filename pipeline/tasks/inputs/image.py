@@ -1,0 +1,200 @@
+"""Images: pixels, or the bytes of image files."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import (
+    Example,
+    Info,
+    Input,
+    Metadata,
+    Request,
+    ServingInput,
+    TrainingExamples,
+)
+from pipeline.data import image_decoding
+from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
+from pipeline.serving import request_guards
+from pipeline.utils.errors import UsageError
+from pipeline.utils.html_pages import pixels
+
+_DTYPES = (tf.uint8, tf.uint16, tf.float32, tf.string)
+
+
+def image(
+    info: Info | Metadata,
+    *,
+    field: str = "image",
+    suffixes: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"),
+    image_size: tuple[int, int] | None = None,
+    raw: bool = False,
+) -> Input:
+    """Images of any size: pixels of uint8, uint16 or float32, or files, which are
+    decoded to uint8.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        field: The field of the source.
+        suffixes: The files of a directory that are images.
+        image_size: Height and width to resize images to; None: the size they all have.
+        raw: Give the model pixels as they are. Otherwise whole numbers are scaled to
+            [0, 1]; floats are never scaled.
+
+    Raises:
+        UsageError: The field is missing or has another type, or `image_size` is None
+            although images differ in size.
+    """
+    if not isinstance(info, Info):
+        return ImageInput(info)
+    spec = info.field(field)
+    if spec.dtype not in _DTYPES:
+        raise UsageError(
+            f"{field}: images must be uint8, uint16, float32 or encoded files; got"
+            f" {spec.dtype.name}"
+        )
+    shape = info.image_shape if spec.dtype == tf.string else tuple(spec.shape)
+    if len(shape) != 3:
+        raise UsageError(
+            f"{field}: images must have the shape (height, width, channels); got"
+            f" {spec.shape}"
+        )
+    *size, channels = shape
+    if image_size is not None:
+        size = list(image_size)
+    if None in size:
+        raise UsageError(
+            "the images have different sizes; set --data.image-size HEIGHT WIDTH"
+        )
+    metadata: dict[str, Any] = {"image_shape": [*size, channels or 3]}
+    if info.image_bits != 16:
+        metadata["image_bits"] = info.image_bits
+    if spec.dtype in (tf.uint16, tf.float32):
+        metadata["image_dtype"] = spec.dtype.name
+    if field != "image":
+        metadata["input_field"] = field
+    if raw:
+        metadata["raw"] = True
+    return ImageInput(metadata)
+
+
+class ImageInput(Input):
+    """Decoded examples have `image`, (height, width, channels), uint8 unless the
+    source has pixels of another dtype.
+    """
+
+    learned_after_decoding = frozenset({"image_range"})
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self.image_shape = tuple(metadata["image_shape"])
+        self.dtype = tf.as_dtype(metadata.get("image_dtype", "uint8"))
+        self._field = metadata.get("input_field", "image")
+        self._takes_files = self.dtype == tf.uint8 and self.image_shape[2] in (1, 3)
+
+    @property
+    def _scale(self) -> float:
+        return 1.0 if self.metadata.get("raw") else pixel_scale(self.dtype)
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        """Learns the range of float pixels, which a server enforces."""
+        if not self.dtype.is_floating:
+            return {}
+        low, high = np.inf, -np.inf
+        for batch in examples.batches():
+            images = batch[self._field]
+            low = min(low, float(images.min()))
+            high = max(high, float(images.max()))
+        return {"image_range": [low, high]}
+
+    def decode(self, example: Example) -> tuple[Example, tf.Tensor]:
+        """Decodes and resizes an image to `image_shape`, in training as in serving."""
+        image = example[self._field]
+        height, width, channels = self.image_shape
+        if image.dtype == tf.string:
+            bits = self.metadata.get("image_bits", 16)
+            image = image_decoding.pixels(image, channels, bits)
+        original = tf.cast(tf.shape(image)[:2], tf.float32)
+        if image.shape != self.image_shape:
+            image = image_decoding.resize(image, height, width)
+        scale = tf.constant([height, width], tf.float32) / original
+        geometry = tf.concat([scale, [0.0, 0.0], original], axis=0)
+        return {"image": tf.ensure_shape(image, self.image_shape)}, geometry
+
+    def prepare(self, batch: Example) -> Example:
+        """Converts pixels to float32; scales whole numbers to [0, 1], unless raw."""
+        return {**batch, "image": scale_pixels(batch["image"], self._scale)}
+
+    def inputs(self) -> keras.KerasTensor:
+        return keras.Input(self.image_shape, dtype="float32", name="image")
+
+    def network_inputs(self, batch: Example) -> tf.Tensor:
+        return batch["image"]
+
+    def signatures(self) -> list[ServingInput]:
+        """`serving_default` takes pixels, `image_bytes` encoded files."""
+        images = tf.TensorSpec((None, *self.image_shape), self.dtype, name="images")
+        default = ServingInput(
+            "serving_default",
+            {"images": images},
+            self._read_pixels,
+            lambda columns: {"images": columns["image"]},
+        )
+        if not self._takes_files:
+            return [default]
+        contents = tf.TensorSpec((None,), tf.string, name="image_bytes")
+        files = ServingInput(
+            "image_bytes",
+            {"image_bytes": contents},
+            self._read_files,
+            _encoded_images,
+            files=(".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"),
+            meaning="each a JPEG, PNG, GIF, BMP or WebP file",
+        )
+        return [default, files]
+
+    def _read_pixels(self, images: tf.Tensor) -> Example:
+        images = request_guards.batch(images, (None, *self.image_shape))
+        if "image_range" in self.metadata:
+            limits = self.metadata["image_range"]
+            images = request_guards.within(images, limits, "images")
+        return {"image": images}
+
+    def _read_files(self, image_bytes: tf.Tensor) -> Example:
+        images = tf.map_fn(
+            lambda content: self.decode({self._field: content})[0]["image"],
+            request_guards.files(image_bytes),
+            fn_output_signature=tf.TensorSpec(self.image_shape, tf.uint8),
+        )
+        return self._read_pixels(images)
+
+    def standalone(self) -> tuple[keras.KerasTensor, keras.KerasTensor]:
+        inputs = self.inputs()
+        rescale = keras.layers.Rescaling(self._scale, dtype="float32", name="pixels")
+        return inputs, rescale(inputs)
+
+    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws the image."""
+        image = pixels(np.asarray(example["image"]))
+        axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255)
+        axes.set(xticks=[], yticks=[])
+
+    def limitations(self) -> list[str]:
+        height, width, _ = self.image_shape
+        return [
+            (
+                f"Images of other sizes are resized to {height} x {width} pixels"
+                " without preserving their aspect ratio."
+            ),
+            (
+                "The metrics hold for images like those in the test split; images from"
+                " other cameras, places and times have not been tested."
+            ),
+        ]
+
+
+def _encoded_images(columns: Mapping[str, np.ndarray]) -> Request:
+    return {"image_bytes": request_guards.encode_images(columns["image"])}

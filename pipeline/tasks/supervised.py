@@ -1,0 +1,277 @@
+"""Supervised learning: an input joined with a target."""
+
+import ast
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.config import registry
+from pipeline.contracts import (
+    Calibrator,
+    Decision,
+    Evaluator,
+    Example,
+    Info,
+    Input,
+    Metadata,
+    ServingInput,
+    Target,
+    Task,
+    TrainingExamples,
+)
+from pipeline.serving import request_guards
+from pipeline.tasks._several_inputs import SeveralInputs
+from pipeline.utils.columns import Columns
+from pipeline.utils.errors import UsageError
+
+_KEPT = ("id", "group", "sample_weight")
+"""Fields of a raw example that neither the input nor the target reads."""
+
+
+def supervised(
+    info: Info | Metadata, parts: Mapping[str, Any] | None = None, /
+) -> Task:
+    """An input and a target: those of --task.input and --task.target, or those that
+    the fields of the source suit.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        parts: `input`, such as `image` or `features`, with `input_options`; and
+            `target`, such as `classes` or `number`, with `target_options`. Each may be
+            missing.
+
+    Raises:
+        UsageError: No input or no target suits the source.
+    """
+    parts = parts or {}
+    input = parts.get("input")
+    target = parts.get("target")
+    if not isinstance(info, Info):
+        return Supervised(
+            info, _create_input(info, input), _create_target(info, target)
+        )
+    options = parts.get("input_options", {})
+    input_metadata = _input_metadata(info, input, options)
+    options = {**options, **parts.get("target_options", {})}
+    name = _choose("targets", target, info.fields)
+    accepted = _accepted("targets", name, options)
+    target_metadata = registry.call("targets", name, accepted, info).metadata
+    if common := input_metadata.keys() & target_metadata.keys():
+        raise UsageError(f"input and target both have the metadata {common.pop()!r}")
+    metadata = {**input_metadata, "target": str(name), **target_metadata}
+    return Supervised(
+        metadata, _create_input(metadata, input), _create_target(metadata, target)
+    )
+
+
+def _input_metadata(
+    info: Info, name: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The metadata of the input for a source; of each part if there are several."""
+    parts: dict[str, dict[str, tf.TensorSpec]] = {}
+    for field, spec in info.fields.items():
+        part, separator, kind = field.rpartition("/")
+        if separator:
+            parts.setdefault(part, {})[kind] = spec
+    if not parts:
+        return _metadata_of_part(info, name, options)
+    inputs = {}
+    for part, fields in parts.items():
+        part_info = dataclasses.replace(info, fields=fields, feature_names=None)
+        inputs[part] = _metadata_of_part(part_info, name, options)
+    return {"inputs": inputs, "raw": bool(options.get("raw"))}
+
+
+def _metadata_of_part(
+    info: Info, name: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    name = _choose("inputs", name, info.fields)
+    accepted = _accepted("inputs", name, options)
+    if "image_size" in options and "image_size" not in accepted:
+        raise UsageError(f"--data.image-size: the input {name} has no size; remove it")
+    metadata = registry.call("inputs", name, accepted, info).metadata
+    return {"input": str(name), **metadata}
+
+
+def _choose(kind: str, name: str | None, fields: Mapping[str, tf.TensorSpec]) -> str:
+    """The name of the input or target that these fields suit, unless it is given."""
+    if name is not None:
+        return name
+    noun = registry.REGISTRIES[kind][1]
+    fields_by_name = {}
+    for candidate in registry.names(kind):
+        default = registry.find(kind, candidate).options["field"].default
+        fields_by_name[candidate] = ast.literal_eval(default or "None")
+    matches = [key for key, field in fields_by_name.items() if field in fields]
+    if len(matches) == 1:
+        return matches[0]
+    listing = ", ".join(field for field in fields if field != "id")
+    if not matches:
+        known = ", ".join(f"{field} ({key})" for key, field in fields_by_name.items())
+        raise UsageError(
+            f"the source has the fields {listing or 'id'}, of which none is a known"
+            f" {noun}: {known}; set --task.{noun} and --task.{noun}-options field=NAME"
+        )
+    names = " or ".join(matches)
+    raise UsageError(
+        f"the source has the fields {listing}, of which several could be the {noun};"
+        f" set --task.{noun} {names}"
+    )
+
+
+def _accepted(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that the input or target has."""
+    known = registry.find(kind, name).options
+    return {key: value for key, value in options.items() if key in known}
+
+
+def _create_input(metadata: Metadata, name: str | None) -> Input:
+    """The input of a run; `name` may be an object of this process."""
+    if "inputs" not in metadata:
+        return registry.call("inputs", name or metadata["input"], {}, metadata)
+    parts = {}
+    for part, values in metadata["inputs"].items():
+        parts[part] = registry.call("inputs", name or values["input"], {}, values)
+    return SeveralInputs(metadata, parts)
+
+
+def _create_target(metadata: Metadata, name: str | None) -> Target:
+    return registry.call("targets", name or metadata["target"], {}, metadata)
+
+
+class Supervised(Task):
+    """Joins an input and a target, which do not know each other."""
+
+    def __init__(self, metadata: Metadata, input: Input, target: Target) -> None:
+        super().__init__(metadata)
+        self.input = input
+        self.wanted = target
+        self.selection_metric = target.selection_metric
+        self.output = target.output
+        self.spatial_fields = target.spatial_fields
+        self.learned_after_decoding = (
+            input.learned_after_decoding | target.learned_after_decoding
+        )
+
+    def with_metadata(self, changes: Metadata) -> "Supervised":
+        metadata = {**self.metadata, **changes}
+        input = self.input.with_metadata(metadata)
+        return Supervised(metadata, input, type(self.wanted)(metadata))
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        return {**self.input.learn(examples), **self.wanted.learn(examples)}
+
+    def decode(self, example: Example) -> Example:
+        kept = {name: example[name] for name in _KEPT if name in example}
+        fields, geometry = self.input.decode(example)
+        answers = self.wanted.decode(example, geometry)
+        if self.wanted.needs_geometry and geometry is not None:
+            answers["geometry"] = geometry
+        return {**kept, **fields, **answers}
+
+    def check(
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
+    ) -> None:
+        self.input.check(columns, split, locate)
+        self.wanted.check(columns, split, locate)
+
+    def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
+        return self.wanted.review(columns)
+
+    def describe(
+        self, columns: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Iterator[tuple[str, str]]:
+        return self.wanted.describe(columns)
+
+    def prepare(self, batch: Example) -> Example:
+        return self.input.prepare(batch)
+
+    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
+        return self.input.network_inputs(batch), self.wanted.y(batch), batch["weight"]
+
+    def inputs(self) -> Any:
+        return self.input.inputs()
+
+    def probe_inputs(self) -> Any:
+        return self.input.probe_inputs()
+
+    def head(self, features: Any, inputs: Any) -> Any:
+        """`features` is a tensor, or a dictionary of `features` and their `mask`."""
+        if isinstance(features, Mapping):
+            return self.wanted.head(features["features"], features.get("mask"))
+        return self.wanted.head(features)
+
+    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
+        return self.wanted.loss()
+
+    def training_loss(
+        self,
+        label_smoothing: float,
+        class_weight: Mapping[str, float],
+        loss: Callable[[Any, Any], tf.Tensor] | None = None,
+    ) -> Callable[[Any, Any], tf.Tensor]:
+        return self.wanted.training_loss(label_smoothing, class_weight, loss)
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return self.wanted.metrics()
+
+    def answer(self, outputs: Any, batch: Example) -> Example:
+        return self.wanted.answer(outputs, batch)
+
+    def outputs_of(self, answers: Example) -> Any:
+        return self.wanted.outputs_of(answers)
+
+    def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
+        return self.wanted.evaluator(model)
+
+    def calibrator(self) -> Calibrator | None:
+        return self.wanted.calibrator()
+
+    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+        return self.wanted.table(answers, batch)
+
+    def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return self.wanted.readable(columns)
+
+    def tables(self, columns: Mapping[str, np.ndarray]) -> dict[str, Columns]:
+        return self.wanted.tables(columns)
+
+    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
+        return self.wanted.summary(metrics, split)
+
+    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        return self.wanted.pictures(metrics)
+
+    def draw(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
+        self.input.draw(axes, example)
+        self.wanted.draw(axes, example, answer)
+
+    def limitations(self) -> list[str]:
+        return [*self.wanted.limitations(), *self.input.limitations()]
+
+    def serving_inputs(self) -> list[ServingInput]:
+        return self.input.signatures()
+
+    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
+        inputs = self.input.network_inputs(self.input.prepare(batch))
+        outputs = model(inputs, training=False)
+        outputs = request_guards.finite(outputs, "outputs of the network")
+        return self.wanted.serve(outputs, batch)
+
+    def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
+        inputs, prepared = self.input.standalone()
+        inner = keras.Model(network.inputs, network.outputs[0], name="network")
+        outputs = inner(keras.tree.flatten(prepared))
+        return keras.Model(inputs, self.wanted.standalone(outputs, output_kind))
+
+    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
+        return self.wanted.standalone_loss(output_kind)

@@ -1,0 +1,521 @@
+"""Classes: one of several for each example."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import (
+    Calibrator,
+    Decision,
+    Evaluator,
+    Example,
+    Info,
+    Metadata,
+    OutputSpec,
+    Target,
+)
+from pipeline.serving import request_guards
+from pipeline.tasks.targets import _confusion_matrix
+from pipeline.tasks.targets._class_weights import crossentropy, weights_by_name
+from pipeline.utils import console
+from pipeline.utils.calibration import CalibrationError, TemperatureFit
+from pipeline.utils.columns import Columns
+from pipeline.utils.errors import UsageError
+
+MATRIX_CLASSES = 30
+"""Up to this number of classes, the metrics have the whole confusion matrix."""
+_ROWS = 20  # classes in the table of `inspect`
+_WORST = 15  # classes in the table of a test
+_MISTAKES = 30  # pairs of classes in the metrics if there is no matrix
+
+
+def classes(info: Info | Metadata, *, field: str = "label") -> Target:
+    """One of several classes: whole numbers from 0, whose names the source knows.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        field: The field of the source.
+
+    Raises:
+        UsageError: The field is missing or has another type, or there are fewer than
+            two classes.
+    """
+    if not isinstance(info, Info):
+        return ClassTarget(info)
+    spec = info.field(field)
+    if not spec.dtype.is_integer or spec.shape.rank != 0:
+        raise UsageError(
+            f"{field}: labels must be integers, one for each example; got"
+            f" {spec.dtype.name} of shape {spec.shape}"
+        )
+    names = info.class_names or ()
+    if len(names) < 2:
+        text = ", ".join(names) or "none"
+        raise UsageError(f"classification needs at least 2 classes; got {text}")
+    metadata: dict[str, Any] = {"class_names": list(names)}
+    if field != "label":
+        metadata["target_field"] = field
+    return ClassTarget(metadata)
+
+
+class ClassTarget(Target):
+    """Decoded examples have `label`, int64 (); after mixup or cutmix, also
+    `partner_label` and `share`.
+    """
+
+    selection_metric = ("accuracy", 1)
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self.class_names: list[str] = metadata["class_names"]
+        self.temperature = float(metadata.get("temperature", 1.0))
+        self.output = OutputSpec((len(self.class_names),), "softmax")
+        self._field = metadata.get("target_field", "label")
+
+    def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
+        return {"label": tf.cast(example[self._field], tf.int64)}
+
+    def check(
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
+    ) -> None:
+        labels = columns["label"]
+        last = len(self.class_names) - 1
+        if len(labels) and labels.min() == 1 and labels.max() == last + 1:
+            raise UsageError(
+                f"split {split}: the labels are from 1 to {last + 1}; subtract 1,"
+                " because classes count from 0"
+            )
+        for row in np.flatnonzero((labels < 0) | (labels > last)):
+            name = locate(int(columns["id"][row]))
+            raise UsageError(
+                f"split {split}: the label of {name} must be from 0 to {last}; got"
+                f" {labels[row]}; --clean.enabled excludes such examples"
+            )
+
+    def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
+        """Notes classes without training examples, and classes with similar names.
+
+        Raises UsageError if fewer than two classes have training examples.
+        """
+        names = self.class_names
+        counts = np.bincount(columns["label"], minlength=len(names))
+        if np.count_nonzero(counts) < 2:
+            raise UsageError(
+                "train has examples of only one class,"
+                f" {names[int(counts.argmax())]!r}, but a classifier needs at least"
+                " two; add examples of other classes"
+            )
+        decisions = []
+        missing = [
+            repr(name) for name, count in zip(names, counts, strict=True) if not count
+        ]
+        if missing:
+            listing = ", ".join(missing[:3])
+            if len(missing) > 3:
+                listing += ", ..."
+            note = f"train has no example of {listing}"
+            decisions.append(Decision("note", note, "these cannot be learned"))
+        return decisions + self._similar_names()
+
+    def _similar_names(self) -> list[Decision]:
+        """Notes names that differ only in case, punctuation, a plural or zeros."""
+        names_by_stem: dict[str, list[str]] = {}
+        for name in self.class_names:
+            plain = re.sub(r"[\W_]+", "", name.casefold())
+            plain = re.sub(r"^0+(?=\d+$)", "", plain)  # 01 and 1
+            stem = re.sub(r"(?<=...)(ies|es|[yes])$", "", plain)
+            names_by_stem.setdefault(stem, []).append(repr(name))
+        groups = [names for names in names_by_stem.values() if len(names) > 1]
+        if not groups:
+            return []
+        pairs = ", ".join(" and ".join(names) for names in groups[:3])
+        reason = "if they are the same class, merge them"
+        return [Decision("note", f"similar classes: {pairs}", reason)]
+
+    def describe(
+        self, columns: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Iterator[tuple[str, str]]:
+        """Yields a line about the sizes of the classes, and a table of the first."""
+        names = self.class_names
+        counts = {
+            split: np.bincount(part["label"], minlength=len(names))
+            for split, part in columns.items()
+        }
+        train = counts["train"]
+        test_split = "test" if "test" in counts else "train"
+        test = counts[test_split]
+        largest = int(train.argmax())
+        share = test[largest] / max(test.sum(), 1)
+        yield (
+            "classes",
+            f"{len(names):,}, with {train.min():,} to {train.max():,} examples in"
+            f" train; always predicting {names[largest]!r} is right for {share:.1%} of"
+            f" {test_split}",
+        )
+        rows = []
+        for label, name in enumerate(names[:_ROWS]):
+            rows.append([name, *(f"{sizes[label]:,}" for sizes in counts.values())])
+        header = ["class", *counts]
+        table = console.table(rows, header, right=range(1, len(header)))
+        for line in table.splitlines():
+            yield "", line
+        if len(names) > _ROWS:
+            yield "", f"... {len(names) - _ROWS:,} more"
+
+    def y(self, batch: Example) -> tf.Tensor:
+        """The share of each class, float32 (batch, classes): one-hot, unless mixed."""
+        y = self._one_hot(batch["label"])
+        if "partner_label" in batch:
+            share = batch["share"][:, None]
+            y = y * share + self._one_hot(batch["partner_label"]) * (1 - share)
+        return y
+
+    def _one_hot(self, label: tf.Tensor) -> tf.Tensor:
+        return tf.one_hot(label, len(self.class_names))
+
+    def head(self, features: keras.KerasTensor, mask: Any = None) -> keras.KerasTensor:
+        """Returns logits; raises UsageError unless features are (batch, n)."""
+        if len(features.shape) != 2:
+            shape = ", ".join(map(str, ("batch", *features.shape[1:])))
+            raise UsageError(
+                "--model.name: the features must be a vector per example, (batch, n);"
+                f" got ({shape}); add GlobalAveragePooling2D or Flatten"
+            )
+        units = len(self.class_names)
+        return keras.layers.Dense(units, dtype="float32", name="logits")(features)
+
+    def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+        return keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)
+
+    def training_loss(
+        self,
+        label_smoothing: float,
+        class_weight: Mapping[str, float],
+        loss: Callable[[Any, Any], tf.Tensor] | None = None,
+    ) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+        """Returns the cross-entropy with smoothed labels and class weights.
+
+        The loss of a mixed example is the mean of the losses of its two labels,
+        weighted by their shares. Smoothing: Szegedy et al., "Rethinking the Inception
+        architecture", CVPR 2016, section 7. A custom loss replaces the cross-entropy,
+        and is multiplied by the weights, too. Classes that `class_weight` does not name
+        have weight 1.
+
+        Raises UsageError if it names an unknown class.
+        """
+        weight_of = weights_by_name(class_weight, self.class_names)
+        if not label_smoothing and not weight_of:
+            return loss or self.loss()
+        weights = tf.constant([float(weight_of.get(n, 1.0)) for n in self.class_names])
+        if loss is None:
+            return lambda y, outputs: crossentropy(y, outputs, weights, label_smoothing)
+        return lambda y, outputs: loss(y, outputs) * tf.reduce_sum(y * weights, axis=-1)
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [keras.metrics.CategoricalAccuracy(name="accuracy")]
+
+    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+        """Returns calibrated `probabilities`, `class` and `label`.
+
+        They are float32 (batch, classes), int32 (batch,) and string (batch,).
+        """
+        probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32) / self.temperature)
+        index = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
+        names = tf.constant(self.class_names)
+        label = tf.gather(names, index)
+        return {"probabilities": probabilities, "class": index, "label": label}
+
+    def serve(self, outputs: tf.Tensor, batch: Example) -> Example:
+        """`answer` with the names and probabilities of the top classes."""
+        answer = self.answer(outputs, batch)
+        probabilities = answer["probabilities"]
+        labels, scores = request_guards.best(probabilities, self.class_names)
+        return {**answer, "top_labels": labels, "top_scores": scores}
+
+    def outputs_of(self, answers: Example) -> tf.Tensor:
+        """Logits up to a constant, on which neither loss nor calibration depends."""
+        logits = tf.math.log(tf.maximum(answers["probabilities"], 1e-38))
+        return logits * self.temperature
+
+    def calibrator(self) -> Calibrator:
+        """Fits the temperature by which the logits are divided."""
+        return _Temperature()
+
+    def evaluator(self, model: Any = None) -> Evaluator:
+        temperature = self.temperature if "temperature" in self.metadata else None
+        return ClassEvaluator(self.class_names, temperature)
+
+    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+        """`truth`, `prediction`, their probabilities, and `correct`."""
+        truth = batch["label"].numpy().astype(np.int32)
+        prediction = answers["class"].numpy()
+        probabilities = answers["probabilities"].numpy()
+        return {
+            "truth": truth,
+            "prediction": prediction,
+            "probability": probabilities.max(axis=1),
+            "probability_of_truth": probabilities[np.arange(len(truth)), truth],
+            "correct": truth == prediction,
+        }
+
+    def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Replaces the numbers of classes by their names."""
+        names = np.array(self.class_names)
+        named = {name: names[columns[name]] for name in ("truth", "prediction")}
+        return {**columns, **named}
+
+    def tables(self, columns: Mapping[str, np.ndarray]) -> dict[str, Columns]:
+        """The confusion matrix of many classes, without its zeros."""
+        if len(self.class_names) <= MATRIX_CLASSES:
+            return {}
+        pairs = np.stack([columns["truth"], columns["prediction"]], axis=1)
+        pairs, counts = np.unique(pairs, axis=0, return_counts=True)
+        names = self.class_names
+        table = Columns(
+            truth=[names[truth] for truth in pairs[:, 0]],
+            prediction=[names[prediction] for prediction in pairs[:, 1]],
+            examples=counts.tolist(),
+        )
+        return {"confusion_matrix.csv": table}
+
+    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
+        """A table of the classes, the worst first, and notes about the accuracy."""
+        return [*_class_table(metrics), *_notes(metrics, split)]
+
+    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        figure = _confusion_matrix.draw(metrics, self.class_names)
+        return {"confusion_matrix.png": figure}
+
+    def draw(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
+        """Adds the answer as the title: green if right, red if wrong."""
+        predicted = int(answer["class"])
+        true = int(example["label"])
+        probability = float(np.max(answer["probabilities"]))
+        title = f"{self.class_names[predicted][:22]} {probability:.2f}"
+        color = "green"
+        if predicted != true:
+            title += f"\ntrue: {self.class_names[true][:22]}"
+            color = "red"
+        axes.set_title(title, color=color, fontsize=9, parse_math=False)
+
+    def limitations(self) -> list[str]:
+        return [
+            (
+                "Every example is assigned to one of"
+                f" {len(self.class_names)} classes, even if it belongs to none of them."
+            ),
+            "The calibration holds for examples like those of the validation split.",
+        ]
+
+    def standalone(
+        self, outputs: keras.KerasTensor, output_kind: str
+    ) -> keras.KerasTensor:
+        """Probabilities; logits if the user's network returns logits."""
+        logits = outputs
+        if self.temperature != 1:
+            calibrate = keras.layers.Rescaling(
+                1 / self.temperature, dtype="float32", name="temperature"
+            )
+            logits = calibrate(logits)
+        if output_kind == "linear":
+            return logits
+        if output_kind == "logit":
+            return logits[:, 1:] - logits[:, :1]
+        answers = keras.layers.Softmax(dtype="float32", name="probabilities")(logits)
+        return answers[:, 1:] if output_kind == "sigmoid" else answers
+
+    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
+        if output_kind == "linear":
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            return loss, "accuracy"
+        if output_kind == "logit":
+            loss = keras.losses.BinaryCrossentropy(from_logits=True)
+            return loss, keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
+        if output_kind == "sigmoid":
+            return "binary_crossentropy", "accuracy"
+        return "sparse_categorical_crossentropy", "accuracy"
+
+
+class _Temperature(Calibrator):
+    def __init__(self) -> None:
+        self._fit = TemperatureFit()
+
+    def update(self, outputs: Any, batch: Example) -> None:
+        self._fit.update(outputs.numpy(), batch["label"].numpy())
+
+    def result(self) -> Metadata:
+        return {"temperature": self._fit.result()}
+
+
+class ClassEvaluator(Evaluator):
+    """Loss, accuracy, top-k accuracy, confusions, and precision, recall and F1 of each
+    class.
+
+    `loss` and `calibration_error` are for the network as trained; with a temperature,
+    `calibrated` has both for the calibrated probabilities. `confusion_matrix[i][j]`
+    counts examples of class i answered as class j; with more than 30 classes,
+    `confusions` has the most frequent mistakes instead, [true, predicted, examples].
+    """
+
+    def __init__(self, class_names: list[str], temperature: float | None) -> None:
+        self._names = class_names
+        self._top = min(5, len(class_names) - 1)
+        self._loss = 0.0
+        self._top_right = 0
+        self._pairs: dict[int, int] = {}
+        """Number of a pair, true * classes + predicted -> examples."""
+        self._error = CalibrationError()
+        self._calibrated = temperature and CalibrationError(temperature)
+
+    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+        truth = batch["label"].numpy()
+        predicted = answers["class"].numpy().astype(np.int64)
+        logits = outputs.numpy()
+        self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
+        self._error.update(logits, truth)
+        if self._calibrated:
+            self._calibrated.update(logits, truth)
+        pairs, counts = np.unique(
+            truth * len(self._names) + predicted, return_counts=True
+        )
+        for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+            self._pairs[pair] = self._pairs.get(pair, 0) + count
+        probabilities = answers["probabilities"].numpy()
+        of_truth = probabilities[np.arange(len(truth)), truth]
+        # Only classes that are less probable rank lower; a tie, or NaN, counts against
+        # the model.
+        lower = (probabilities < of_truth[:, None]).sum(axis=1)
+        rank = probabilities.shape[1] - 1 - lower
+        self._top_right += int((rank < self._top).sum())
+
+    def result(self) -> dict[str, Any]:
+        count = len(self._names)
+        pairs = np.array(list(self._pairs), np.int64)
+        examples = np.array(list(self._pairs.values()), np.int64)
+        true, predicted = np.divmod(pairs, count)
+        total = int(examples.sum())
+        is_right = true == predicted
+        metrics: dict[str, Any] = {
+            "examples": total,
+            "loss": self._loss / total,
+            "accuracy": int(examples[is_right].sum()) / total,
+        }
+        if self._top > 1:
+            metrics[f"top_{self._top}_accuracy"] = self._top_right / total
+        metrics["calibration_error"] = self._error.result()["calibration_error"]
+        if self._calibrated:
+            metrics["calibrated"] = self._calibrated.result()
+        size = [np.bincount(part, examples, count) for part in (true, predicted)]
+        right = np.bincount(true[is_right], examples[is_right], count)
+        metrics["per_class"] = self._per_class(right, size[0], size[1])
+        if count <= MATRIX_CLASSES:
+            matrix = np.zeros((count, count), np.int64)
+            matrix[true, predicted] = examples
+            metrics["confusion_matrix"] = matrix.tolist()
+        else:
+            wrong = np.flatnonzero(~is_right)
+            order = wrong[np.argsort(-examples[wrong], kind="stable")][:_MISTAKES]
+            metrics["confusions"] = [
+                [self._names[true[i]], self._names[predicted[i]], int(examples[i])]
+                for i in order
+            ]
+        return metrics
+
+    def _per_class(
+        self, right: np.ndarray, examples: np.ndarray, predicted: np.ndarray
+    ) -> dict[str, dict[str, Any]]:
+        """Precision, recall and F1 of each class; 0 where nothing can be divided."""
+        precision = right / np.maximum(predicted, 1)
+        recall = right / np.maximum(examples, 1)
+        f1 = 2 * right / np.maximum(examples + predicted, 1)
+        scores = {}
+        for label, name in enumerate(self._names):
+            scores[name] = {
+                "precision": float(precision[label]),
+                "recall": float(recall[label]),
+                "f1": float(f1[label]),
+                "examples": int(examples[label]),
+            }
+        return scores
+
+
+def _class_table(metrics: Mapping[str, Any], limit: int = _WORST) -> list[str]:
+    """Formats a row for each class with examples, the lowest F1 first.
+
+    The last column is the class that is predicted most often instead, and how often.
+    """
+    scores = metrics.get("per_class", {})
+    confused = _most_confused(list(scores), metrics)
+    rows = []
+    for name, score in scores.items():
+        if score["examples"]:
+            numbers = [f"{score[key]:.3f}" for key in ("f1", "precision", "recall")]
+            count = f"{score['examples']:,}"
+            rows.append([name[:30], count, *numbers, confused.get(name, "")])
+    if not rows:
+        return []
+    rows.sort(key=lambda row: row[2])
+    header = ["class", "examples", "f1", "precision", "recall"]
+    header.append("most often confused with")
+    lines = console.table(rows[:limit], header, right=range(1, 5)).splitlines()
+    if len(rows) > limit:
+        lines.append(f"... and {len(rows) - limit:,} more, which are better")
+    return lines
+
+
+def _most_confused(names: list[str], metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Maps a class to the class most often predicted instead, and how often."""
+    confused = {}
+    for true, predicted, count in reversed(_confusions(names, metrics)):
+        confused[true] = f"{predicted[:30]} ({count:,})"
+    return confused
+
+
+def _confusions(
+    names: list[str], metrics: Mapping[str, Any]
+) -> list[tuple[str, str, int]]:
+    """Mistakes as (true, predicted, examples), the most frequent first."""
+    if "confusion_matrix" not in metrics:
+        return [tuple(mistake) for mistake in metrics.get("confusions", ())]
+    mistakes = []
+    for true, row in zip(names, metrics["confusion_matrix"], strict=True):
+        for predicted, count in zip(names, row, strict=True):
+            if count and predicted != true:
+                mistakes.append((true, predicted, count))
+    return sorted(mistakes, key=lambda mistake: -mistake[2])
+
+
+def _notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
+    """Yields notes about an accuracy that says little: of few examples, or no better
+    than always predicting the largest class.
+    """
+    scores = metrics.get("per_class", {})
+    if not scores:
+        return
+    sizes = {score["examples"]: name for name, score in scores.items()}
+    largest = max(sizes)
+    accuracy = metrics["accuracy"]
+    count = metrics["examples"]
+    share = largest / count
+    if accuracy <= share < 1:
+        yield (
+            f"{'note':10} no better than always predicting {sizes[largest]!r}"
+            f" ({share:.3f})"
+        )
+    if count < 50:
+        error = max(2 * math.sqrt(accuracy * (1 - accuracy) / count), 1 / count)
+        examples = "examples" if split == "data" else f"{split} examples"
+        yield (
+            f"{'note':10} only {count} {examples}: the accuracy is uncertain by"
+            f" +-{error:.2f}"
+        )

@@ -1,0 +1,303 @@
+"""Masks: a class for each pixel of an image."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Evaluator, Example, Info, Metadata, OutputSpec, Target
+from pipeline.utils import console
+from pipeline.utils.errors import UsageError
+
+IGNORED = 255
+"""The value of pixels without a class, as in PASCAL VOC."""
+_ROWS = 20  # classes in a table
+
+
+def mask(
+    info: Info | Metadata,
+    *,
+    field: str = "mask",
+    image_size: tuple[int, int] | None = None,
+) -> Target:
+    """A class for each pixel: whole numbers from 0, whose names the source knows; 255
+    for pixels that do not count.
+
+    Masks are arrays of the size of their images, or 8-bit gray PNG files.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        field: The field of the source.
+        image_size: Height and width to which images and masks are resized; None: the
+            size that all masks have.
+
+    Raises:
+        UsageError: The field is missing or has another type or shape.
+    """
+    if not isinstance(info, Info):
+        return MaskTarget(info)
+    spec = info.field(field)
+    names = info.class_names or ()
+    if len(names) < 2:
+        raise UsageError(
+            "masks need the names of at least 2 classes: class_names=[...]"
+        )
+    if spec.dtype == tf.string:
+        size = image_size or info.image_shape[:2]
+    else:
+        size = image_size or tuple(spec.shape[:2])
+    is_mask = spec.dtype == tf.string or (
+        spec.dtype.is_integer and spec.shape.rank in (2, 3)
+    )
+    if not is_mask or None in size:
+        raise UsageError(
+            f"{field}: a mask must be whole numbers (height, width), or a PNG file; got"
+            f" {spec.dtype.name} of shape {spec.shape}; masks of several sizes need"
+            " --data.image-size"
+        )
+    metadata: dict[str, Any] = {"class_names": list(names), "mask_shape": list(size)}
+    if field != "mask":
+        metadata["target_field"] = field
+    return MaskTarget(metadata)
+
+
+class MaskTarget(Target):
+    """Decoded examples have `mask`, uint8 (height, width)."""
+
+    selection_metric = ("mean_iou", 1)
+    spatial_fields = ("mask",)
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self.class_names: list[str] = metadata["class_names"]
+        self._height, self._width = metadata["mask_shape"]
+        self._field = metadata.get("target_field", "mask")
+        classes = len(self.class_names)
+        self.output = OutputSpec((self._height, self._width, classes), "softmax")
+
+    def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
+        """Decodes a mask and resizes it to the size of the decoded image, nearest."""
+        mask = example[self._field]
+        if mask.dtype == tf.string:
+            mask = _decode_png(mask)
+        elif mask.shape.rank == 3:
+            mask = mask[..., 0]
+        if geometry is not None:
+            mask = _require_size(mask, tf.cast(geometry[4:], tf.int32))
+        mask = self._require_classes(mask)
+        size = (self._height, self._width)
+        if mask.shape != size:
+            mask = tf.image.resize(mask[..., None], size, "nearest")[..., 0]
+        return {"mask": tf.ensure_shape(tf.cast(mask, tf.uint8), size)}
+
+    def _require_classes(self, mask: tf.Tensor) -> tf.Tensor:
+        count = len(self.class_names)
+        mask = tf.cast(mask, tf.int32)
+        is_class = (mask >= 0) & (mask < count) | (mask == IGNORED)
+        message = f"a pixel of the mask is not from 0 to {count - 1}, nor {IGNORED}"
+        check = tf.debugging.Assert(tf.reduce_all(is_class), [message])
+        with tf.control_dependencies([check]):
+            return tf.identity(mask)
+
+    def describe(
+        self, columns: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Iterator[tuple[str, str]]:
+        yield (
+            "classes",
+            f"{len(self.class_names):,}: {', '.join(self.class_names[:20])}",
+        )
+
+    def y(self, batch: Example) -> tf.Tensor:
+        """The class of each pixel, int32 (batch, height, width)."""
+        return tf.cast(batch["mask"], tf.int32)
+
+    def head(self, features: keras.KerasTensor, mask: Any = None) -> keras.KerasTensor:
+        """Returns logits of each pixel, (batch, height, width, classes).
+
+        Raises UsageError unless features are a map, (batch, h, w, n).
+        """
+        if len(features.shape) != 4:
+            shape = ", ".join(map(str, ("batch", *features.shape[1:])))
+            raise UsageError(
+                "--model.name: a mask needs a map of features, (batch, height, width,"
+                f" n); got ({shape}); unet returns one"
+            )
+        classes = len(self.class_names)
+        logits = keras.layers.Conv2D(classes, 1, dtype="float32", name="logits")
+        outputs = logits(features)
+        if tuple(outputs.shape[1:3]) != (self._height, self._width):
+            resize = keras.layers.Resizing(
+                self._height, self._width, dtype="float32", name="resize_logits"
+            )
+            outputs = resize(outputs)
+        return outputs
+
+    def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+        """The cross-entropy, averaged over the pixels that have a class."""
+
+        def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+            outputs = tf.cast(outputs, tf.float32)
+            counts = tf.cast(y != IGNORED, tf.float32)
+            labels = tf.where(y != IGNORED, y, 0)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
+            total = tf.reduce_sum(losses * counts, axis=(1, 2))
+            return total / tf.maximum(tf.reduce_sum(counts, axis=(1, 2)), 1.0)
+
+        return loss
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [PixelAccuracy(name="pixel_accuracy")]
+
+    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+        """Returns `mask`, uint8 (batch, height, width): the most probable class of each
+        pixel; and `probability`, float32: how probable it is.
+        """
+        probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32))
+        mask = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
+        probability = tf.reduce_max(probabilities, axis=-1)
+        return {"mask": tf.cast(mask, tf.uint8), "probability": probability}
+
+    def evaluator(self, model: Any = None) -> Evaluator:
+        return MaskEvaluator(self.class_names)
+
+    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+        """`pixel_accuracy` and `loss` of each example."""
+        truth = batch["mask"].numpy()
+        counts = truth != IGNORED
+        right = (answers["mask"].numpy() == truth) & counts
+        pixels = np.maximum(counts.sum(axis=(1, 2)), 1)
+        accuracy = right.sum(axis=(1, 2)) / pixels
+        return {
+            "pixel_accuracy": accuracy.astype(np.float32),
+            "loss": answers["loss"].numpy(),
+        }
+
+    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
+        """A table of the classes, the lowest IoU first."""
+        rows = []
+        for name, score in metrics["per_class"].items():
+            numbers = [f"{score[key]:.3f}" for key in ("iou", "precision", "recall")]
+            rows.append([name[:30], *numbers])
+        rows.sort(key=lambda row: row[1])
+        header = ["class", "iou", "precision", "recall"]
+        return console.table(rows[:_ROWS], header, range(1, 4)).splitlines()
+
+    def draw(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
+        """Draws the answered classes over the image; wrong pixels in red."""
+        from matplotlib.colors import ListedColormap
+
+        truth = np.asarray(example["mask"])
+        predicted = np.asarray(answer["mask"])
+        shown = np.ma.masked_equal(predicted, 0)
+        axes.imshow(shown, cmap="tab20", alpha=0.4, vmin=0, vmax=20)
+        wrong = (predicted != truth) & (truth != IGNORED)
+        red = ListedColormap(["red"])
+        axes.imshow(np.ma.masked_equal(wrong, 0), cmap=red, alpha=0.6)
+        share = wrong.mean()
+        axes.set_title(f"{share:.1%} of the pixels are wrong", fontsize=9)
+
+    def limitations(self) -> list[str]:
+        return [
+            (
+                f"Masks have {self._height} x {self._width} pixels, the size to which"
+                " images are resized. Every pixel is assigned to one of"
+                f" {len(self.class_names)} classes."
+            )
+        ]
+
+    def standalone(
+        self, outputs: keras.KerasTensor, output_kind: str
+    ) -> keras.KerasTensor:
+        """Probabilities of each pixel; logits if the user's network returns logits."""
+        if output_kind == "linear":
+            return outputs
+        return keras.layers.Softmax(dtype="float32", name="probabilities")(outputs)
+
+    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
+        is_logit = output_kind == "linear"
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=is_logit)
+        return loss, "accuracy"
+
+
+def _decode_png(content: tf.Tensor) -> tf.Tensor:
+    """The numbers of an 8-bit gray PNG, int32 (height, width)."""
+    # Byte 25 of a PNG is its color type; 3 is a palette, whose colors are no classes.
+    color = tf.io.decode_raw(tf.strings.substr(content, 25, 1), tf.uint8)
+    message = "a mask must be an 8-bit gray PNG of class numbers, not colors"
+    check = tf.debugging.Assert(tf.reduce_all(color == 0), [message])
+    with tf.control_dependencies([check]):
+        pixels = tf.io.decode_png(content, channels=1)
+    return tf.cast(pixels[..., 0], tf.int32)
+
+
+def _require_size(mask: tf.Tensor, image_size: tf.Tensor) -> tf.Tensor:
+    size = tf.shape(mask)
+    message = "the mask has another size (height, width) than its image:"
+    is_equal = tf.reduce_all(size == image_size)
+    check = tf.debugging.Assert(is_equal, [message, size, image_size])
+    with tf.control_dependencies([check]):
+        return tf.identity(mask)
+
+
+@keras.saving.register_keras_serializable("pipeline")
+class PixelAccuracy(keras.metrics.Mean):
+    """The fraction of right pixels of each example, averaged over the examples."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        answers = tf.argmax(y_pred, axis=-1, output_type=tf.int32)
+        counts = tf.cast(y_true != IGNORED, tf.float32)
+        right = tf.cast(answers == y_true, tf.float32) * counts
+        pixels = tf.maximum(tf.reduce_sum(counts, axis=(1, 2)), 1.0)
+        accuracy = tf.reduce_sum(right, axis=(1, 2)) / pixels
+        super().update_state(accuracy, sample_weight=sample_weight)
+
+
+class MaskEvaluator(Evaluator):
+    """Loss, pixel accuracy, the intersection over union of each class, and its mean
+    over the classes that occur.
+    """
+
+    def __init__(self, names: list[str]) -> None:
+        self._names = names
+        self._examples = 0
+        self._loss = 0.0
+        self._pixels = np.zeros((len(names), len(names)), np.int64)
+        """Pixels by true and predicted class."""
+
+    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+        count = len(self._names)
+        truth = batch["mask"].numpy().ravel()
+        predicted = answers["mask"].numpy().ravel()
+        self._examples += len(batch["mask"])
+        self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
+        has_class = truth != IGNORED
+        pairs = truth[has_class].astype(np.int64) * count + predicted[has_class]
+        counts = np.bincount(pairs, minlength=count * count)
+        self._pixels += counts.reshape(count, count)
+
+    def result(self) -> dict[str, Any]:
+        right = np.diagonal(self._pixels)
+        true = self._pixels.sum(axis=1)
+        predicted = self._pixels.sum(axis=0)
+        union = true + predicted - right
+        iou = right / np.maximum(union, 1)
+        per_class = {}
+        for index, name in enumerate(self._names):
+            per_class[name] = {
+                "iou": float(iou[index]),
+                "precision": float(right[index] / max(predicted[index], 1)),
+                "recall": float(right[index] / max(true[index], 1)),
+                "pixels": int(true[index]),
+            }
+        occurs = union > 0
+        return {
+            "examples": self._examples,
+            "loss": self._loss / self._examples,
+            "mean_iou": float(iou[occurs].mean()) if occurs.any() else 0.0,
+            "pixel_accuracy": int(right.sum()) / max(int(true.sum()), 1),
+            "per_class": per_class,
+        }

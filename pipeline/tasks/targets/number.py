@@ -1,0 +1,195 @@
+"""Numbers: one or several for each example, fitted with the squared error."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Evaluator, Example, Info, Metadata, OutputSpec, Target
+from pipeline.utils.errors import UsageError
+
+# Pairs of true and predicted values that are kept for the plot.
+_PAIRS = 500
+
+
+def number(info: Info | Metadata, *, field: str = "target") -> Target:
+    """One or several numbers.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        field: The field of the source.
+
+    Raises:
+        UsageError: The field is missing or has another type or shape.
+    """
+    if not isinstance(info, Info):
+        return NumberTarget(info)
+    spec = info.field(field)
+    is_number = spec.dtype.is_floating or spec.dtype.is_integer
+    if not is_number or spec.shape.rank not in (0, 1) or None in spec.shape.as_list():
+        raise UsageError(
+            f"{field}: the target must be one number, or a vector of numbers, per"
+            f" example; got {spec.dtype.name} of shape {spec.shape}"
+        )
+    metadata: dict[str, Any] = {}
+    if spec.shape.rank == 1:
+        metadata["target_shape"] = spec.shape.as_list()
+    if field != "target":
+        metadata["target_field"] = field
+    return NumberTarget(metadata)
+
+
+class NumberTarget(Target):
+    """Decoded examples have `target`, float32 () or (n,), in its own units."""
+
+    selection_metric = ("r2", 1)
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self._shape = tuple(metadata.get("target_shape", ()))
+        self._width = self._shape[0] if self._shape else 1
+        self._field = metadata.get("target_field", "target")
+        self.output = OutputSpec((self._width,), "linear")
+
+    def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
+        """Converts numbers of any type to float32."""
+        target = tf.ensure_shape(example[self._field], self._shape)
+        return {"target": tf.cast(target, tf.float32)}
+
+    def check(
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
+    ) -> None:
+        values = columns["target"]
+        for row, *index in np.argwhere(~np.isfinite(values)):
+            name = f"number {index[0]} of the target" if index else "the target"
+            raise UsageError(
+                f"split {split}: {name} of {locate(int(columns['id'][row]))} is"
+                f" {values[row, *index]} in float32; use a finite number, or remove the"
+                " example"
+            )
+
+    def y(self, batch: Example) -> tf.Tensor:
+        """float32 (batch, n), like the outputs: (batch,) minus (batch, 1) would be
+        (batch, batch).
+        """
+        return tf.reshape(batch["target"], (-1, self._width))
+
+    def head(self, features: keras.KerasTensor, mask: Any = None) -> keras.KerasTensor:
+        """Returns numbers, (batch, n); raises UsageError unless features are (batch,
+        m).
+        """
+        if len(features.shape) != 2:
+            shape = ", ".join(map(str, ("batch", *features.shape[1:])))
+            raise UsageError(
+                "--model.name: the features must be a vector per example, (batch, n);"
+                f" got ({shape}); add GlobalAveragePooling2D or Flatten"
+            )
+        dense = keras.layers.Dense(self._width, dtype="float32", name="prediction")
+        return dense(features)
+
+    def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
+        return keras.losses.mean_squared_error  # the mean over the numbers
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """Returns root mean squared and mean absolute error, in units of the target."""
+        return [
+            keras.metrics.RootMeanSquaredError(name="rmse"),
+            keras.metrics.MeanAbsoluteError(name="mae"),
+        ]
+
+    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+        """Returns `prediction`, float32 (batch,) or (batch, n), in units of the
+        target.
+        """
+        prediction = tf.cast(outputs, tf.float32)
+        return {"prediction": prediction if self._shape else prediction[:, 0]}
+
+    def outputs_of(self, answers: Example) -> tf.Tensor:
+        return tf.reshape(answers["prediction"], (-1, self._width))
+
+    def evaluator(self, model: Any = None) -> Evaluator:
+        return NumberEvaluator()
+
+    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+        """`truth` and `prediction`, with a number if there are several, and `loss`."""
+        truth = batch["target"].numpy()
+        prediction = answers["prediction"].numpy()
+        if not self._shape:
+            columns = {"prediction": prediction, "truth": truth}
+        else:
+            columns = {}
+            for index in range(self._width):
+                columns[f"prediction_{index}"] = prediction[:, index]
+                columns[f"truth_{index}"] = truth[:, index]
+        return {**columns, "loss": answers["loss"].numpy()}
+
+    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Predicted against true values, with the line of equality."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(5, 5), layout="constrained")
+        axes = figure.subplots()
+        pairs = metrics["pairs"]
+        axes.scatter(pairs["true"], pairs["predicted"], s=12, alpha=0.6)
+        start = pairs["true"][0]
+        axes.axline((start, start), slope=1, color="black", linewidth=0.8)
+        title = f"root mean squared error {metrics['rmse']:.4g}"
+        axes.set(xlabel="true", ylabel="predicted", title=title)
+        return {"predictions.png": figure}
+
+    def draw(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
+        """Adds the prediction and the true value as the title."""
+        words = []
+        for values in (answer["prediction"], example["target"]):
+            numbers = np.ravel(values)[:3]
+            words.append(" ".join(f"{float(value):.4g}" for value in numbers))
+        axes.set_title(f"{words[0]}, true {words[1]}", fontsize=9)
+
+
+class NumberEvaluator(Evaluator):
+    """Loss, mean squared, root mean squared and mean absolute error, and r2.
+
+    `r2` is the fraction of the target's variance that is explained, 1 - mse / variance:
+    at most 1, negative for a model worse than the mean of these targets, None if they
+    are all equal; of several numbers, the mean over those that differ. `pairs` are true
+    and predicted values for a plot.
+    """
+
+    def __init__(self) -> None:
+        self._loss = 0.0
+        self._true: list[np.ndarray] = []
+        self._predicted: list[np.ndarray] = []
+
+    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+        self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
+        count = len(outputs)
+        self._true.append(batch["target"].numpy().reshape(count, -1))
+        self._predicted.append(answers["prediction"].numpy().reshape(count, -1))
+
+    def result(self) -> dict[str, Any]:
+        truth = np.concatenate(self._true).astype(np.float64)
+        predicted = np.concatenate(self._predicted).astype(np.float64)
+        squared = ((predicted - truth) ** 2).mean(axis=0)
+        varies = np.ptp(truth, axis=0) > 0
+        explained = 1 - squared[varies] / truth.var(axis=0)[varies]
+        rows = np.unique(np.linspace(0, len(truth) - 1, _PAIRS).astype(int))
+        pairs = {
+            "true": truth[rows, 0].tolist(),
+            "predicted": predicted[rows, 0].tolist(),
+        }
+        return {
+            "examples": len(truth),
+            "loss": self._loss / len(truth),
+            "mse": float(squared.mean()),
+            "rmse": float(squared.mean()) ** 0.5,
+            "mae": float(np.abs(predicted - truth).mean()),
+            "r2": float(explained.mean()) if len(explained) else None,
+            "pairs": pairs,
+        }
