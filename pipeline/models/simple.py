@@ -1,11 +1,12 @@
 """Simple networks: convnet, LeNet-5, the usual first example, linear and tiny ones."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import keras
 
 from pipeline.layers.batch_normalization import FusedBatchNormalization
 from pipeline.layers.convolution import convolution, image_size, pool
+from pipeline.layers.joined import flatten
 
 
 def convnet(
@@ -104,10 +105,11 @@ def sequential(
     return network(x)
 
 
-def linear(x: keras.KerasTensor) -> keras.KerasTensor:
+def linear(x: Any) -> keras.KerasTensor:
     """A linear model: the inputs themselves are the features (softmax regression, least
     squares).
 
-    Takes any shape (batch, ...), returns (batch, product of the other axes).
+    Takes any shape (batch, ...), or a dictionary of several inputs, which are joined;
+    returns (batch, number of values of an example).
     """
-    return keras.layers.Flatten()(x)
+    return flatten(x)

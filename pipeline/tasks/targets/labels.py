@@ -154,9 +154,8 @@ class LabelTarget(Target):
         parts = tf.where(probabilities >= 0.5, names + "|", "")
         joined = tf.strings.reduce_join(parts, axis=-1)
         # Without the last separator.
-        labels = tf.strings.substr(
-            joined, 0, tf.maximum(tf.strings.length(joined) - 1, 0)
-        )
+        length = tf.maximum(tf.strings.length(joined) - 1, 0)
+        labels = tf.strings.substr(joined, tf.zeros_like(length), length)
         return {"probabilities": probabilities, "labels": labels}
 
     def serve(self, outputs: tf.Tensor, batch: Example) -> Example:

@@ -242,12 +242,13 @@ def outputs(model: keras.Model, inputs: Any, task: Task) -> tuple[Any, str, str]
         return keras.ops.cast(logits, "float32"), "linear", NOTES["linear"]
     if expected.activation == "linear":
         return _numbers(logits, expected.shape), "linear", NOTES["linear"]
-    values = head.probes(shaped_inputs, task.probe_inputs())
+    probed = inputs if isinstance(inputs, dict) else shaped_inputs
+    values = head.probes(probed, task.probe_inputs())
     kind = "unknown"
     if type(model) in (keras.Sequential, head.FUNCTIONAL):
         ordered = _in_order(values, model)
         body, kind = head.remove_activation(head.part(model, model.outputs[0]), ordered)
-        logits = body(_in_order(shaped_inputs, model))
+        logits = body(_in_order(probed, model))
     shape = tuple(logits.shape[1:])
     width = shape[-1] if shape else 1
     classes = expected.shape[-1]
