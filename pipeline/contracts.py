@@ -370,6 +370,14 @@ class Task(Objective):
         the same way.
         """
 
+    def match(self, source: Source) -> "Task":
+        """The same task for the examples of another source, which may name its fields
+        or number its classes differently.
+
+        Raises UsageError if the source has something that the task does not know.
+        """
+        return self
+
     @abc.abstractmethod
     def prepare(self, batch: Example) -> Example:
         """Turns a decoded batch into the network's input; also part of the export."""
@@ -447,6 +455,9 @@ class Input(abc.ABC):
     ) -> None:
         return None
 
+    def match(self, source: Source) -> "Input":
+        return self
+
     @abc.abstractmethod
     def prepare(self, batch: Example) -> Example: ...
 
@@ -490,6 +501,10 @@ class Target(Objective):
     @abc.abstractmethod
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         """The decoded fields of a raw example; `geometry` comes from `Input.decode`."""
+
+    def match(self, source: Source) -> "Target":
+        """As in `Task`."""
+        return self
 
     @abc.abstractmethod
     def y(self, batch: Example) -> Any:

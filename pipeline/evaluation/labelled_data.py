@@ -32,47 +32,17 @@ def load_splits(data: Any, task: Task) -> Examples:
     Classes are matched by name. Raises UsageError if a class is unknown to the model,
     or if the data is of another kind.
     """
-    names = task.metadata.get("class_names") or ()
-    source = _source(data, names)
-    data_names = list(source.info.class_names or ()) if names else []
-    for name in data_names:
-        if name not in names:
-            hint = suggest(name, names)
-            raise UsageError(
-                f"the data has a class {name!r}, unknown to the model; {hint}"
-            )
-    labels = np.array([names.index(name) for name in data_names])
-    decoder: Any = _Decoder(task, labels, casts=_needs_cast(source, task))
-    specs = _specs(source, task, decoder)
+    source = _source(data, task.metadata.get("class_names") or ())
+    matched = task.match(source)
+    specs = _specs(source, matched)
     splits = {}
     for split in source.info.splits:
         name = split if len(source.info.splits) > 1 else "data"
         columns = source.columns(split)
-        short = {field: columns[field] for field in columns if field in specs}
-        if data_names:
-            short["label"] = _labels_of_model(short, labels, source)
-        task.check(short, name, source.location)
-        store = OnTheFly(source, decoder, split, specs, short, "remove it")
-        splits[name] = Split(store, np.arange(len(short["id"])))
+        store = OnTheFly(source, matched, split, specs, columns, "remove it")
+        splits[name] = Split(store, np.arange(len(columns["id"])))
+        task.check(store.short, name, source.location)
     return splits, source.location
-
-
-class _Decoder:
-    """Decodes examples of other data as the task does, with the labels of the model."""
-
-    def __init__(self, task: Task, labels: np.ndarray, casts: bool) -> None:
-        self._task = task
-        self._labels = labels
-        """Maps labels of the data to labels of the model; empty if they are equal."""
-        self._casts = casts
-
-    def decode(self, example: Example) -> Example:
-        changes = {}
-        if len(self._labels):
-            changes["label"] = tf.gather(self._labels, example["label"])
-        if self._casts:
-            changes["image"] = tf.cast(example["image"], tf.uint8)
-        return self._task.decode({**example, **changes})
 
 
 def _source(data: Any, names: Sequence[str]) -> Source:
@@ -91,22 +61,10 @@ def _source(data: Any, names: Sequence[str]) -> Source:
     return registry.call("sources", name, options)
 
 
-def _needs_cast(source: Source, task: Task) -> bool:
-    """Whether the images are floats that must be converted to uint8."""
-    image = source.info.fields.get("image")
-    if image is None or image.dtype != tf.float32:
-        return False
-    return _image_dtype(task) == "uint8" and _are_pixels(source)
-
-
-def _image_dtype(task: Task) -> str:
-    return task.metadata.get("image_dtype", "uint8")
-
-
-def _specs(source: Source, task: Task, decoder: Any) -> dict[str, tf.TensorSpec]:
+def _specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
     """Returns the fields of decoded examples; UsageError if the model takes others."""
     try:
-        specs = decoded_specs(source, decoder)
+        return decoded_specs(source, task)
     except (LookupError, ValueError):
         inputs = tf.nest.flatten(task.inputs())
         shapes = ", ".join(f"{x.name} {x.shape[1:]}" for x in inputs)
@@ -118,45 +76,6 @@ def _specs(source: Source, task: Task, decoder: Any) -> dict[str, tf.TensorSpec]
             f"the data does not fit the model, which takes {shapes}; the data has"
             f" {', '.join(sorted(fields))}"
         ) from None
-    if "image" in specs and specs["image"].dtype.name != _image_dtype(task):
-        raise UsageError(
-            f"the images are {specs['image'].dtype.name}; the model takes"
-            f" {_image_dtype(task)}; scale, round and convert them, or give the path of"
-            " their files"
-        )
-    return specs
-
-
-def _labels_of_model(
-    columns: Mapping[str, np.ndarray], labels: np.ndarray, source: Source
-) -> np.ndarray:
-    """Converts the labels of the data to labels of the model."""
-    label = columns["label"]
-    for row in np.flatnonzero((label < 0) | (label >= len(labels))):
-        where = source.location(int(columns["id"][row]))
-        raise UsageError(
-            f"the label of {where} must be from 0 to {len(labels) - 1}; got"
-            f" {label[row]}"
-        )
-    return labels[label]
-
-
-def _are_pixels(source: Source) -> bool:
-    """Whether images are whole numbers from 0 to 255.
-
-    If all are 0 or 1, they have probably been scaled.
-    """
-    highest = []
-    for split in source.info.splits:
-        for batch in source.examples(split).batch(256):
-            highest.append(_highest_pixel(batch["image"].numpy()))
-    return bool(np.max(highest) > 1)
-
-
-def _highest_pixel(images: np.ndarray) -> float:
-    """Returns the highest value; NaN if a value is not a whole number from 0 to 255."""
-    whole = images.clip(0, 255).round()
-    return images.max() if (images == whole).all() else np.nan
 
 
 def evaluate_split(

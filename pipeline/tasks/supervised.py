@@ -19,6 +19,7 @@ from pipeline.contracts import (
     Input,
     Metadata,
     ServingInput,
+    Source,
     Target,
     Task,
     TrainingExamples,
@@ -161,6 +162,10 @@ class Supervised(Task):
         metadata = {**self.metadata, **changes}
         input = self.input.with_metadata(metadata)
         return Supervised(metadata, input, type(self.wanted)(metadata))
+
+    def match(self, source: Source) -> "Supervised":
+        input = self.input.match(source)
+        return Supervised(self.metadata, input, self.wanted.match(source))
 
     def learn(self, examples: TrainingExamples) -> Metadata:
         return {**self.input.learn(examples), **self.wanted.learn(examples)}

@@ -4,8 +4,6 @@ import dataclasses
 
 from evaluations import evaluation_of
 
-from pipeline.evaluation.answers import notes
-
 
 def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
     found = evaluation_of(
@@ -37,5 +35,3 @@ def test_an_accuracy_that_says_little_is_noted():
     )
     assert "uncertain by +-0.10" in right.text and "no better" not in right.text
     assert "note" not in evaluation_of(["a", "b"], wrong=[1], count=50).text
-    one_class = {"accuracy": 0.5, "examples": 60, "per_class": {"a": {"examples": 60}}}
-    assert not list(notes(one_class, "test"))

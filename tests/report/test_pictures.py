@@ -7,10 +7,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from evaluations import evaluation_of
 
-from pipeline.evaluation import evaluate
+from pipeline.evaluation import answers
 from pipeline.report import pictures, results
 from pipeline.utils.columns import Columns
 
@@ -81,15 +80,16 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
     results.show(found, tmp_path, {"loss": [1.0]})
     shown = capsys.readouterr().out
     written = {"curves.png", "mistakes.png", "confusion_matrix.png", "predictions.csv"}
-    assert {
-        path.name for path in tmp_path.iterdir()
-    } == written and "could not be" not in shown
+    if len(names) > 30:
+        written.add("confusion_matrix.csv")
+    assert {path.name for path in tmp_path.iterdir()} == written
+    assert "could not be" not in shown
     with (tmp_path / "predictions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == len(found.answers["id"])
+    assert len(rows) == len(found)
     assert [n for n, row in enumerate(rows) if row["correct"] == "False"] == [3, 5]
-    truth, answer = (names[found.answers[name][3]] for name in ("truth", "class"))
-    other = f"{found.answers['probabilities'][3].min():.6g}"
+    truth, answer = (names[found.table[name][3]] for name in ("truth", "prediction"))
+    other = f"{found.table['probability_of_truth'][3]:.6g}"
     wanted = [f"{names[0]}/1003.jpg", truth, answer, "0.95", other, "False"]
     columns = [
         "file",
@@ -105,14 +105,27 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
     assert odd.text.count("\n") == found.text.count("\n")
 
 
-def test_probabilities_are_calibrated_and_what_fails_is_a_note(
-    tmp_path, capsys, monkeypatch
-):
+def test_predictions_are_written_in_pieces(monkeypatch):
+    found = evaluation_of(["a", "b"], wrong=[1], count=10)
+    whole = found.predictions.csv()
+    monkeypatch.setattr(answers, "_CHUNK", 3)
+    assert b"".join(found.csv()) == whole
+    assert whole.count(b"\n") == 11
+
+
+def test_the_confusions_of_many_classes_are_a_table_and_a_list():
+    names = [f"class {n}" for n in range(40)]
+    found = evaluation_of(names, wrong=[3, 5, 43], count=120)
+    assert "confusion_matrix" not in found.metrics
+    assert found.metrics["confusions"][0] == ["class 3", "class 4", 2]
+    (table,) = found.tables().values()
+    rows = set(zip(*table.values(), strict=True))
+    assert ("class 3", "class 4", 2) in rows and ("class 0", "class 0", 3) in rows
+    assert len(rows) == 42 and "class 4 (2)" in found.text
+
+
+def test_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
     found = evaluation_of(["a", "b"], wrong=[1])
-    task = evaluate.apply_calibration(found.task, {"temperature": 2.0})
-    answers = evaluate.update_answers(task, found.answers, found.examples)
-    wanted = tf.nn.softmax(found.answers["outputs"] / 2)
-    np.testing.assert_allclose(answers["probabilities"], wanted)
 
     def refused(*_):
         raise OSError("no space left")
@@ -124,6 +137,6 @@ def test_probabilities_are_calibrated_and_what_fails_is_a_note(
     shown = capsys.readouterr().out
     for name in ("predictions.csv", "curves.png"):
         assert f"{name} could not be written: no space left" in shown
-    monkeypatch.setattr(type(task), "pictures", refused)
+    monkeypatch.setattr(type(found.task), "pictures", refused)
     assert results.show(found, tmp_path) == ["mistakes.png"]
     assert "pictures could not be written: no space left" in capsys.readouterr().out

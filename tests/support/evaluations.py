@@ -1,11 +1,30 @@
 """Answers of a classifier to random images, as an `Evaluation`."""
 
 import numpy as np
+import tensorflow as tf
 
 from pipeline.config import registry
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation.answers import Evaluation
+
+
+def measure(task, outputs, batch, loss):
+    """(metrics, table) of these outputs, as the evaluator and the table of a task give
+    them in two batches."""
+    evaluator = task.evaluator()
+    tables = []
+    half = len(outputs) // 2
+    for rows in (slice(0, half), slice(half, None)):
+        if not len(outputs[rows]):
+            continue
+        part = {name: tf.constant(values[rows]) for name, values in batch.items()}
+        results = tf.constant(outputs[rows])
+        answers = {**task.answer(results, part), "loss": tf.constant(loss[rows])}
+        evaluator.update(results, answers, part)
+        tables.append(task.table(answers, part))
+    table = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
+    return evaluator.result(), table
 
 
 def evaluation_of(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
@@ -19,24 +38,26 @@ def evaluation_of(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
     rest = (1 - sure) / (len(names) - 1)
     probabilities = np.repeat(rest[:, None], len(names), axis=1)
     probabilities[np.arange(count), answered] = sure
-    columns = {
-        "id": np.arange(count) + 1000,
-        "truth": labels,
-        "class": answered,
-        "probabilities": probabilities,
-        "outputs": np.log(probabilities),
-        "loss": -np.log(probabilities[np.arange(count), labels]),
-    }
+    outputs = np.log(probabilities)
+    ids = np.arange(count) + 1000
     pixels = np.random.default_rng(0).integers(0, 256, (count, *shape)).astype(dtype)
-    examples = {"id": columns["id"], "image": pixels, "label": labels}
+    examples = {"id": ids, "image": pixels, "label": labels}
     metadata = {"class_names": names, "image_shape": list(shape)}
     task = registry.load("tasks", "image_classification")(metadata)
-    split = Split(MemoryStore(examples), np.arange(count))
+    loss = -np.log(probabilities[np.arange(count), labels])
+    metrics, table = measure(task, outputs, {"label": labels}, loss)
+
+    def answer(examples):
+        results = tf.constant(outputs[examples["id"] - 1000])
+        answers = task.answer(results, {})
+        return {name: values.numpy() for name, values in answers.items()}
+
     return Evaluation(
         "test",
         task,
-        task.evaluate(columns),
-        columns,
-        split,
+        metrics,
+        {"id": ids, **table},
+        Split(MemoryStore(examples), np.arange(count)),
         lambda id: f"{names[0]}/{id}.jpg",
+        answer,
     )

@@ -9,6 +9,7 @@ import tensorflow as tf
 from PIL import Image
 
 from pipeline.config import registry
+from pipeline.export import savedmodel
 from pipeline.serving import request_guards
 
 CLASSES = ["cat", "dog", "cow", "hen", "fox", "owl"]
@@ -30,10 +31,13 @@ def classifier(**metadata):
 
 def signatures(task, network=sums):
     """Name -> function of one argument, compiled as in an export."""
-    return {
-        name: tf.function(function, specs, autograph=False)
-        for name, (function, specs) in task.serve(network).items()
-    }
+    functions = {}
+    for serving_input in task.serving_inputs():
+        function = savedmodel.serving_function(task, network, serving_input)
+        specs = list(serving_input.specs.values())
+        traced = tf.function(function, specs, autograph=False)
+        functions[serving_input.name] = traced
+    return functions
 
 
 @pytest.fixture(scope="module")

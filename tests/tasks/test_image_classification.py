@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from evaluations import measure
 from sklearn import metrics
 
 from pipeline.config import registry
@@ -26,33 +27,34 @@ def test_metadata_come_from_the_source():
     def metadata(info, **options):
         return registry.load("tasks", "image_classification")(info, **options).metadata
 
-    assert metadata(info()) == {"class_names": ["cat", "dog"], "image_shape": [6, 4, 3]}
+    assert metadata(info()) == {
+        "input": "image",
+        "target": "classes",
+        "class_names": ["cat", "dog"],
+        "image_shape": [6, 4, 3],
+    }
     assert metadata(info(), image_size=(2, 3))["image_shape"] == [2, 3, 3]
-    assert metadata(info((None, None, None)), image_size=(2, 3))["image_shape"] == [
-        2,
-        3,
-        3,
-    ]
+    any_size = info((None, None, None))
+    assert metadata(any_size, image_size=(2, 3))["image_shape"] == [2, 3, 3]
     with pytest.raises(UsageError, match="set --data.image-size HEIGHT WIDTH"):
         metadata(info((None, None, 3)))
     with pytest.raises(UsageError, match="at least 2 classes"):
         metadata(info(class_names=("cat",)))
-    for wrong in ({"image": tf.int32}, {"label": tf.float32}):
-        with pytest.raises(
-            UsageError, match="must be uint8, .* labels must be integers"
-        ):
-            metadata(info(**wrong))
+    with pytest.raises(UsageError, match="image: images must be uint8, .*; got int32"):
+        metadata(info(image=tf.int32))
+    with pytest.raises(UsageError, match="labels must be integers, .*; got float32"):
+        metadata(info(label=tf.float32))
 
 
 def test_encoded_and_raw_images_decode_alike(task):
     image = np.random.default_rng(0).integers(0, 256, (9, 13, 3), np.uint8)
-    raw = task.decode({"image": tf.constant(image)})["image"]
-    encoded = task.decode({"image": tf.io.encode_png(image)})["image"]
+    raw = task.decode({"image": tf.constant(image), "label": 0})["image"]
+    encoded = task.decode({"image": tf.io.encode_png(image), "label": 0})["image"]
     assert raw.shape == (6, 4, 3) and raw.dtype == tf.uint8
     np.testing.assert_array_equal(raw, encoded)
     smooth = np.full((9, 13, 3), 200, np.uint8)
     np.testing.assert_array_equal(
-        task.decode({"image": tf.constant(smooth)})["image"], 200
+        task.decode({"image": tf.constant(smooth), "label": 0})["image"], 200
     )
 
 
@@ -69,16 +71,13 @@ def test_answers_name_the_class(task):
 def test_evaluation_equals_a_count_by_hand(task):
     truth = np.array([0, 0, 0, 1, 1, 0])
     probabilities = np.array(
-        [[8, 1, 1], [6, 3, 1], [2, 8, 1], [1, 8, 1], [5, 4, 1], [1, 2, 7]], np.float32
+        [[8, 1, 1], [6, 3, 1], [2, 7, 1], [1, 8, 1], [5, 4, 1], [1, 2, 7]], np.float32
     )
-    answers = {
-        "truth": truth,
-        "class": probabilities.argmax(1),
-        "probabilities": probabilities / 10,
-        "outputs": np.log(probabilities),
-        "loss": np.arange(6, dtype=np.float32),
-    }
-    found = task.evaluate(answers)
+    outputs = np.log(probabilities)
+    loss = np.arange(6, dtype=np.float32)
+    found, table = measure(task, outputs, {"label": truth}, loss)
+    np.testing.assert_array_equal(table["correct"], truth == probabilities.argmax(1))
+    np.testing.assert_allclose(table["probability"], probabilities.max(1) / 10)
     assert found["examples"] == 6 and found["loss"] == 2.5
     assert found["accuracy"] == pytest.approx(3 / 6)
     assert found["top_2_accuracy"] == pytest.approx(5 / 6)
@@ -86,14 +85,14 @@ def test_evaluation_equals_a_count_by_hand(task):
     assert found["per_class"]["cat"] == {
         "precision": pytest.approx(2 / 3),
         "recall": pytest.approx(2 / 4),
-        "f1": pytest.approx(metrics.f1_score(truth == 0, answers["class"] == 0)),
+        "f1": pytest.approx(metrics.f1_score(truth == 0, table["prediction"] == 0)),
         "examples": 4,
     }
     for undecided in (
         np.full((6, 3), 1 / 3, np.float32),
         np.full((6, 3), np.nan, np.float32),
     ):
-        ties = task.evaluate({**answers, "probabilities": undecided})
+        ties, _ = measure(task, undecided, {"label": truth}, loss)
         assert ties["top_2_accuracy"] == 0, "a tie counts against the model"
     assert found["per_class"]["cow"] == {
         "precision": 0,

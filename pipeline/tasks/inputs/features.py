@@ -13,6 +13,7 @@ from pipeline.contracts import (
     Input,
     Metadata,
     ServingInput,
+    Source,
     TrainingExamples,
 )
 from pipeline.data.npy_decoding import decode_npy
@@ -161,6 +162,10 @@ class FeatureInput(Input):
             values = decode_npy(values, self._shape)
         values = tf.ensure_shape(values, self._shape)
         return {"features": tf.cast(values, self._dtype)}, None
+
+    def match(self, source: Source) -> "FeatureInput":
+        field = self._field if self._field in source.info.fields else "features"
+        return FeatureInput({**self.metadata, "input_field": field})
 
     def check(self, columns: Any, split: str, locate: Any) -> None:
         values = columns.get("features")

@@ -14,6 +14,7 @@ from pipeline.contracts import (
     Metadata,
     Request,
     ServingInput,
+    Source,
     TrainingExamples,
 )
 from pipeline.data import image_decoding
@@ -93,6 +94,8 @@ class ImageInput(Input):
         self.image_shape = tuple(metadata["image_shape"])
         self.dtype = tf.as_dtype(metadata.get("image_dtype", "uint8"))
         self._field = metadata.get("input_field", "image")
+        self._casts = False
+        """Whether float pixels are whole numbers, which are converted."""
         self._takes_files = self.dtype == tf.uint8 and self.image_shape[2] in (1, 3)
 
     @property
@@ -117,12 +120,31 @@ class ImageInput(Input):
         if image.dtype == tf.string:
             bits = self.metadata.get("image_bits", 16)
             image = image_decoding.pixels(image, channels, bits)
+        elif self._casts:
+            image = tf.cast(image, self.dtype)
         original = tf.cast(tf.shape(image)[:2], tf.float32)
         if image.shape != self.image_shape:
             image = image_decoding.resize(image, height, width)
         scale = tf.constant([height, width], tf.float32) / original
         geometry = tf.concat([scale, [0.0, 0.0], original], axis=0)
         return {"image": tf.ensure_shape(image, self.image_shape)}, geometry
+
+    def match(self, source: Source) -> "ImageInput":
+        """Also takes whole numbers from 0 to 255 as floats for uint8."""
+        fields = source.info.fields
+        field = self._field if self._field in fields else "image"
+        matched = ImageInput({**self.metadata, "input_field": field})
+        spec = fields.get(field)
+        if spec is None or spec.dtype in (self.dtype, tf.string):
+            return matched
+        if (spec.dtype, self.dtype) == (tf.float32, tf.uint8):
+            matched._casts = _are_pixels(source, field)
+        if not matched._casts:
+            raise UsageError(
+                f"the images are {spec.dtype.name}; the model takes {self.dtype.name};"
+                " scale, round and convert them, or give the path of their files"
+            )
+        return matched
 
     def prepare(self, batch: Example) -> Example:
         """Converts pixels to float32; scales whole numbers to [0, 1], unless raw."""
@@ -194,6 +216,21 @@ class ImageInput(Input):
                 " other cameras, places and times have not been tested."
             ),
         ]
+
+
+def _are_pixels(source: Source, field: str) -> bool:
+    """Whether images are whole numbers from 0 to 255.
+
+    If all are 0 or 1, they have probably been scaled.
+    """
+    highest = 0.0
+    for split in source.info.splits:
+        for batch in source.examples(split).batch(256):
+            images = batch[field].numpy()
+            if not (images == images.clip(0, 255).round()).all():
+                return False
+            highest = max(highest, float(images.max()))
+    return highest > 1
 
 
 def _encoded_images(columns: Mapping[str, np.ndarray]) -> Request:

@@ -17,10 +17,12 @@ from pipeline.contracts import (
     Info,
     Metadata,
     OutputSpec,
+    Source,
     Target,
 )
 from pipeline.serving import request_guards
 from pipeline.tasks.targets import _confusion_matrix
+from pipeline.tasks.targets._class_names import match_names
 from pipeline.tasks.targets._class_weights import crossentropy, weights_by_name
 from pipeline.utils import console
 from pipeline.utils.calibration import CalibrationError, TemperatureFit
@@ -76,9 +78,25 @@ class ClassTarget(Target):
         self.temperature = float(metadata.get("temperature", 1.0))
         self.output = OutputSpec((len(self.class_names),), "softmax")
         self._field = metadata.get("target_field", "label")
+        self._labels: np.ndarray | None = None
+        """Maps the labels of other data to those of the task."""
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
-        return {"label": tf.cast(example[self._field], tf.int64)}
+        label = tf.cast(example[self._field], tf.int64)
+        if self._labels is not None:
+            # A label that is no class stays one, for `check`.
+            last = len(self._labels) - 1
+            is_class = (label >= 0) & (label <= last)
+            new = tf.gather(self._labels, tf.clip_by_value(label, 0, last))
+            label = tf.where(is_class, new, -1)
+        return {"label": label}
+
+    def match(self, source: Source) -> "ClassTarget":
+        """Matches the classes of the source by name."""
+        field = self._field if self._field in source.info.fields else "label"
+        matched = ClassTarget({**self.metadata, "target_field": field})
+        matched._labels = match_names(source.info.class_names, self.class_names)
+        return matched
 
     def check(
         self,

@@ -14,9 +14,11 @@ from pipeline.contracts import (
     Info,
     Metadata,
     OutputSpec,
+    Source,
     Target,
 )
 from pipeline.serving import request_guards
+from pipeline.tasks.targets._class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
@@ -65,10 +67,23 @@ class LabelTarget(Target):
         self.class_names: list[str] = metadata["class_names"]
         self.output = OutputSpec((len(self.class_names),), "sigmoid")
         self._field = metadata.get("target_field", "labels")
+        self._classes: np.ndarray | None = None
+        """Maps the classes of other data to those of the task."""
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
-        labels = tf.ensure_shape(example[self._field], (len(self.class_names),))
+        labels = example[self._field]
+        if self._classes is not None:
+            count = len(self.class_names)
+            known = tf.one_hot(self._classes, count, dtype=tf.int32)
+            labels = tf.linalg.matvec(known, tf.cast(labels, tf.int32), True)
+        labels = tf.ensure_shape(labels, (len(self.class_names),))
         return {"labels": tf.cast(labels, tf.uint8)}
+
+    def match(self, source: Source) -> "LabelTarget":
+        field = self._field if self._field in source.info.fields else "labels"
+        matched = LabelTarget({**self.metadata, "target_field": field})
+        matched._classes = match_names(source.info.class_names, self.class_names)
+        return matched
 
     def check(
         self,

@@ -7,7 +7,16 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Evaluator, Example, Info, Metadata, OutputSpec, Target
+from pipeline.contracts import (
+    Evaluator,
+    Example,
+    Info,
+    Metadata,
+    OutputSpec,
+    Source,
+    Target,
+)
+from pipeline.tasks.targets._class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
@@ -74,6 +83,8 @@ class MaskTarget(Target):
         self.class_names: list[str] = metadata["class_names"]
         self._height, self._width = metadata["mask_shape"]
         self._field = metadata.get("target_field", "mask")
+        self._classes: np.ndarray | None = None
+        """Maps the classes of other data to those of the task."""
         classes = len(self.class_names)
         self.output = OutputSpec((self._height, self._width, classes), "softmax")
 
@@ -86,15 +97,26 @@ class MaskTarget(Target):
             mask = mask[..., 0]
         if geometry is not None:
             mask = _require_size(mask, tf.cast(geometry[4:], tf.int32))
+        mask = tf.cast(mask, tf.int32)
+        if self._classes is not None:
+            last = len(self._classes) - 1
+            is_class = (mask >= 0) & (mask <= last)
+            new = tf.gather(self._classes, tf.clip_by_value(mask, 0, last))
+            mask = tf.where(is_class, tf.cast(new, tf.int32), mask)
         mask = self._require_classes(mask)
         size = (self._height, self._width)
         if mask.shape != size:
             mask = tf.image.resize(mask[..., None], size, "nearest")[..., 0]
         return {"mask": tf.ensure_shape(tf.cast(mask, tf.uint8), size)}
 
+    def match(self, source: Source) -> "MaskTarget":
+        field = self._field if self._field in source.info.fields else "mask"
+        matched = MaskTarget({**self.metadata, "target_field": field})
+        matched._classes = match_names(source.info.class_names, self.class_names)
+        return matched
+
     def _require_classes(self, mask: tf.Tensor) -> tf.Tensor:
         count = len(self.class_names)
-        mask = tf.cast(mask, tf.int32)
         is_class = (mask >= 0) & (mask < count) | (mask == IGNORED)
         message = f"a pixel of the mask is not from 0 to {count - 1}, nor {IGNORED}"
         check = tf.debugging.Assert(tf.reduce_all(is_class), [message])

@@ -7,7 +7,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Evaluator, Example, Info, Metadata, OutputSpec, Target
+from pipeline.contracts import (
+    Evaluator,
+    Example,
+    Info,
+    Metadata,
+    OutputSpec,
+    Source,
+    Target,
+)
 from pipeline.utils.errors import UsageError
 
 # Pairs of true and predicted values that are kept for the plot.
@@ -57,6 +65,11 @@ class NumberTarget(Target):
         """Converts numbers of any type to float32."""
         target = tf.ensure_shape(example[self._field], self._shape)
         return {"target": tf.cast(target, tf.float32)}
+
+    def match(self, source: Source) -> "NumberTarget":
+        field = self._field if self._field in source.info.fields else "target"
+        matched = NumberTarget({**self.metadata, "target_field": field})
+        return matched
 
     def check(
         self,
