@@ -11,7 +11,8 @@ from pipeline.utils.errors import UsageError
 
 NUMERIC = "biuf"
 """Kinds of NumPy dtypes: booleans, integers and floats."""
-_SHORTEST_SIDE = 8  # of images
+SHORTEST_SIDE = 8
+"""Of arrays of floats that are read as images without an axis for channels."""
 _LONGEST_RATIO = 4  # of the sides of images
 _MOST_AXES = 4  # of features, the first one included
 
@@ -248,7 +249,7 @@ def _recognize(values: np.ndarray, title: str) -> tuple[str, tuple[str, ...]]:
     if values.ndim != 3 or values.dtype in (np.uint8, np.uint16):
         return ("image" if values.ndim == 3 else "features"), ()
     sides = values.shape[1:]
-    looks_like_image = min(sides) >= _SHORTEST_SIDE and max(
+    looks_like_image = min(sides) >= SHORTEST_SIDE and max(
         sides
     ) <= _LONGEST_RATIO * min(sides)
     start = f"{title} of shape {values.shape} is read as"

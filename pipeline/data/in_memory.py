@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from pipeline.config import data_path
 from pipeline.contracts import Source
-from pipeline.data.array_inputs import array_of
+from pipeline.data.array_inputs import SHORTEST_SIDE, array_of
 from pipeline.data.array_source import (
     ArraySource,
     Examples,
@@ -363,18 +363,25 @@ class _Elements:
         self.have_equal_lengths = True
         """Whether x and y have the same length."""
         self.have_equal_planes = True
-        """Whether an x has the first two axes of y, of which the rows are not one-hot.
-        """
+        """Whether an image has the first two axes of y, whose rows are not one-hot."""
         self.are_one_hot = True
         """Whether y is a one-hot vector."""
         for x, y in data.take(_SAMPLE).as_numpy_iterator():
             parts = _parts(x)
             rows = y if y.ndim > 1 else y[None]
             is_one_hot = all(map(_is_one_hot, rows))
-            has_plane = any(part.shape[:2] == y.shape for part in parts)
+            has_plane = any(
+                part.shape[:2] == y.shape and _may_be_image(part) for part in parts
+            )
             self.have_equal_lengths &= all(len(part) == len(y) for part in parts)
             self.have_equal_planes &= has_plane and not is_one_hot
             self.are_one_hot &= is_one_hot
+
+
+def _may_be_image(pixels: np.ndarray) -> bool:
+    """Whether an array may be an image, not a batch of vectors of features."""
+    is_small = min(pixels.shape[:2]) < SHORTEST_SIDE
+    return pixels.ndim == 3 or pixels.dtype.kind == "u" or not is_small
 
 
 def _parts(x: Any) -> list[Any]:
