@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pipeline.data.labels import text_of
 from pipeline.utils.errors import UsageError
 
 NUMERIC = "biuf"
@@ -181,8 +182,8 @@ def _table_of(
     for column, dtype in zip(table.columns, table.dtypes, strict=True):
         if dtype.kind not in NUMERIC:
             raise UsageError(
-                f"{where}: the column {column!r} of {title} has {dtype}; features must"
-                " be numbers: convert it, for example with pandas.get_dummies, or drop"
+                f"{where}: the column {column!r} of {title} has the dtype {dtype};"
+                " features must be numbers: convert it, for example with pandas.get_dummies, or drop"
                 " it"
             )
     names = tuple(map(str, table.columns))
@@ -212,7 +213,8 @@ def _numbers(values: np.ndarray, title: str, where: str) -> np.ndarray:
         return values.astype(np.float32)
     if values.dtype.kind in NUMERIC:
         return values
-    if text := _first_text(values):
+    text = _first_text(values)
+    if text is not None:
         raise UsageError(
             f"{where}: {title} holds text ({text!r:.40}), and text is not supported as"
             " an input; give numbers"
@@ -234,12 +236,13 @@ def _numbers(values: np.ndarray, title: str, where: str) -> np.ndarray:
     )
 
 
-def _first_text(values: np.ndarray) -> Any:
+def _first_text(values: np.ndarray) -> str | None:
     """The first string in an array; None if it has none."""
     if values.dtype.kind not in "OSUT":
         return None
     texts = (value for value in values.flat if isinstance(value, str | bytes))
-    return next(texts, None)
+    text = text_of(next(texts, None))
+    return None if text is None else str(text)
 
 
 def _recognize(values: np.ndarray, title: str) -> tuple[str, tuple[str, ...]]:
