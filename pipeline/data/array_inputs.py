@@ -183,8 +183,8 @@ def _table_of(
         if dtype.kind not in NUMERIC:
             raise UsageError(
                 f"{where}: the column {column!r} of {title} has the dtype {dtype};"
-                " features must be numbers: convert it, for example with pandas.get_dummies, or drop"
-                " it"
+                " features must be numbers: convert it, for example with"
+                " pandas.get_dummies, or drop it"
             )
     names = tuple(map(str, table.columns))
     if len(set(names)) < len(names):

@@ -54,7 +54,10 @@ class ArraySource(Source):
         for split, columns in {"train": train, **(held_out or {})}.items():
             (count,) = {len(column) for column in columns.values()}
             ids = (SPLITS.index(split) << 40) + np.arange(count, dtype=np.int64)
-            self._columns[split] = {"id": ids, **columns}
+            arrays = {
+                field: _file_or_array(values) for field, values in columns.items()
+            }
+            self._columns[split] = {"id": ids, **arrays}
         shapes = {n: (c.shape[1:], c.dtype) for n, c in self._columns["train"].items()}
         for split, columns in self._columns.items():
             for field, column in columns.items():
@@ -127,6 +130,22 @@ class ArraySource(Source):
         if len(self._columns) > 1:
             name = f"{name}/{SPLITS[split]}"
         return f"example {position} of {name}" if name else f"example {position}"
+
+
+def _file_or_array(values: np.ndarray) -> np.ndarray:
+    """A memory map only if its rows are those of its file; otherwise a plain array.
+
+    A slice and a converted copy of a memory map are memory maps, too.
+    """
+    if not isinstance(values, np.memmap):
+        return values
+    root = values
+    while isinstance(root.base, np.memmap):
+        root = root.base
+    has_all_rows = values.nbytes == root.nbytes and values.flags.c_contiguous
+    if values.filename is None or not has_all_rows:
+        return np.asarray(values)
+    return values
 
 
 def _row(column: np.memmap, position: int) -> np.ndarray:

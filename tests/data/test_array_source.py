@@ -292,6 +292,15 @@ def test_memory_maps_of_long_rows_stay_on_disk(tmp_path):
     np.testing.assert_array_equal(read, mapped[7])
 
 
+def test_parts_of_memory_maps_are_read_as_they_are(tmp_path):
+    np.save(tmp_path / "x.npy", normal(9, 9, 3).astype(np.float32))
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    for part in (mapped[20:40], mapped[:20], mapped[::-1], mapped.astype(float)):
+        columns = examples("train", part, np.arange(len(part))).columns
+        read = ArraySource(columns).reader("train")(tf.constant(7))["image"]
+        np.testing.assert_array_equal(read, part[7])
+
+
 def with_value(values, position, value):
     copy = np.array(values, float)
     copy[position] = value
