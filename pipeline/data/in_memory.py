@@ -51,7 +51,6 @@ def adapt(data: Any) -> Callable[..., Source]:
     """A registered source for data, or for a function that returns data or a Source."""
     if not (inspect.isfunction(data) or inspect.isclass(data)):
         return functools.partial(from_object, data)
-
     parameters = inspect.signature(data).parameters
 
     def source(**options: Any) -> Source:
@@ -87,18 +86,20 @@ def from_object(
     parts = {split: getattr(part, "value", part) for split, part in arguments.items()}
     parts = {split: part for split, part in parts.items() if part is not None}
     names = None if class_names is None else class_names_of(class_names, "class_names")
-    options = {"input": input, "target": target, "has_class_names": names is not None}
-    train = _read_table(parts.pop("train"), "train", options)
+    has_names = names is not None or find_class_names(parts["train"]) is not None
+    options = {"input": input, "target": target, "has_class_names": has_names}
+    train = _read_table(parts["train"], "train", options)
     options |= train.kinds()
     tables = {"train": train.columns}
-    for split, part in parts.items():
-        table = _read_table(part, split, options)
+    for split in ("validation", "test"):
+        if split not in parts:
+            continue
+        table = _read_table(parts[split], split, options)
         _require_same_names(table.feature_names, train.feature_names, split)
         tables[split] = table.columns
     _match_weights(tables)
     match_fields(tables)
     notes = train.notes
-    parts = {"train": getattr(data, "value", data), **parts}
     if "label" in train.columns or "labels" in train.columns:
         names_by_split = {
             split: find_class_names(part) for split, part in parts.items()
@@ -106,19 +107,23 @@ def from_object(
         names = _match_class_names(tables, names_by_split, names)
         notes += _lost_names_note(parts["train"]) if names is None else ()
     names = encode_targets(tables, names, "class_names")
-    if "path" not in train.columns:
-        train_columns = tables.pop("train")
-        source: Source = ArraySource(
-            train_columns,
-            tables,
-            class_names=names,
-            feature_names=train.feature_names,
-            name="the arrays",
-        )
-        source.info = dataclasses.replace(
-            source.info, notes=(*source.info.notes, *notes)
-        )
-        return source
+    if "path" in train.columns:
+        return _image_files(tables, names)
+    source = ArraySource(
+        tables.pop("train"),
+        tables,
+        class_names=names,
+        feature_names=train.feature_names,
+        name="the arrays",
+    )
+    notes = (*source.info.notes, *notes)
+    source.info = dataclasses.replace(source.info, notes=notes)
+    return source
+
+
+def _image_files(
+    tables: Mapping[str, dict[str, np.ndarray]], names: tuple[str, ...] | None
+) -> Source:
     paths = {}
     columns = {}
     for split, fields in tables.items():

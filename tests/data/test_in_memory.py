@@ -249,6 +249,9 @@ def test_class_names_make_whole_numbers_classes():
     assert "target" in from_object((NUMBERS, y)).info.fields
     source = from_object((NUMBERS, y), class_names=[*"abcdefgh"])
     assert source.columns("train")["label"].tolist() == y.tolist()
+    data = slices(NUMBERS, y)
+    data.class_names = [*"abcdefgh"]
+    assert from_object(data).columns("train")["label"].tolist() == y.tolist()
     with pytest.raises(UsageError, match="class_names names classes, but y has num"):
         from_object((NUMBERS, y + 0.5), class_names=[*"abcdefgh"])
 
