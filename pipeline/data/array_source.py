@@ -12,8 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
+from pipeline.data import array_inputs, array_targets
 from pipeline.data.image_sizes import common_shape, spread, used_bits
-from pipeline.data.labels import labels_of
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_deep
@@ -54,7 +54,10 @@ class ArraySource(Source):
         for split, columns in {"train": train, **(held_out or {})}.items():
             (count,) = {len(column) for column in columns.values()}
             ids = (SPLITS.index(split) << 40) + np.arange(count, dtype=np.int64)
-            self._columns[split] = {"id": ids, **columns}
+            arrays = {
+                field: _file_or_array(values) for field, values in columns.items()
+            }
+            self._columns[split] = {"id": ids, **arrays}
         shapes = {n: (c.shape[1:], c.dtype) for n, c in self._columns["train"].items()}
         for split, columns in self._columns.items():
             for field, column in columns.items():
@@ -72,7 +75,7 @@ class ArraySource(Source):
             fields=fields,
             class_names=class_names,
             feature_names=feature_names,
-            notes=channels_note(self._columns["train"].get("image")),
+            notes=channels_notes(self._columns["train"]),
         )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
@@ -127,6 +130,22 @@ class ArraySource(Source):
         if len(self._columns) > 1:
             name = f"{name}/{SPLITS[split]}"
         return f"example {position} of {name}" if name else f"example {position}"
+
+
+def _file_or_array(values: np.ndarray) -> np.ndarray:
+    """A memory map only if its rows are those of its file; otherwise a plain array.
+
+    A slice and a converted copy of a memory map are memory maps, too.
+    """
+    if not isinstance(values, np.memmap):
+        return values
+    root = values
+    while isinstance(root.base, np.memmap):
+        root = root.base
+    has_all_rows = values.nbytes == root.nbytes and values.flags.c_contiguous
+    if values.filename is None or not has_all_rows:
+        return np.asarray(values)
+    return values
 
 
 def _row(column: np.memmap, position: int) -> np.ndarray:
@@ -215,99 +234,126 @@ def _deep_files(paths: Sequence[str]) -> Iterator[bytes]:
                 yield head + file.read()
 
 
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Arrays as the fields of examples, and what to say about them."""
+
+    columns: dict[str, np.ndarray]
+    """Maps each field, except for `id`, to an array (examples, ...)."""
+    notes: tuple[str, ...] = ()
+    feature_names: tuple[str, ...] | None = None
+
+    def kinds(self) -> dict[str, Any]:
+        """The arguments `input` and `target` of `examples` for the other splits."""
+        inputs = {}
+        target = None
+        for field in self.columns:
+            if array_inputs.kind_of(field) in ("image", "features"):
+                name = field.rpartition("/")[0]
+                inputs[name] = array_inputs.kind_of(field)
+            target = array_targets.KINDS.get(field, target)
+        return {"input": inputs, "target": target}
+
+
 def examples(
-    where: str, x: Any, y: Any, sample_weight: Any = None
-) -> dict[str, np.ndarray]:
+    where: str,
+    x: Any,
+    y: Any,
+    sample_weight: Any = None,
+    *,
+    input: str | Mapping[str, str] | None = None,
+    target: str | None = None,
+    has_class_names: bool = False,
+) -> Examples:
     """Checks and converts arrays to the fields of examples.
 
     Args:
         where: The name of the arrays in messages.
-        x: Images, uint8, uint16 or float32, (n, height, width[, channels]), or features
-            (n, m).
-        y: Labels as for `labels_of`, or for features the numbers to predict, (n,) or
-            (n, 1).
+        x: Images, (n, height, width[, channels]); features, (n,) to (n, ..., ..., ...);
+            a pandas table of numbers; or a dictionary of them, of equal length.
+        y: Classes, as for `labels_of`; several labels per example, as rows of 0 and 1
+            (n, classes) or lists of strings; numbers to predict, (n,) or (n, numbers);
+            or masks of images, (n, height, width[, 1]).
         sample_weight: At least 0, (n,).
+        input: `image` or `features`, or the kind of each name in x; None or another
+            name: recognized from rank and dtype.
+        target: `classes`, `labels`, `number` or `mask`; None or another name:
+            recognized.
+        has_class_names: Whether the user names the classes, so that whole numbers are
+            classes.
 
     Returns:
-        `image` (n, height, width, channels) and `label`, int64 or strings, which
-        `numbered` replaces; or `features` and `target`, float32. And perhaps
+        The inputs, `image`, uint8, uint16 or float32 (n, height, width, channels), or
+        `features`, int64 or float32 (n, ...), with `NAME/` in front for a dictionary.
+        The target: `label` and `labels`, in which `labels.encode_targets` replaces
+        strings; `target`, float32; or `mask`, uint8 (n, height, width). And perhaps
         `sample_weight`, float32.
+
+    Raises:
+        UsageError: The arrays have another form.
     """
-    if isinstance(x, Mapping | list | tuple):
-        shapes = {np.shape(part) for part in x}
-        if len(shapes) > 1:
-            raise UsageError(
-                f"{where}: x must be one array; got {len(x)} of different shapes"
-            )
-    inputs = _array(x, where)
-    labels = np.asarray(_array(y, where))  # not a memory map
-    if labels.ndim == 2 and labels.shape[1] == 1:  # as in keras.datasets
-        labels = labels[:, 0]
-    if not len(inputs) or labels.ndim == 0 or len(inputs) != len(labels):
-        raise UsageError(
-            f"{where}: the lengths of x and y must be equal and at least 1; got shapes "
-            f"{inputs.shape} and {labels.shape}"
-        )
-    if inputs.ndim == 2:
-        name = "y (numbers to predict, as x has vectors of features)"
-        fields = {
-            "target": _floats(labels, name, where),
-            "features": _floats(inputs, "x", where),
-        }
-    else:
-        fields = {"label": labels_of(labels, where), "image": images_of(inputs, where)}
+    truth = array_targets.target_array(y, where, target)
+    inputs = array_inputs.inputs_of(x, where, input, truth.shape)
+    answer = array_targets.target_of(
+        truth,
+        where,
+        kind=target,
+        image_sizes=inputs.image_sizes(),
+        has_class_names=has_class_names,
+    )
+    fields = {**inputs.fields, answer.field: answer.values}
     if sample_weight is not None:
-        weight = _floats(np.asarray(sample_weight), "weights", where)
-        if weight.shape != (len(inputs),) or weight.min() < 0:
+        fields["sample_weight"] = _weights_of(sample_weight, len(truth), where)
+    notes = (*inputs.notes, *answer.notes)
+    return Examples(fields, notes, inputs.feature_names)
+
+
+def match_fields(tables: Mapping[str, dict[str, np.ndarray]]) -> None:
+    """Converts features to float32 where the splits have integers and floats.
+
+    Raises UsageError if a split has other fields than train.
+    """
+    train = tables["train"]
+    for split, table in tables.items():
+        if different := sorted(table.keys() ^ train.keys()):
             raise UsageError(
-                f"{where}: sample_weight must be at least 0, of shape ({len(inputs)},)"
+                f"{split} and train must have the same inputs and target; only one of"
+                f" them has {different[0]}"
             )
-        fields["sample_weight"] = weight
-    return fields
+    for field in train:
+        dtypes = {table[field].dtype.kind for table in tables.values()}
+        if array_inputs.kind_of(field) == "features" and dtypes == {"i", "f"}:
+            for table in tables.values():
+                table[field] = table[field].astype(np.float32, copy=False)
 
 
-def _array(values: Any, where: str) -> np.ndarray:
-    try:
-        array = values if isinstance(values, np.ndarray) else np.asarray(values)
-    except ValueError:
-        raise UsageError(f"{where}: its examples have different shapes") from None
-    return array if array.ndim else array[None]
-
-
-def images_of(images: np.ndarray, where: str) -> np.ndarray:
-    """Checks images, and adds an axis for the channels."""
-    shaped = images[..., None] if images.ndim == 3 else images
-    if shaped.dtype == np.float64:
-        shaped = shaped.astype(np.float32)
-    has_dtype = shaped.dtype in (np.uint8, np.uint16, np.float32)
-    if shaped.ndim != 4 or not has_dtype or not shaped.size:
+def _weights_of(sample_weight: Any, count: int, where: str) -> np.ndarray:
+    values = array_inputs.array_of(sample_weight, "sample_weight", where)
+    if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
         raise UsageError(
-            f"{where}: images must be uint8, uint16 or float32 of shape (n, height,"
-            f" width[, channels]); got {images.dtype} of shape {images.shape}"
+            f"{where}: sample_weight must be finite numbers; got {values.dtype}"
         )
-    if shaped.dtype == np.float32 and not np.isfinite(shaped).all():
-        raise UsageError(f"{where}: images must be finite; got NaN or infinity")
-    return shaped if shaped.flags.c_contiguous else np.ascontiguousarray(shaped)
+    weight = values.astype(np.float32)
+    if weight.shape != (count,) or weight.min() < 0:
+        raise UsageError(
+            f"{where}: sample_weight must be at least 0, of shape ({count},)"
+        )
+    return weight
 
 
-def channels_note(images: np.ndarray | None) -> tuple[str, ...]:
-    """Returns a note if the channels seem to be the first axis of the images."""
-    if images is None or images.ndim != 4:
-        return ()
-    height, width, channels = images.shape[1:]
-    is_thin = height in _CHANNELS or height < width == channels
-    if not is_thin or channels in _CHANNELS or min(width, channels) < 8:
-        return ()
-    return (
-        (
+def channels_notes(columns: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    """A note for each input whose channels seem to be the first axis of the images."""
+    notes = []
+    for field, images in columns.items():
+        if array_inputs.kind_of(field) != "image" or images.ndim != 4:
+            continue
+        height, width, channels = images.shape[1:]
+        is_thin = height in _CHANNELS or height < width == channels
+        if not is_thin or channels in _CHANNELS or min(width, channels) < 8:
+            continue
+        notes.append(
             f"images of shape {images.shape} are read as {height} x {width} pixels with"
             f" {channels} channels; if the {height} channels come first, give"
             " np.moveaxis(images, 1, -1)"
-        ),
-    )
-
-
-def _floats(values: np.ndarray, name: str, where: str) -> np.ndarray:
-    if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
-        raise UsageError(f"{where}: {name} must be finite numbers; got {values.dtype}")
-    return values.astype(np.float32)
+        )
+    return tuple(notes)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,25 +15,35 @@ import tensorflow as tf
 
 from pipeline.config import data_path
 from pipeline.contracts import Source
-from pipeline.data.array_source import ArraySource, ImageFiles, examples
+from pipeline.data.array_inputs import SHORTEST_SIDE, array_of
+from pipeline.data.array_source import (
+    ArraySource,
+    Examples,
+    ImageFiles,
+    examples,
+    match_fields,
+)
 from pipeline.data.labels import (
     class_names_of,
-    encode_labels,
+    encode_targets,
     is_missing,
     labels_of,
     renumber,
+    reorder,
 )
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, reason
 
 EXPECTED = (
-    "give (x, y) or (x, y, sample_weight) arrays, a tf.data.Dataset or"
-    " keras.utils.PyDataset of such tuples, or a pandas table or a Hugging Face dataset"
-    " with the columns image and label"
+    "give (x, y) or (x, y, sample_weight) arrays, of which x may be a dictionary of"
+    " arrays, a tf.data.Dataset or keras.utils.PyDataset of such tuples, or a pandas"
+    " table or a Hugging Face dataset with the columns image and label"
 )
 _FILE_COLUMNS = ("image", "path", "file", "filename", "file_name")
 _LABEL_COLUMNS = ("label", "class", "target")
+_INPUT_KEYS = ("image", "features", "x")
+_TARGET_KEYS = (*_LABEL_COLUMNS, "labels", "mask", "y")
 _SAMPLE = 8  # elements of a dataset
 
 
@@ -40,10 +51,15 @@ def adapt(data: Any) -> Callable[..., Source]:
     """A registered source for data, or for a function that returns data or a Source."""
     if not (inspect.isfunction(data) or inspect.isclass(data)):
         return functools.partial(from_object, data)
+    parameters = inspect.signature(data).parameters
 
     def source(**options: Any) -> Source:
+        kinds = {}
+        for name in ("input", "target"):
+            if name in options and name not in parameters:
+                kinds[name] = options.pop(name)
         result = data(**options)
-        return result if isinstance(result, Source) else from_object(result)
+        return result if isinstance(result, Source) else from_object(result, **kinds)
 
     return source
 
@@ -54,48 +70,95 @@ def from_object(
     validation_data: Any = None,
     test_data: Any = None,
     class_names: Any = None,
+    input: str | None = None,
+    target: str | None = None,
 ) -> Source:
     """A source of data in memory; the id of an example is its position.
 
-    `data` has images (n, height, width[, channels]) and labels as for `labels_of`; or
-    features (n, features) and numbers to predict. Without `validation_data`, a part of
-    it is held out. Without `class_names`, in a form of `labels.class_names_of`, the
+    `data` has x and y as for `array_source.examples`. Without `validation_data`, a part
+    of it is held out. Without `class_names`, in a form of `labels.class_names_of`, the
     names come from the data (`find_class_names`), or else are the labels themselves.
-    Raises UsageError if the data have another form, no end, or do not fit into memory.
+    Without `input` (`image`, `features`) and `target` (`classes`, `labels`, `number`,
+    `mask`), the arrays of train decide, and a note says what was assumed. Raises
+    UsageError if the data have another form, no end, or do not fit into memory.
     """
     arguments = {"train": data, "validation": validation_data, "test": test_data}
     parts = {split: getattr(part, "value", part) for split, part in arguments.items()}
     parts = {split: part for split, part in parts.items() if part is not None}
-    tables = {split: _read_table(part, split) for split, part in parts.items()}
-    if any("sample_weight" in table for table in tables.values()):
-        for table in tables.values():  # Keras allows weights in train alone
-            count = len(next(iter(table.values())))
-            table.setdefault("sample_weight", np.ones(count, np.float32))
     names = None if class_names is None else class_names_of(class_names, "class_names")
-    notes: tuple[str, ...] = ()
-    if "label" in tables["train"]:
+    has_names = names is not None or find_class_names(parts["train"]) is not None
+    options = {"input": input, "target": target, "has_class_names": has_names}
+    train = _read_table(parts["train"], "train", options)
+    options |= train.kinds()
+    tables = {"train": train.columns}
+    for split in ("validation", "test"):
+        if split not in parts:
+            continue
+        table = _read_table(parts[split], split, options)
+        _require_same_names(table.feature_names, train.feature_names, split)
+        tables[split] = table.columns
+    _match_weights(tables)
+    match_fields(tables)
+    notes = train.notes
+    if "label" in train.columns or "labels" in train.columns:
         names_by_split = {
             split: find_class_names(part) for split, part in parts.items()
         }
         names = _match_class_names(tables, names_by_split, names)
-        notes = _lost_names_note(parts["train"]) if names is None else ()
-        names = encode_labels(tables, names, "class_names")
-    train = tables.pop("train")
-    if "path" not in train:
-        source: Source = ArraySource(
-            train, tables, class_names=names, name="the arrays"
-        )
-        source.info = dataclasses.replace(
-            source.info, notes=(*source.info.notes, *notes)
-        )
-        return source
+        notes += _lost_names_note(parts["train"]) if names is None else ()
+    names = encode_targets(tables, names, "class_names")
+    if "path" in train.columns:
+        return _image_files(tables, names)
+    source = ArraySource(
+        tables.pop("train"),
+        tables,
+        class_names=names,
+        feature_names=train.feature_names,
+        name="the arrays",
+    )
+    notes = (*source.info.notes, *notes)
+    source.info = dataclasses.replace(source.info, notes=notes)
+    return source
+
+
+def _image_files(
+    tables: Mapping[str, dict[str, np.ndarray]], names: tuple[str, ...] | None
+) -> Source:
     paths = {}
     columns = {}
-    for split, table in {"train": train, **tables}.items():
-        paths[split] = table["path"].tolist()
+    for split, fields in tables.items():
+        paths[split] = fields["path"].tolist()
         ids = (SPLITS.index(split) << 40) + np.arange(len(paths[split]))
-        columns[split] = {"id": ids, "label": table["label"]}
+        columns[split] = {"id": ids, "label": fields["label"]}
     return ImageFiles(paths, columns, names)
+
+
+def _match_weights(tables: Mapping[str, dict[str, np.ndarray]]) -> None:
+    """Adds weights of 1, because Keras allows weights in train alone."""
+    if not any("sample_weight" in table for table in tables.values()):
+        return
+    for table in tables.values():
+        count = len(next(iter(table.values())))
+        table.setdefault("sample_weight", np.ones(count, np.float32))
+
+
+def _require_same_names(
+    names: tuple[str, ...] | None, train_names: tuple[str, ...] | None, split: str
+) -> None:
+    """Raises UsageError if the columns of two tables of features differ."""
+    if names is None or train_names is None or names == train_names:
+        return
+    if sorted(names) == sorted(train_names):
+        raise UsageError(
+            f"{split}: the columns of x are in another order than in train; give"
+            " x[x_train.columns]"
+        )
+    others = [name for name in names if name not in train_names]
+    missing = [name for name in train_names if name not in names]
+    difference = f"lacks the column {missing[0]!r}" if missing else ""
+    if others:
+        difference = f"has a column {others[0]!r}, unknown in train"
+    raise UsageError(f"{split}: x {difference}; give the same columns in all splits")
 
 
 def find_class_names(data: Any) -> tuple[str, ...] | None:
@@ -165,7 +228,8 @@ def _match_class_names(
 ) -> tuple[str, ...] | None:
     """Renumbers labels that are numbers, so that all splits number the same names.
 
-    The splits may have the names in different orders. Returns the class names.
+    The splits may have the names in different orders; so may the columns of several
+    labels. Returns the class names.
     """
     train_names = names_by_split["train"]
     new_names = train_names or names
@@ -177,28 +241,34 @@ def _match_class_names(
         )
     for split, table in tables.items():
         old_names = names_by_split[split]
-        if new_names and old_names and table["label"].dtype.kind != "U":
+        if not new_names or not old_names:
+            continue
+        if "label" in table and table["label"].dtype.kind != "U":
             table["label"] = renumber(table["label"], old_names, new_names, split)
+        if "labels" in table and table["labels"].dtype != object:
+            table["labels"] = reorder(table["labels"], old_names, new_names, split)
     return names or train_names
 
 
-def _read_table(data: Any, split: str) -> dict[str, np.ndarray]:
-    """Reads all examples of a split into an array for each field."""
+def _read_table(data: Any, split: str, options: Mapping[str, Any]) -> Examples:
+    """Reads all examples of a split; `options` are those of `array_source.examples`."""
     if isinstance(data, tf.data.Dataset):
-        return examples(split, *_concatenate(_dataset_batches(data), split))
+        arrays = _concatenate(_dataset_batches(data), split)
+        return examples(split, *arrays, **options)
     if isinstance(data, keras.utils.PyDataset):
         if data.num_batches is None:
             raise UsageError(f"the PyDataset of {split} has no length; define __len__")
         batches = (data[number] for number in range(data.num_batches))
-        return examples(split, *_concatenate(batches, split))
+        return examples(split, *_concatenate(batches, split), **options)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return examples(split, *data)
-    if isinstance(data, Mapping) and "image" in data and "label" in data:
-        return examples(split, data["image"], data["label"], data.get("sample_weight"))
+        return examples(split, *data, **options)
+    if isinstance(data, Mapping):
+        names = _field_names(data, f"the dictionary of {split}")
+        return examples(split, *(data[name] for name in names), **options)
     if hasattr(data, "columns") and hasattr(data, "iloc"):
-        return _read_pandas(data, split)
+        return Examples(_read_pandas(data, split))
     if hasattr(data, "features") and hasattr(data, "__len__"):  # not streamed
-        return _read_hugging_face(data, split)
+        return _read_hugging_face(data, split, options)
     raise UsageError(f"data of type {type(data).__name__} cannot be used; {EXPECTED}")
 
 
@@ -210,16 +280,17 @@ def _dataset_batches(data: tf.data.Dataset) -> Iterator[Any]:
         )
     spec = data.element_spec
     if isinstance(spec, Mapping):
-        names = _field_names(spec)  # not within map(), which would change the error
+        # not within map(), which would change the error
+        names = _field_names(spec, "the tf.data.Dataset")
         data = data.map(lambda row: tuple(row[name] for name in names))
         spec = data.element_spec
     if isinstance(spec, tf.TensorSpec):
         raise UsageError(f"the tf.data.Dataset has no labels; {EXPECTED}")
-    is_tuple = isinstance(spec, tuple) and len(spec) in (2, 3)
-    if not is_tuple or any(isinstance(part, tuple | dict) for part in spec):
+    if not isinstance(spec, tuple) or len(spec) not in (2, 3):
         raise UsageError(f"the tf.data.Dataset has elements {spec}; {EXPECTED}")
-    if any(part.shape.rank is None for part in spec):
-        raise UsageError("the shapes of the tf.data.Dataset are unknown; use set_shape")
+    inputs = spec[0].values() if isinstance(spec[0], Mapping) else spec[:1]
+    for part in (*inputs, *spec[1:]):
+        _require_dense(part, spec)
     try:
         batches = data if _is_batched(data) else data.batch(256)
         yield from batches.as_numpy_iterator()
@@ -229,27 +300,98 @@ def _dataset_batches(data: tf.data.Dataset) -> Iterator[Any]:
         ) from None
 
 
+def _require_dense(part: Any, spec: Any) -> None:
+    """Raises UsageError unless a part of an element is one tensor with a known rank."""
+    if isinstance(part, tf.RaggedTensorSpec):
+        raise UsageError(
+            "the tf.data.Dataset has a tf.RaggedTensor; pad it with to_tensor() in"
+            " map()"
+        )
+    if isinstance(part, tf.SparseTensorSpec):
+        raise UsageError(
+            "the tf.data.Dataset has a tf.SparseTensor; use tf.sparse.to_dense in map()"
+        )
+    if not isinstance(part, tf.TensorSpec):
+        raise UsageError(f"the tf.data.Dataset has elements {spec}; {EXPECTED}")
+    if part.shape.rank is None:
+        raise UsageError("the shapes of the tf.data.Dataset are unknown; use set_shape")
+
+
 def _is_batched(data: tf.data.Dataset) -> bool:
     """Whether the elements of a dataset are batches, not single examples."""
-    x, y, *weight = (part.shape for part in data.element_spec)
+    x, y, *weight = data.element_spec
     if weight:
-        return weight[0].rank > 0
-    if y.rank != 1 or x.rank not in (2, 3):
-        # A vector of features may have one target of shape (1,).
-        return y.rank > 1 or x.rank > 3
-    # Features (n, m) or gray images (n, height, width) with labels (n,); or a gray
-    # image (height, width) or an image (height, width, channels) with a one-hot label
-    # (classes,).
-    if x[0] is not None and y[0] is not None and x[0] != y[0]:
+        return weight[0].shape.rank > 0
+    inputs = [part.shape for part in _parts(x)]
+    shapes = [*inputs, y.shape]
+    if any(shape.rank == 0 for shape in shapes):
         return False
-    has_equal_lengths = True
-    is_one_hot = True
-    for image, label in data.take(_SAMPLE).as_numpy_iterator():
-        has_equal_lengths &= len(image) == len(label)
-        is_one_hot = is_one_hot and _is_one_hot(label)
-    # `batch` leaves the length of both open.
-    has_open_lengths = x[0] is None and y[0] is None
-    return has_equal_lengths and (has_open_lengths or not is_one_hot)
+    if any(shape.rank > 3 for shape in shapes):
+        return True
+    lengths = {shape[0] for shape in shapes}
+    if len(lengths - {None}) > 1:
+        return False
+    # `batch` leaves the length of all parts open.
+    has_open_lengths = lengths == {None}
+    rank = max(shape.rank for shape in inputs)
+    if y.shape.rank == 3:
+        is_plane = y.shape[2] == 1 and y.shape[1] != 1  # a mask (height, width, 1)
+        return not is_plane
+    if y.shape.rank == 1 and rank == 1:
+        # Numbers (n,) with answers (n,); or a vector of features (m,) with a one-hot
+        # label or several numbers (k,).
+        return has_open_lengths and _Elements(data).have_equal_lengths
+    if y.shape.rank == 1:
+        # Features (n, m) or gray images (n, height, width) with labels (n,); or a gray
+        # image (height, width) or an image (height, width, channels) with a one-hot
+        # label (classes,).
+        elements = _Elements(data)
+        return elements.have_equal_lengths and (
+            has_open_lengths or not elements.are_one_hot
+        )
+    if rank == 1:
+        return True
+    # Features (n, m) or (n, time, channels) with rows (n, k); or an image (height,
+    # width[, channels]) with a mask (height, width).
+    has_whole_y = y.dtype.is_integer or y.dtype.is_bool
+    if not has_whole_y and rank == 2:
+        return True
+    if has_open_lengths and y.shape[1] is not None:
+        return True
+    return not _Elements(data).have_equal_planes
+
+
+class _Elements:
+    """What the first elements (x, y) of a dataset have in common."""
+
+    def __init__(self, data: tf.data.Dataset) -> None:
+        self.have_equal_lengths = True
+        """Whether x and y have the same length."""
+        self.have_equal_planes = True
+        """Whether an image has the first two axes of y, whose rows are not one-hot."""
+        self.are_one_hot = True
+        """Whether y is a one-hot vector."""
+        for x, y in data.take(_SAMPLE).as_numpy_iterator():
+            parts = _parts(x)
+            rows = y if y.ndim > 1 else y[None]
+            is_one_hot = all(map(_is_one_hot, rows))
+            has_plane = any(
+                part.shape[:2] == y.shape and _may_be_image(part) for part in parts
+            )
+            self.have_equal_lengths &= all(len(part) == len(y) for part in parts)
+            self.have_equal_planes &= has_plane and not is_one_hot
+            self.are_one_hot &= is_one_hot
+
+
+def _may_be_image(pixels: np.ndarray) -> bool:
+    """Whether an array may be an image, not a batch of vectors of features."""
+    is_small = min(pixels.shape[:2]) < SHORTEST_SIDE
+    return pixels.ndim == 3 or pixels.dtype.kind == "u" or not is_small
+
+
+def _parts(x: Any) -> list[Any]:
+    """The inputs of x, which may be a dictionary."""
+    return [*x.values()] if isinstance(x, Mapping) else [x]
 
 
 def _is_one_hot(label: np.ndarray) -> bool:
@@ -258,27 +400,40 @@ def _is_one_hot(label: np.ndarray) -> bool:
     return sorted({*label.tolist()}) == [0, 1] and bool(label.sum() == 1)
 
 
-def _field_names(row: Mapping[str, Any]) -> list[str]:
-    """The keys of image, label and perhaps sample_weight."""
-    keys = ("image", "x", *_LABEL_COLUMNS, "y", "sample_weight")
-    names = [key for key in keys if key in row]
-    if len(names) < 2:
-        raise UsageError(
-            f"the tf.data.Dataset has the fields {', '.join(row)}; {EXPECTED}"
-        )
-    return names
+def _field_names(row: Mapping[str, Any], title: str) -> list[str]:
+    """The keys of the input, the target and perhaps sample_weight."""
+    inputs = [key for key in _INPUT_KEYS if key in row]
+    targets = [key for key in _TARGET_KEYS if key in row]
+    if not inputs or not targets:
+        raise UsageError(f"{title} has the fields {', '.join(row)}; {EXPECTED}")
+    for keys, part in ((inputs, "input"), (targets, "target")):
+        if len(keys) > 1:
+            raise UsageError(
+                f"{title} has several fields that could be the {part}:"
+                f" {', '.join(keys)}; remove all but one"
+            )
+    return [*inputs, *targets, *(key for key in ("sample_weight",) if key in row)]
 
 
 def _concatenate(batches: Iterable[Any], split: str) -> list[Any]:
     """Concatenates batches (x, y) or (x, y, sample_weight) in memory."""
-    parts: list[tuple] = []
+    parts: list[list[Any]] = []
     size = 0
     free = psutil.virtual_memory().available
     for batch in batches:
         if not isinstance(batch, tuple) or len(batch) not in (2, 3):
             raise UsageError(f"{split}: a batch is {type(batch).__name__}; {EXPECTED}")
-        parts.append(tuple(map(np.asarray, batch)))
-        size += sum(part.nbytes for part in parts[-1])
+        x, y, *weight = batch
+        if isinstance(x, Mapping):
+            arrays: Any = {key: array_of(x[key], f"x[{key!r}]", split) for key in x}
+        else:
+            arrays = array_of(x, "x", split)
+        # Lists of labels may differ in length.
+        truth = y if isinstance(y, list | tuple) else array_of(y, "y", split)
+        weights = [array_of(values, "sample_weight", split) for values in weight]
+        parts.append([arrays, truth, *weights])
+        for array in (*_parts(arrays), truth, *weights):
+            size += getattr(array, "nbytes", 0)
         if 2 * size > free:
             raise UsageError(
                 f"{split} does not fit into memory; write it into TFRecord files or"
@@ -287,9 +442,20 @@ def _concatenate(batches: Iterable[Any], split: str) -> list[Any]:
     if not parts:
         raise UsageError(f"{split} is empty")
     try:
-        return [np.concatenate(column) for column in zip(*parts, strict=True)]
-    except ValueError as error:
+        return [_join(column) for column in zip(*parts, strict=True)]
+    except (KeyError, ValueError) as error:
         raise UsageError(f"{split}: the batches differ: {reason(error)}") from None
+
+
+def _join(parts: Sequence[Any]) -> Any:
+    """Concatenates arrays, lists, or dictionaries of arrays."""
+    if isinstance(parts[0], Mapping):
+        return {
+            name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+        }
+    if all(isinstance(part, list | tuple) for part in parts):
+        return [*itertools.chain(*parts)]
+    return np.concatenate(parts)
 
 
 def _read_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
@@ -320,7 +486,7 @@ def _read_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
     return {"label": labels, "path": np.array(files, object)}
 
 
-def _read_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
+def _read_hugging_face(data: Any, split: str, options: Mapping[str, Any]) -> Examples:
     image_column = _find_column(("image", "img"), data.column_names, split)
     label_column = _find_column((*_LABEL_COLUMNS, "labels"), data.column_names, split)
     images = []
@@ -328,7 +494,8 @@ def _read_hugging_face(data: Any, split: str) -> dict[str, np.ndarray]:
         if getattr(picture, "mode", "") == "P":
             picture = picture.convert("RGB")
         images.append(np.asarray(picture))
-    return examples(split, images, data[label_column])
+    options = {**options, "input": options["input"] or "image"}
+    return examples(split, images, data[label_column], **options)
 
 
 def _find_column(names: Sequence[str], columns: Iterable[str], split: str) -> str:

@@ -116,9 +116,13 @@ def _convert_one_hot(values: np.ndarray, where: str) -> np.ndarray:
     remedy = f"give {_EXPECTED}"
     if is_binary[wrong[0]]:
         problem = f"{ones[wrong[0]]} classes instead of one"
+        remedy += ', or write task={"target": "labels"} for several per example'
     elif np.isclose(row.sum(), 1, atol=1e-3) and (row >= 0).all():
         problem = "soft labels, not zeros and a one"
-        remedy += "; y.argmax(axis=1) is the most probable class"
+        remedy += (
+            "; y.argmax(axis=1) is the most probable class, and with"
+            ' task={"target": "number"}, the numbers are predicted'
+        )
     else:
         problem = "other numbers than zeros and a one"
     raise UsageError(
@@ -135,8 +139,7 @@ def _require_whole(values: np.ndarray, where: str) -> None:
     for row in np.flatnonzero(values != np.round(values)):
         raise UsageError(
             f"{where}: labels must be {_EXPECTED}; example {row} has {values[row]:g}."
-            " Numbers to predict need task='regression', and vectors of shape (n,"
-            " features) instead of images"
+            ' Numbers to predict need task={"target": "number"}'
         )
 
 
@@ -168,6 +171,94 @@ def encode_labels(
             )
         table["label"] = np.array([numbers[name] for name in labels.tolist()], np.int64)
     return names
+
+
+def encode_targets(
+    tables: Mapping[str, dict[str, np.ndarray]],
+    names: tuple[str, ...] | None,
+    option: str,
+) -> tuple[str, ...] | None:
+    """Numbers the classes of labels, several labels and masks; returns their names.
+
+    Strings in `label` become numbers, and lists of strings in `labels` rows of 0 and 1.
+    The arguments are those of `encode_labels`. Returns None for numbers to predict.
+    Raises UsageError if a class has no name, or a split has a class unknown in train.
+    """
+    train = tables["train"]
+    if "label" in train:
+        return encode_labels(tables, names, option)
+    if "labels" in train:
+        return _encode_several(tables, names, option)
+    if "mask" in train:
+        return _name_masks(tables, names, option)
+    if names is not None:
+        raise UsageError(
+            f"{option} names classes, but y has numbers to predict; remove it"
+        )
+    return None
+
+
+def _encode_several(
+    tables: Mapping[str, dict[str, np.ndarray]],
+    names: tuple[str, ...] | None,
+    option: str,
+) -> tuple[str, ...]:
+    """Encodes several labels per example as uint8, (n, classes)."""
+    train = tables["train"]["labels"]
+    if names is None and train.dtype == object:
+        names = distinct(in_order(set().union(*train)), "the labels")
+    if names is None:
+        names = tuple(map(str, range(train.shape[1])))
+    numbers = {name: number for number, name in enumerate(names)}
+    for split, table in tables.items():
+        labels = table["labels"]
+        if labels.dtype == object:
+            table["labels"] = _rows_of(labels, numbers, split)
+        elif labels.shape[1] != len(names):
+            raise UsageError(
+                f"{split}: y has {labels.shape[1]} columns for {len(names)} classes;"
+                f" give a column for each class ({option})"
+            )
+    return names
+
+
+def _rows_of(labels: np.ndarray, numbers: Mapping[str, int], split: str) -> np.ndarray:
+    """Rows of 0 and 1, uint8, of tuples of names."""
+    rows = np.zeros((len(labels), len(numbers)), np.uint8)
+    for row, present in zip(rows, labels, strict=True):
+        for name in present:
+            if name not in numbers:
+                raise UsageError(
+                    f"{split}: the label {name!r} is not one of the classes;"
+                    f" {suggest(name, list(numbers))}"
+                )
+            row[numbers[name]] = 1
+    return rows
+
+
+def _name_masks(
+    tables: Mapping[str, dict[str, np.ndarray]],
+    names: tuple[str, ...] | None,
+    option: str,
+) -> tuple[str, ...]:
+    """The names of the classes of masks, by default their numbers."""
+    present = np.zeros(256, bool)
+    for split, table in tables.items():
+        for row, mask in enumerate(table["mask"]):
+            present[mask] = True
+            if names is not None and mask.max() >= len(names):
+                raise UsageError(
+                    f"{split}: the mask of example {row} has the class {mask.max()},"
+                    f" but {option} has {len(names)} names, of the classes 0 to"
+                    f" {len(names) - 1}"
+                )
+    classes = np.flatnonzero(present).tolist()
+    if names is None and classes == [0, 255]:
+        raise UsageError(
+            "the masks have the values 0 and 255; divide them by 255, because they are"
+            " the classes 0 and 1"
+        )
+    return names or tuple(map(str, range(classes[-1] + 1)))
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -275,6 +366,28 @@ def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
     return tuple(str(int(label)) for label in present)
 
 
+def reorder(
+    rows: np.ndarray, old_names: Sequence[str], names: Sequence[str], where: str
+) -> np.ndarray:
+    """Moves the columns of several labels from the order `old_names` to `names`.
+
+    Raises UsageError if a name is unknown.
+    """
+    _require_names(old_names, names, where)
+    result = np.zeros((len(rows), len(names)), rows.dtype)
+    result[:, [names.index(name) for name in old_names]] = rows
+    return result
+
+
+def _require_names(old_names: Sequence[str], names: Sequence[str], where: str) -> None:
+    for name in old_names:
+        if name not in names:
+            raise UsageError(
+                f"{where} has a class {name!r}, unknown in train;"
+                f" {suggest(name, names)}"
+            )
+
+
 def renumber(
     labels: np.ndarray, old_names: Sequence[str], names: Sequence[str], where: str
 ) -> np.ndarray:
@@ -287,10 +400,5 @@ def renumber(
             f"{where}: example {row} has the label {labels[row]}, which is none of its "
             f"{len(old_names)} classes; remove such examples with filter()"
         )
-    for name in old_names:
-        if name not in names:
-            raise UsageError(
-                f"{where} has a class {name!r}, unknown in train;"
-                f" {suggest(name, names)}"
-            )
+    _require_names(old_names, names, where)
     return np.array([names.index(name) for name in old_names])[labels]

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
-from pipeline.data.in_memory import from_object
+from pipeline.data.in_memory import adapt, from_object
 from pipeline.utils.errors import UsageError
 
 GENERATOR = np.random.default_rng(0)
@@ -93,6 +93,206 @@ def test_vectors_are_told_from_batches_of_them():
         source = from_object(data)
         assert source.info.fields["features"].shape == (3,)
         np.testing.assert_array_equal(source.columns("train")["target"], target)
+
+
+MASKS = LABELS[:, None, None] + np.zeros((48, 6, 5), np.uint8)
+TOKENS = GENERATOR.integers(0, 99, (48, 9))
+NUMBERS = GENERATOR.normal(size=(48, 4)).astype(np.float32)
+SERIES = GENERATOR.normal(size=(48, 9, 3)).astype(np.float32)
+ROWS = (GENERATOR.random((48, 4)) < 0.5).astype(np.uint8)
+# Name -> x, y, and the field of y.
+EXAMPLES = {
+    "features and classes": (NUMBERS, LABELS, "label"),
+    "features and one-hot classes": (NUMBERS, HOT, "label"),
+    "as many features as classes": (HOT + NUMBERS[:, :1], HOT, "label"),
+    "features and several labels": (NUMBERS, ROWS, "labels"),
+    "features and a number": (NUMBERS, NUMBERS[:, 0], "target"),
+    "features and numbers": (NUMBERS, NUMBERS[:, :3], "target"),
+    "features and as many numbers": (NUMBERS, NUMBERS, "target"),
+    "a feature and a number": (NUMBERS[:, 0], NUMBERS[:, 1], "target"),
+    "tokens and classes": (TOKENS, LABELS, "label"),
+    "tokens and one-hot classes": (TOKENS, HOT, "label"),
+    "time series and classes": (SERIES, LABELS, "label"),
+    "time series and several labels": (SERIES, ROWS, "labels"),
+    "time series and numbers": (SERIES, NUMBERS, "target"),
+    "images and several labels": (pixels(6, 5, 3), ROWS, "labels"),
+    "images and a number": (pixels(6, 5, 3), NUMBERS[:, 0], "target"),
+    "images and numbers": (pixels(6, 5, 3), NUMBERS, "target"),
+    "images and masks": (pixels(6, 5, 3), MASKS, "mask"),
+    "images and masks with a channel": (pixels(6, 5, 3), MASKS[..., None], "mask"),
+    "images and float masks": (pixels(6, 5, 3), MASKS.astype("float32"), "mask"),
+    "gray images and masks": (pixels(6, 5), MASKS, "mask"),
+    "gray images and one-hot classes as wide": (pixels(6, 8), HOT, "label"),
+}
+
+
+@pytest.mark.parametrize("form", ["single", "batches", "equal batches"])
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_a_dataset_is_read_as_its_arrays(kind, form):
+    x, y, field = EXAMPLES[kind]
+    if x.ndim == 1 and form == "equal batches":
+        pytest.skip("(16,) and (16,) are read as features and numbers of one example")
+    data = slices(x, y)
+    if form == "batches":
+        data = data.batch(7)
+    if form == "equal batches":
+        data = data.batch(16, drop_remainder=True)
+    arrays, source = from_object((x, y)), from_object(data)
+    assert field in source.info.fields
+    assert source.info.fields == arrays.info.fields
+    assert source.fingerprint() == arrays.fingerprint()
+
+
+@pytest.mark.parametrize("batch", [None, 7, 16])
+def test_elements_may_have_a_dictionary_of_inputs(batch):
+    x = {"left": pixels(6, 5, 3), "table": NUMBERS}
+    for y in (LABELS, HOT, ROWS, NUMBERS[:, 0]):
+        data = slices(x, y) if batch is None else slices(x, y).batch(batch)
+        source, arrays = from_object(data), from_object((x, y))
+        assert {"left/image", "table/features"} < set(source.info.fields)
+        assert source.fingerprint() == arrays.fingerprint()
+        batches = arrays_of_batches([(x, y)] * 2)
+        assert from_object(batches).info.splits == {"train": 96}
+
+
+def test_a_dictionary_has_an_input_and_a_target_by_name():
+    for row in (
+        {"features": NUMBERS, "target": NUMBERS[:, 0]},
+        {"x": NUMBERS, "y": NUMBERS[:, 0]},
+    ):
+        expected = from_object((NUMBERS, NUMBERS[:, 0])).fingerprint()
+        assert from_object(row).fingerprint() == expected
+        data = tf.data.Dataset.from_tensor_slices(row)
+        assert from_object(data).fingerprint() == expected
+        assert from_object(data.batch(5)).fingerprint() == expected
+
+
+class arrays_of_batches(keras.utils.PyDataset):
+    """A PyDataset of a list of batches."""
+
+    def __init__(self, batches):
+        super().__init__()
+        self.batches = batches
+
+    def __len__(self):
+        return len(self.batches)
+
+    def __getitem__(self, number):
+        return self.batches[number]
+
+
+def test_lists_of_labels_may_differ_in_length_between_batches():
+    batches = [(NUMBERS[:2], [["b"], ["a"]]), (NUMBERS[2:4], [[], ["c", "a"]])]
+    source = from_object(arrays_of_batches(batches))
+    assert source.info.class_names == ("a", "b", "c")
+    np.testing.assert_array_equal(
+        source.columns("train")["labels"],
+        [[0, 1, 0], [1, 0, 0], [0, 0, 0], [1, 0, 1]],
+    )
+
+
+def test_the_arrays_of_train_decide_for_all_splits():
+    iris = NUMBERS, LABELS % 3
+    source = from_object(iris, validation_data=(NUMBERS[:4], np.array([2, 0, 2, 0])))
+    assert "label" in source.info.fields
+    assert source.columns("validation")["label"].tolist() == [2, 0, 2, 0]
+    numbers = NUMBERS, LABELS + 0.5
+    source = from_object(numbers, validation_data=(NUMBERS[:3], [0, 1, 2]))
+    assert source.columns("validation")["target"].dtype == np.float32
+    source = from_object((NUMBERS, ROWS), test_data=(NUMBERS[:4], np.eye(4)))
+    assert source.columns("test")["labels"].tolist() == np.eye(4).tolist()
+    lists = [["a", "b"], ["b"]] * 24
+    source = from_object((NUMBERS, lists), test_data=(NUMBERS[:2], [["b"], []]))
+    assert source.columns("test")["labels"].tolist() == [[0, 1], [0, 0]]
+    source = from_object((NUMBERS, lists), test_data=(NUMBERS[:2], [["b"], ["a"]]))
+    assert source.columns("test")["labels"].tolist() == [[0, 1], [1, 0]]
+    large = GENERATOR.random((4, 9, 9))
+    small = GENERATOR.random((4, 9, 9)).astype("float32")
+    source = from_object(
+        (large, [0, 1, 0, 1]), test_data=(small, [0, 1, 0, 1]), input="features"
+    )
+    assert source.info.fields["features"].shape == (9, 9)
+
+
+def test_integers_and_floats_in_different_splits_are_floats():
+    source = from_object((TOKENS, LABELS), test_data=(TOKENS + 0.5, LABELS))
+    assert source.info.fields["features"].dtype == tf.float32
+    np.testing.assert_array_equal(source.columns("train")["features"], TOKENS)
+
+
+def test_input_and_target_can_be_set():
+    flat = pixels(8, 8)
+    fields = from_object((flat, LABELS), input="features", target="number").info.fields
+    assert fields["features"] == tf.TensorSpec((8, 8), tf.int64)
+    assert fields["target"] == tf.TensorSpec((), tf.float32)
+    source = from_object((NUMBERS, HOT), target="labels", class_names=[*"abcdefgh"])
+    assert source.info.fields["labels"] == tf.TensorSpec((8,), tf.uint8)
+    assert not source.info.notes
+
+
+def test_a_function_need_not_take_input_and_target():
+    source = adapt(lambda: (NUMBERS, LABELS))(target="number")
+    assert "target" in source.info.fields
+    source = adapt(lambda target: (NUMBERS, LABELS + target))(target=5)
+    assert source.columns("train")["target"].tolist() == (LABELS + 5).tolist()
+
+
+def test_what_was_assumed_is_noted_once():
+    source = from_object((NUMBERS, LABELS), test_data=(NUMBERS, LABELS))
+    (note,) = source.info.notes
+    assert 'task={"target": "number"}' in note
+    assert not from_object((NUMBERS, LABELS), class_names=[*"abcdefgh"]).info.notes
+
+
+def test_class_names_make_whole_numbers_classes():
+    y = LABELS // 2 * 2
+    assert "target" in from_object((NUMBERS, y)).info.fields
+    source = from_object((NUMBERS, y), class_names=[*"abcdefgh"])
+    assert source.columns("train")["label"].tolist() == y.tolist()
+    data = slices(NUMBERS, y)
+    data.class_names = [*"abcdefgh"]
+    assert from_object(data).columns("train")["label"].tolist() == y.tolist()
+    with pytest.raises(UsageError, match="class_names names classes, but y has num"):
+        from_object((NUMBERS, y + 0.5), class_names=[*"abcdefgh"])
+
+
+def test_tables_name_their_columns():
+    x = pandas.DataFrame({"sepal": [1.5, 2.5], "petal": [3, 4]})
+    source = from_object(
+        (x, pandas.Series(["a", "b"])), validation_data=(x, ["b", "a"])
+    )
+    assert source.info.feature_names == ("sepal", "petal")
+    assert source.info.class_names == ("a", "b")
+
+
+def test_columns_of_several_labels_are_matched_over_the_splits():
+    y = pandas.DataFrame({"cat": [1, 0, 1], "dog": [1, 0, 0]})
+    source = from_object((NUMBERS[:3], y), test_data=(NUMBERS[:3], y[["dog", "cat"]]))
+    assert source.info.class_names == ("cat", "dog")
+    np.testing.assert_array_equal(
+        source.columns("test")["labels"], source.columns("train")["labels"]
+    )
+
+
+TABLE = pandas.DataFrame(NUMBERS, columns=[*"abcd"])
+DIFFERENT = {
+    "another order": (TABLE[[*"dcba"]], "test: the columns of x are in another order"),
+    "an unknown column": (
+        TABLE.rename(columns={"a": "e"}),
+        "test: x has a column 'e', unknown in train",
+    ),
+    "a missing column": (TABLE[[*"abc"]], "test: x lacks the column 'd'"),
+    "another shape": (NUMBERS[:, :3], "features of test has shape .* differs"),
+    "several inputs": ({"a": NUMBERS}, "test and train must have the same inputs"),
+}
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_splits_that_differ_are_refused(case):
+    x, message = DIFFERENT[case]
+    with pytest.raises(UsageError, match=message) as caught:
+        from_object((TABLE, LABELS), test_data=(x, LABELS))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.fixture(scope="module")
@@ -236,17 +436,6 @@ def test_channels_that_come_first_are_noted():
         assert not from_object((pixels(*shape), LABELS)).info.notes
 
 
-def test_images_are_not_for_regression_and_vectors_not_for_classes():
-    with pytest.raises(
-        UsageError, match=r"task='regression', and vectors of shape \(n, features"
-    ):
-        from_object((pixels(6, 5, 3), LABELS + 0.5))
-    with pytest.raises(
-        UsageError, match=r"y \(numbers to predict, as x has vectors of features\)"
-    ):
-        from_object((np.ones((48, 3)), LABELS.astype(str)))
-
-
 class HuggingFace:
     """What is used of a `datasets.Dataset`, which is an extra."""
 
@@ -289,6 +478,37 @@ def test_the_names_of_a_class_label_are_those_of_its_column():
                 {"Picture": pixels(6, 5), "label": LABELS}
             ),
             "has the fields Picture, label; give",
+        ),
+        (
+            slices(pixels(6, 5), LABELS).map(
+                lambda x, y: {"image": x, "label": y, "mask": x}
+            ),
+            "the tf.data.Dataset has several fields that could be the target: label,"
+            " mask; remove",
+        ),
+        (
+            {"image": pixels(6, 5), "features": pixels(3), "y": LABELS},
+            "the dictionary of train has several fields that could be the input",
+        ),
+        (
+            {"image": pixels(6, 5), "Label": LABELS},
+            "the dictionary of train has the fields image, Label",
+        ),
+        (
+            tf.data.Dataset.from_tensor_slices(
+                (tf.ragged.constant([[1.0], [1.0, 2.0]]), [0, 1])
+            ),
+            "tf.RaggedTensor; pad it with to_tensor",
+        ),
+        (
+            tf.data.Dataset.from_tensor_slices(
+                (tf.sparse.from_dense(np.eye(2)), [0, 1])
+            ),
+            "tf.SparseTensor; use tf.sparse.to_dense",
+        ),
+        (
+            tf.data.Dataset.from_tensor_slices((np.ones(2), {"a": [0, 1]})),
+            "has elements .*; give",
         ),
         ((pixels(6, 5), LABELS + 1), "begin with 1; subtract 1"),
     ],

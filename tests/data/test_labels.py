@@ -79,13 +79,16 @@ def test_text_of_whole_floats_is_that_of_whole_numbers():
         ),
         (
             [0.0, 1.0, 0.25],
-            "example 2 has 0.25. Numbers to predict need task='regression'",
+            r'example 2 has 0.25. Numbers to predict need task=\{"target": "number"\}',
         ),
         (
             np.full((4, 2), 0.5),
-            r"of shape \(4, 2\) .* example 0 has soft labels.*argmax",
+            r"of shape \(4, 2\) .* example 0 has soft labels.*argmax.*number",
         ),
-        (np.array([[1, 0, 0], [1, 0, 1]]), "example 1 has 2 classes instead of one"),
+        (
+            np.array([[1, 0, 0], [1, 0, 1]]),
+            r'example 1 has 2 classes instead of one.*task=\{"target": "labels"\}',
+        ),
         (np.array([[1, 0], [0, 0]]), "example 1 has 0 classes instead of one"),
         (
             np.array([[3, 4], [1, 2]]),
@@ -161,3 +164,81 @@ def test_a_split_of_numbers_beside_one_of_strings_is_matched_by_name():
     }
     assert labels.encode_labels(tables, None, "class_names") == ("1", "2", "10")
     assert tables["test"]["label"].tolist() == [2, 0]
+
+
+NAME_SETS = [("cow", "ant"), (), ("bee",)]
+
+
+def sets(*rows):
+    """Several labels per example, as `array_targets` converts them."""
+    values = np.empty(len(rows), object)
+    values[:] = rows
+    return values
+
+
+def test_several_labels_become_rows_with_the_same_columns_in_all_splits():
+    tables = {
+        "train": {"labels": sets(*NAME_SETS)},
+        "test": {"labels": sets(("ant",), ("bee", "cow"))},
+    }
+    assert labels.encode_targets(tables, None, "class_names") == ("ant", "bee", "cow")
+    assert tables["train"]["labels"].tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    assert tables["test"]["labels"].tolist() == [[1, 0, 0], [0, 1, 1]]
+    assert tables["test"]["labels"].dtype == np.uint8
+
+
+def test_several_labels_are_in_the_order_of_their_values_or_of_the_names():
+    tables = {"train": {"labels": sets(("10", "9"), ("2",))}}
+    assert labels.encode_targets(tables, None, "class_names") == ("2", "9", "10")
+    tables = {"train": {"labels": sets(*NAME_SETS)}}
+    names = ("bee", "cow", "ant", "dog")
+    assert labels.encode_targets(tables, names, "class_names") == names
+    assert tables["train"]["labels"][0].tolist() == [0, 1, 1, 0]
+
+
+def test_a_label_unknown_in_train_is_named():
+    tables = {
+        "train": {"labels": sets(*NAME_SETS)},
+        "test": {"labels": sets(("ant", "bea"))},
+    }
+    with pytest.raises(
+        UsageError, match="test: the label 'bea' is not one of.*mean 'bee'"
+    ):
+        labels.encode_targets(tables, None, "class_names")
+    tables = {"train": {"labels": np.eye(3, dtype=np.uint8)}}
+    with pytest.raises(UsageError, match="train: y has 3 columns for 2 classes"):
+        labels.encode_targets(tables, ("a", "b"), "class_names")
+
+
+def masks(*values):
+    return {"mask": np.array(values, np.uint8).reshape(1, 1, -1)}
+
+
+def test_masks_number_the_classes_of_all_splits():
+    tables = {"train": masks(0, 1), "test": masks(3, 0)}
+    names = labels.encode_targets(tables, None, "class_names")
+    assert names == ("0", "1", "2", "3")
+    assert labels.encode_targets(tables, tuple("abcde"), "") == tuple("abcde")
+    with pytest.raises(
+        UsageError, match="test: the mask of example 0 has the class 3, but class_names"
+    ):
+        labels.encode_targets(tables, ("a", "b"), "class_names")
+    with pytest.raises(UsageError, match="values 0 and 255; divide them by 255"):
+        labels.encode_targets({"train": masks(0, 255)}, None, "class_names")
+
+
+def test_numbers_have_no_class_names():
+    tables = {"train": {"target": np.ones(3, np.float32)}}
+    assert labels.encode_targets(tables, None, "class_names") is None
+    with pytest.raises(UsageError, match="class_names names classes, but y has num"):
+        labels.encode_targets(tables, ("a", "b"), "class_names")
+
+
+def test_columns_of_several_labels_are_matched_by_name():
+    rows = np.array([[1, 0], [0, 1]], np.uint8)
+    assert labels.reorder(rows, ["b", "c"], ["c", "a", "b"], "test").tolist() == [
+        [0, 0, 1],
+        [1, 0, 0],
+    ]
+    with pytest.raises(UsageError, match="test has a class 'd', unknown in train"):
+        labels.reorder(rows, ["b", "d"], ["c", "a", "b"], "test")

@@ -492,7 +492,10 @@ BAD = {
     ),
     "endless": ({"data": lambda: DATASET.repeat()}, "never ends; remove repeat"),
     "generator": ({"data": lambda: iter([])}, "cannot be used; give"),
-    "float labels": ({"data": lambda: (X, Y + 0.5)}, "labels must be whole numbers"),
+    "no label": (
+        {"data": lambda: (X, np.where(Y == 3, np.nan, Y))},
+        r"example \d+ has no label \(nan\)",
+    ),
     "negative labels": ({"data": lambda: (X, Y - 1)}, "must be from 0 to"),
     "lengths": ({"data": lambda: (X[:5], Y)}, "lengths of x and y must be equal"),
     "two inputs": ({"data": lambda: ([X, X[:, :2]], Y)}, "x must be one array; got 2"),

@@ -112,7 +112,7 @@ def test_other_data_are_matched_by_the_names_of_their_classes(
         ("wrong.npz", "the label of example 0 of wrong.npz must be from 0 to 1; got"),
         (
             (np.ones((9, 4)), np.ones(9)),
-            "takes image .8, 8, 1.; the data has features .4,., target",
+            "takes image .8, 8, 1.; the data has features .4,., label",
         ),
         (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
         ((floats / 255, arrays[1]), "are float32; the model takes uint8; scale, round"),

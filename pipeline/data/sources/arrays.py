@@ -1,61 +1,83 @@
-"""Arrays of images and labels in an `.npz` file or a directory of `.npy` files."""
+"""Arrays in an `.npz` file or a directory of `.npy` files."""
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import psutil
 
 from pipeline.contracts import Source
 from pipeline.data import split_names
-from pipeline.data.array_source import ArraySource, examples
-from pipeline.data.labels import class_names_of, encode_labels
+from pipeline.data.array_source import (
+    ArraySource,
+    Examples,
+    examples,
+    match_fields,
+)
+from pipeline.data.labels import class_names_of, encode_targets
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import npz
 from pipeline.utils.errors import UsageError, reason
+
+# Key of the input -> its kind, and of the target: None is recognized.
+_INPUT_KEYS = {"images": "image", "features": "features", "x": None}
+_TARGET_KEYS = {"labels": "classes", "targets": "number", "masks": "mask", "y": None}
 
 
 def arrays(
     *, path: Annotated[Path, "exists"], class_names: tuple[str, ...] = ()
 ) -> Source:
-    """NumPy arrays of images and labels. The id of an example is its index.
+    """NumPy arrays of inputs and targets. The id of an example is its index.
 
     Args:
         path: An `.npz` file; or a directory with `KEY.npy` for each key, which is read
             in pieces and may be larger than memory; or a directory of such directories:
-            train, and optionally validation (valid, val) and test. Keys: `images`,
-            uint8, uint16 or float32 of shape (n, height, width) or (n, height, width,
-            channels); `labels`, the whole numbers 0 ... classes - 1 of any dtype, or
-            strings, of shape (n,) or (n, 1), or one-hot; `groups` (optional), integers
-            or strings of shape (n,): examples with the same value stay in one split;
-            `class_names` (optional, in train), strings of shape (classes,): by default,
-            the classes are named "0", "1", ...
-        class_names: Names of the labels 0, 1, ... if the data have none.
+            train, and optionally validation (valid, val) and test. Keys, one of the
+            inputs and one of the targets: `images`, uint8, uint16 or float32 of shape
+            (n, height, width) or (n, height, width, channels); `features`, numbers of
+            shape (n,) to (n, ..., ..., ...); `x`, either of them, told by its shape and
+            dtype; `labels`, the whole numbers 0 ... classes - 1 of any dtype, or
+            strings, of shape (n,) or (n, 1), or one-hot; `targets`, numbers to predict,
+            of shape (n,) or (n, numbers); `masks`, the class of each pixel, integers of
+            shape (n, height, width); `y`, any of them, or several labels per example as
+            0 and 1 of shape (n, classes); `groups` (optional), integers or strings of
+            shape (n,): examples with the same value stay in one split; `class_names`
+            (optional, in train), strings of shape (classes,): by default, the classes
+            are named "0", "1", ...
+        class_names: Names of the classes 0, 1, ... if the data have none.
     """
     try:
         folders = _folders(path) if path.is_dir() else {"train": path}
         arrays = {split: _read(folder) for split, folder in folders.items()}
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
-    splits = {
-        split: _examples(arrays[split], folder) for split, folder in folders.items()
-    }
     names_by_split = {}
     for split, folder in folders.items():
         if "class_names" in arrays[split]:
             where = f"{folder}: class_names"
             names_by_split[split] = class_names_of(arrays[split]["class_names"], where)
     names = names_by_split.get("train", class_names or None)
-    names = encode_labels(splits, names, f"class_names in {path}")
+    options = {"has_class_names": names is not None}
+    train = _examples(arrays["train"], folders["train"], options)
+    splits = {"train": train.columns}
+    options |= train.kinds()
+    for split, folder in folders.items():
+        if split != "train":
+            splits[split] = _examples(arrays[split], folder, options).columns
+    match_fields(splits)
+    names = encode_targets(splits, names, f"class_names in {path}")
     for split, folder in folders.items():
         if names_by_split.get(split, names) != names:
             raise UsageError(
                 f"{folder}/class_names.npy differs from that of train; use the same in"
                 " all splits"
             )
-    train = splits.pop("train")
-    return ArraySource(train, splits, class_names=names, name=path.name)
+    source = ArraySource(splits.pop("train"), splits, class_names=names, name=path.name)
+    notes = (*source.info.notes, *train.notes)
+    source.info = dataclasses.replace(source.info, notes=notes)
+    return source
 
 
 def _folders(root: Path) -> dict[str, Path]:
@@ -91,22 +113,46 @@ def _memory_map(path: Path) -> np.memmap:
         ) from None
 
 
-def _examples(columns: Mapping[str, np.ndarray], path: Path) -> dict[str, np.ndarray]:
-    """The fields `image` with an axis for channels, `label`, and `group` if present."""
-    for key in ("images", "labels"):
-        if key not in columns:
-            names = ", ".join(columns) or "no arrays"
-            raise UsageError(
-                f"{path} has no {key}; it has {names}; expected are images and labels"
-            )
-    fields = examples(str(path), columns["images"], columns["labels"])
-    if "label" not in fields:
-        raise UsageError(
-            f"{path}: images must have shape (n, height, width[, channels])"
-        )
+def _examples(
+    columns: Mapping[str, np.ndarray], path: Path, options: Mapping[str, Any]
+) -> Examples:
+    """The fields of examples, and `group` if present; options of `examples`."""
+    input_key = _only_key(columns, _INPUT_KEYS, "images", path)
+    target_key = _only_key(columns, _TARGET_KEYS, "labels", path)
+    kinds = {"input": _INPUT_KEYS[input_key], "target": _TARGET_KEYS[target_key]}
+    kinds = {name: kind for name, kind in kinds.items() if kind is not None}
+    fields = examples(
+        str(path), columns[input_key], columns[target_key], **{**options, **kinds}
+    )
     if "groups" in columns:
-        fields["group"] = _groups(columns["groups"], len(fields["label"]), path)
+        count = len(columns[target_key])
+        fields.columns["group"] = _groups(columns["groups"], count, path)
     return fields
+
+
+def _only_key(
+    columns: Mapping[str, np.ndarray], keys: Mapping[str, Any], first: str, path: Path
+) -> str:
+    """The key that the arrays have; UsageError unless it is exactly one.
+
+    `first` is the key that is missing if there is none.
+    """
+    present = [key for key in keys if key in columns]
+    if not present:
+        names = ", ".join(columns) or "no arrays"
+        raise UsageError(
+            f"{path} has no {first}; it has {names}; expected are images and labels"
+            f" (or {_others(_INPUT_KEYS)}; {_others(_TARGET_KEYS)})"
+        )
+    if len(present) > 1:
+        raise UsageError(
+            f"{path} has both {present[0]} and {present[1]}; remove one of them"
+        )
+    return present[0]
+
+
+def _others(keys: Mapping[str, Any]) -> str:
+    return " or ".join([*keys][1:])
 
 
 def _groups(groups: np.ndarray, count: int, path: Path) -> np.ndarray:

@@ -116,6 +116,20 @@ WRONG = {
         "has no images; it has labels; expected are images and labels",
     ),
     "no labels": ({"labels": False}, "has no labels; it has images"),
+    "two inputs": ({"x": IMAGES}, "has both images and x; remove one of them"),
+    "two targets": ({"masks": LABELS}, "has both labels and masks; remove one of them"),
+    "labels as targets": (
+        {"labels": False, "targets": LABELS.astype(str)},
+        "y must be numbers to predict; got <U21",
+    ),
+    "small masks": (
+        {"labels": False, "masks": IMAGES[:, :2, :, 0]},
+        "a mask of 2x5 pixels for an image of 4x5",
+    ),
+    "flat features": (
+        {"images": False, "features": IMAGES[..., None]},
+        r"has shape \(12, 4, 5, 3, 1\); images have",
+    ),
     "a pickle": ({"labels": np.array([{}] * 12)}, "is not an? .*of (a )?plain array"),
 }
 
@@ -164,6 +178,69 @@ def test_damaged_archives_are_rejected(tmp_path):
         path.write_bytes(content)
         with pytest.raises(UsageError, match=r"x\.npz is not an \.npz of plain arrays"):
             arrays(path=path)
+
+
+NUMBERS = np.linspace(0, 1, 24).reshape(12, 2)
+ROWS = np.tile([[1, 1], [0, 0], [0, 1]], (4, 1))
+# Name -> arrays, and fields.
+OTHERS = {
+    "features and labels": ({"features": NUMBERS, "labels": LABELS}, "features label"),
+    "features and targets": (
+        {"features": NUMBERS, "targets": NUMBERS[:, 0]},
+        "features target",
+    ),
+    "whole targets": ({"features": NUMBERS, "targets": LABELS}, "features target"),
+    "images and targets": ({"images": IMAGES, "targets": LABELS}, "image target"),
+    "images and masks": ({"images": IMAGES, "masks": IMAGES[..., 0] % 3}, "image mask"),
+    "images as features": (
+        {"features": IMAGES[..., 0], "labels": LABELS},
+        "features label",
+    ),
+    "x and y, classes": ({"x": NUMBERS, "y": LABELS}, "features label"),
+    "x and y, numbers": ({"x": NUMBERS, "y": NUMBERS}, "features target"),
+    "x and y, several labels": ({"x": IMAGES, "y": ROWS}, "image labels"),
+    "x and y, masks": ({"x": IMAGES, "y": IMAGES[..., 0] % 3}, "image mask"),
+}
+
+
+@pytest.mark.parametrize("kind", SAVES)
+@pytest.mark.parametrize("case", OTHERS)
+def test_other_keys_have_other_fields(tmp_path, case, kind):
+    columns, fields = OTHERS[case]
+    without = {"images": False, "labels": False}
+    source = arrays(path=SAVES[kind](tmp_path, **{**without, **columns}))
+    assert set(source.info.fields) == {"id", *fields.split()}
+    assert len(read(source)) == 12
+    is_named = bool({"label", "labels", "mask"} & set(source.info.fields))
+    assert (source.info.class_names is not None) == is_named
+    assert bool(source.info.notes) == (case in NOTED)
+
+
+NOTED = ("x and y, classes", "x and y, several labels")
+
+
+def test_the_arrays_of_train_decide_for_all_splits(tmp_path):
+    without = {"images": False, "labels": False}
+    save(tmp_path / "train", x=NUMBERS, y=ROWS, **without)
+    save(tmp_path / "test", x=NUMBERS, y=np.eye(2)[LABELS // 2], **without)
+    source = arrays(path=tmp_path)
+    assert source.columns("test")["labels"].tolist() == np.eye(2)[LABELS // 2].tolist()
+
+
+def test_tables_of_scikit_learn_have_names():
+    shapes = {"iris": (150, 4, 3), "wine": (178, 13, 3), "breast_cancer": (569, 30, 2)}
+    for dataset, (count, features, classes) in shapes.items():
+        source = scikit_learn(dataset=dataset)
+        assert source.info.splits == {"train": count}
+        assert source.info.fields["features"] == tf.TensorSpec((features,), tf.float32)
+        assert source.info.fields["label"] == tf.TensorSpec((), tf.int64)
+        assert len(source.info.feature_names) == features
+        assert len(source.info.class_names) == classes
+    assert scikit_learn(dataset="iris").info.class_names[0] == "setosa"
+    for dataset, shape in {"diabetes": (), "linnerud": (3,)}.items():
+        info = scikit_learn(dataset=dataset).info
+        assert info.fields["target"] == tf.TensorSpec(shape, tf.float32)
+        assert info.class_names is None and info.feature_names
 
 
 def test_digits_are_those_of_scikit_learn():
