@@ -177,8 +177,18 @@ def _exact_copies(
 def open_source(config: Config) -> Source:
     """Opens the source and limits it to `--data.limit` examples."""
     progress_bar.stage("opening", config.source.title)
-    source = registry.call("sources", config.source.name, config.source.options)
-    return splits.limit_examples(source, config.data)
+    name = config.source.name
+    options = {**_kinds(config, name), **config.source.options}
+    return splits.limit_examples(registry.call("sources", name, options), config.data)
+
+
+def _kinds(config: Config, source: str) -> dict[str, str]:
+    """The options of a source that say as what it reads its arrays, if it has them."""
+    task = registry.load("tasks", config.task.name)
+    input, target = getattr(task, "kinds", (config.task.input, config.task.target))
+    known = registry.find("sources", source).options
+    kinds = {"input": input, "target": target}
+    return {key: str(value) for key, value in kinds.items() if value and key in known}
 
 
 def create_task(config: Config, info: Info | Metadata) -> Task:

@@ -1,6 +1,6 @@
 """Labelled data for a trained model: loads it, and evaluates the model on it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def load_splits(data: Any, task: Task) -> Examples:
     Classes are matched by name. Raises UsageError if a class is unknown to the model,
     or if the data is of another kind.
     """
-    source = _source(data, task.metadata.get("class_names") or ())
+    source = _source(data, task)
     matched = task.match(source)
     specs = _specs(source, matched)
     splits = {}
@@ -45,8 +45,9 @@ def load_splits(data: Any, task: Task) -> Examples:
     return splits, source.location
 
 
-def _source(data: Any, names: Sequence[str]) -> Source:
-    """Creates a source of the data for a model with these class names."""
+def _source(data: Any, task: Task) -> Source:
+    """Creates a source of the data for a model of this task."""
+    names = task.metadata.get("class_names") or ()
     if isinstance(data, str | Path):
         options = data_path.source(Path(data), names)
         name = options.pop("name")
@@ -54,10 +55,13 @@ def _source(data: Any, names: Sequence[str]) -> Source:
             options["class_names"] = tuple(names)
         return registry.call("sources", name, options)
     name = objects.name_of(data, "sources")
-    takes_names = "class_names" in registry.find("sources", name).options
+    known = registry.find("sources", name).options
     options = {}
-    if names and takes_names and in_memory.find_class_names(data) is None:
+    if names and "class_names" in known and in_memory.find_class_names(data) is None:
         options["class_names"] = names
+    for kind in ("input", "target"):
+        if kind in known and kind in task.metadata:
+            options[kind] = task.metadata[kind]
     return registry.call("sources", name, options)
 
 

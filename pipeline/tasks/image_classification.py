@@ -29,3 +29,6 @@ def image_classification(
         options["image_size"] = image_size
     parts = {"input": "image", "input_options": options, "target": "classes"}
     return supervised(info, parts)
+
+
+image_classification.kinds = ("image", "classes")  # type: ignore[attr-defined]

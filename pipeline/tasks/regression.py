@@ -18,3 +18,6 @@ def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
     options = {"raw": raw}
     parts = {"input": "features", "input_options": options, "target": "number"}
     return supervised(info, parts)
+
+
+regression.kinds = ("features", "number")  # type: ignore[attr-defined]

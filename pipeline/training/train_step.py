@@ -268,7 +268,9 @@ class SteppedModel(keras.Model):
             kinds = (keras.Sequential, type(standalone))
             bodies = (layer for layer in self.layers if isinstance(layer, kinds))
             body = next(bodies, None)
-        is_sigmoid = self.removed_activation == "sigmoid"
+        expected = self.task.output
+        is_softmax = expected is not None and expected.activation == "softmax"
+        is_sigmoid = self.removed_activation == "sigmoid" and is_softmax
         return plain_model.flatten(standalone, wrapper, body, is_sigmoid)
 
     @property

@@ -237,9 +237,17 @@ class MaskTarget(Target):
         """Probabilities of each pixel; logits if the user's network returns logits."""
         if output_kind == "linear":
             return outputs
-        return keras.layers.Softmax(dtype="float32", name="probabilities")(outputs)
+        if output_kind == "logit":
+            return outputs[..., 1:] - outputs[..., :1]
+        answers = keras.layers.Softmax(dtype="float32", name="probabilities")(outputs)
+        return answers[..., 1:] if output_kind == "sigmoid" else answers
 
     def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
+        if output_kind in ("sigmoid", "logit"):
+            is_logit = output_kind == "logit"
+            loss = keras.losses.BinaryCrossentropy(from_logits=is_logit)
+            threshold = 0.0 if is_logit else 0.5
+            return loss, keras.metrics.BinaryAccuracy(threshold=threshold)
         is_logit = output_kind == "linear"
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=is_logit)
         return loss, "accuracy"

@@ -31,6 +31,8 @@ def ce(metadata: Metadata) -> Loss:
 
 
 def _crossentropy(name: str, metadata: Metadata) -> Loss:
-    if "class_names" not in metadata:
+    is_softmax = metadata.get("activation", "softmax") == "softmax"
+    is_map = len(metadata.get("output_shape", (1,))) > 1
+    if "class_names" not in metadata or not is_softmax or is_map:
         raise UsageError(f"--train.loss {name} is for classification only; remove it")
     return keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)

@@ -7,10 +7,10 @@ from pipeline.utils.errors import UsageError
 
 
 def accuracy(metadata: Metadata) -> keras.metrics.Metric:
-    """Fraction of the examples whose answer is the label; reported in any case.
+    """Fraction of the examples, of the labels or of the pixels whose answer is right.
 
     Args:
-        metadata: Metadata of a classification task: `class_names`.
+        metadata: Metadata of a task with classes: `class_names`.
     """
     return _accuracy("accuracy", metadata)
 
@@ -19,7 +19,7 @@ def acc(metadata: Metadata) -> keras.metrics.Metric:
     """The same as `accuracy`, reported as `acc`.
 
     Args:
-        metadata: Metadata of a classification task: `class_names`.
+        metadata: Metadata of a task with classes: `class_names`.
     """
     return _accuracy("acc", metadata)
 
@@ -29,4 +29,8 @@ def _accuracy(name: str, metadata: Metadata) -> keras.metrics.Metric:
         raise UsageError(
             f"--train.metrics: {name} is for classification only; remove it"
         )
+    if metadata.get("activation") == "sigmoid":
+        return keras.metrics.BinaryAccuracy(name=name, threshold=0.0)
+    if len(metadata.get("output_shape", (1,))) > 1:
+        return keras.metrics.SparseCategoricalAccuracy(name=name)
     return keras.metrics.CategoricalAccuracy(name=name)

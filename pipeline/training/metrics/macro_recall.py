@@ -16,7 +16,9 @@ def macro_recall(metadata: Metadata) -> keras.metrics.Metric:
     Args:
         metadata: Metadata of a classification task: `class_names`.
     """
-    if "class_names" not in metadata:
+    is_softmax = metadata.get("activation", "softmax") == "softmax"
+    is_map = len(metadata.get("output_shape", (1,))) > 1
+    if "class_names" not in metadata or not is_softmax or is_map:
         raise UsageError(
             "--train.metrics: macro_recall is for classification only; remove it"
         )

@@ -28,7 +28,8 @@ class Arguments:
     """`one-hot`, float32 (batch, classes); `index`, int64 (batch,), or `float index`,
     float32; `binary`: the second of two classes, float32 (batch, 1), in `y_pred`, too;
     `several`: any of the classes, float32 (batch, classes); `map`: the class of each
-    pixel, int32 (batch, height, width).
+    pixel, int32 (batch, height, width); `binary map`: float32 (batch, height, width,
+    1), in `y_pred`, too.
     """
     logits: bool = False
     """Whether `y_pred` is logits instead of probabilities."""
@@ -39,9 +40,12 @@ class Arguments:
         if not self.classes:
             return y, outputs
         outputs = tf.cast(outputs, tf.float32)
-        if self.labels == "binary":
-            logit = outputs[:, 1:] - outputs[:, :1]
-            return y[:, 1:], logit if self.logits else tf.sigmoid(logit)
+        if self.labels in ("binary", "binary map"):
+            logit = outputs[..., 1:] - outputs[..., :1]
+            y_true = y[:, 1:]
+            if self.labels == "binary map":
+                y_true = tf.cast(y, tf.float32)[..., None]
+            return y_true, logit if self.logits else tf.sigmoid(logit)
         if self.labels == "several":
             return y, outputs if self.logits else tf.sigmoid(outputs)
         y_pred = outputs if self.logits else tf.nn.softmax(outputs)
@@ -58,7 +62,7 @@ class Arguments:
             outputs = generator.normal(size=shape).astype(np.float32)
             return generator.normal(size=shape).astype(np.float32), outputs
         classes = self.classes
-        if self.labels == "map":
+        if self.labels in ("map", "binary map"):
             outputs = generator.normal(size=(count, *self.shape)).astype(np.float32)
             labels = generator.integers(0, classes, (count, *self.shape[:-1]))
             return labels.astype(np.int32), outputs
@@ -91,27 +95,28 @@ def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
         return [Arguments(0, shape=shape)]
     if activation == "sigmoid":
         return [Arguments(shape[-1], "several", logits, shape)]
-    if len(shape) > 1:
-        return [Arguments(shape[-1], "map", logits, shape)]
     has_one_output = metadata.get("output_kind") in ("sigmoid", "logit")
+    if len(shape) > 1:
+        labels = "binary map" if has_one_output else "map"
+        return [Arguments(shape[-1], labels, logits, shape)]
     words = [base.__name__ for base in kind.__mro__] if kind else []
 
     def is_a(*beginnings: str) -> bool:
         return any(word.startswith(beginnings) for word in words)
 
     if is_a("Sparse"):
-        labels = ["index"]
+        names = ["index"]
     elif is_a("Categorical", "TopK"):
-        labels = ["one-hot"]
+        names = ["one-hot"]
     elif has_one_output or (is_a("Binary") and classes == 2):
-        labels = ["binary"]
+        names = ["binary"]
     elif kind is None:
-        labels = ["index", "float index", "one-hot"]
+        names = ["index", "float index", "one-hot"]
     elif kind.__module__.startswith("keras."):
-        labels = ["one-hot"]
+        names = ["one-hot"]
     else:
-        labels = ["one-hot", "index", "float index"]
-    return [Arguments(classes, name, logits) for name in labels]
+        names = ["one-hot", "index", "float index"]
+    return [Arguments(classes, name, logits) for name in names]
 
 
 def find_arguments(

@@ -152,7 +152,9 @@ class OwnMetric(keras.metrics.Metric):
         if not getattr(self.metric, "_built", True):
             is_binary = own_arguments.labels == "binary"
             shape = own_arguments.shape
-            if own_arguments.classes and own_arguments.labels != "map":
+            if own_arguments.labels == "binary map":
+                shape = (*shape[:-1], 1)
+            elif own_arguments.classes and own_arguments.labels != "map":
                 shape = (1 if is_binary else own_arguments.classes,)
             count = len(inspect.signature(self.metric._build).parameters)
             self.metric._build(*[(None, *shape)] * count)

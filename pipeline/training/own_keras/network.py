@@ -25,6 +25,7 @@ NOTES = {
     "logit": "it ends in the logit of the second class",
     "none": "it returns features; an output layer is added",
 }
+_NUMBERS = "its outputs are the predictions"
 _PROBABILITIES = "it returns probabilities, whose logarithms are the logits"
 
 
@@ -238,14 +239,17 @@ def outputs(model: keras.Model, inputs: Any, task: Task) -> tuple[Any, str, str]
         )
     logits = returned[0]
     expected = task.output
-    if expected is None:
-        return keras.ops.cast(logits, "float32"), "linear", NOTES["linear"]
-    if expected.activation == "linear":
-        return _numbers(logits, expected.shape), "linear", NOTES["linear"]
     probed = inputs if isinstance(inputs, dict) else shaped_inputs
+    is_functional = type(model) in (keras.Sequential, head.FUNCTIONAL)
+    if expected is None or expected.activation == "linear":
+        if is_functional:
+            logits = head.part(model, model.outputs[0])(_in_order(probed, model))
+        if expected is not None:
+            logits = _numbers(logits, expected.shape)
+        return keras.ops.cast(logits, "float32"), "linear", _NUMBERS
     values = head.probes(probed, task.probe_inputs())
     kind = "unknown"
-    if type(model) in (keras.Sequential, head.FUNCTIONAL):
+    if is_functional:
         ordered = _in_order(values, model)
         body, kind = head.remove_activation(head.part(model, model.outputs[0]), ordered)
         logits = body(_in_order(probed, model))
