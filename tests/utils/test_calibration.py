@@ -4,12 +4,7 @@ hand.
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from pipeline.data.example_store import MemoryStore
-from pipeline.data.splits import Split
-from pipeline.evaluation import evaluate
-from pipeline.tasks.image_classification import ImageClassification
 from pipeline.utils import calibration
 
 
@@ -64,27 +59,31 @@ def test_the_measures_equal_a_count_by_hand():
     assert found["loss"] == pytest.approx(loss)
 
 
-class Scaled(ImageClassification):
-    """Its answers need fields of the example: a number and the image."""
+def test_batches_give_the_temperature_and_the_error_of_all_examples():
+    logits, labels = honest(3000)
+    logits = (logits * 3).astype(np.float32)
+    fit, error = calibration.TemperatureFit(), calibration.CalibrationError(2.0)
+    for part in np.array_split(np.arange(len(labels)), 7):
+        fit.update(logits[part], labels[part])
+        error.update(logits[part], labels[part])
+    assert fit.result() == pytest.approx(calibration.fit_temperature(logits, labels))
+    whole = calibration.loss_and_error(logits, labels, 2.0)
+    assert error.result() == pytest.approx(whole)
 
-    def answer(self, outputs, batch):
-        mean = tf.reduce_mean(tf.cast(batch["image"], tf.float32), axis=(1, 2, 3))
-        return {
-            **super().answer(outputs, batch),
-            "twice": 2 * batch["label"],
-            "mean": mean,
-        }
 
+def test_the_temperature_is_that_of_a_direct_search():
+    """The 64 temperatures and the spline between them against SciPy on all logits."""
+    from scipy.optimize import minimize_scalar
+    from scipy.special import logsumexp
 
-@pytest.mark.parametrize("field", ["twice", "mean"])
-def test_calibrated_answers_may_need_the_example(field):
-    metadata = {"class_names": ["a", "b"], "image_shape": [2, 2, 1], "temperature": 2.0}
-    images = np.arange(12, dtype=np.uint8).reshape(3, 2, 2, 1)
-    store = MemoryStore(
-        {"id": np.arange(3), "label": np.array([1, 0, 1]), "image": images}
-    )
-    examples = Split(store, np.array([2, 0]))
-    columns = {"id": np.array([2, 0]), "outputs": np.zeros((2, 2), np.float32)}
-    found = evaluate.update_answers(Scaled(metadata), columns, examples)
-    expected = {"twice": [2, 2], "mean": images[[2, 0]].mean(axis=(1, 2, 3))}
-    np.testing.assert_allclose(found[field], expected[field])
+    logits, labels = honest(2000)
+    logits *= 2.3
+
+    def loss(exponent):
+        scaled = logits / np.exp(exponent)
+        total = logsumexp(scaled, axis=1) - scaled[np.arange(len(labels)), labels]
+        return total.sum() + exponent**2 / (2 * 0.35**2)
+
+    best = minimize_scalar(loss, bounds=(-3, 3), method="bounded").x
+    found = calibration.fit_temperature(logits, labels)
+    assert found == pytest.approx(np.exp(best), rel=1e-4)

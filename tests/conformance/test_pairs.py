@@ -1,0 +1,159 @@
+"""Every input with every target: losses, metrics, answers and signatures, for sources
+whose fields have names that say nothing.
+"""
+
+import itertools
+import json
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from pairs import examples_of, model_of, task_of
+
+from pipeline.config import registry
+from pipeline.contracts import TrainingExamples
+from pipeline.data.array_source import ArraySource
+from pipeline.export import savedmodel
+from pipeline.utils.errors import UsageError
+
+INPUTS = registry.names("inputs")
+TARGETS = registry.names("targets")
+# A mask needs a map, which only images have.
+PAIRS = [
+    pair
+    for pair in itertools.product(INPUTS, TARGETS)
+    if pair[1] != "mask" or pair[0] == "image"
+]
+SIZE = 12
+
+
+class Examples(TrainingExamples):
+    """Arrays of raw training examples."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def column(self, name):
+        return self.columns[name]
+
+    def batches(self):
+        for rows in (slice(0, 5), slice(5, None)):
+            yield {name: values[rows] for name, values in self.columns.items()}
+
+
+@pytest.fixture(params=PAIRS, ids="-".join)
+def pair(request):
+    """(task with what it has learned, a decoded batch, a network)."""
+    columns, names = examples_of(*request.param, SIZE)
+    source = ArraySource(columns, class_names=names)
+    task = task_of(source.info, *request.param)
+    task = task.with_metadata(task.learn(Examples(columns)))
+    # As a later process makes it, from the file in the run directory.
+    metadata = json.loads(json.dumps(dict(task.metadata)))
+    task = registry.call("tasks", "supervised", {}, metadata)
+    decoded = [task.decode(example) for example in source.examples("train")]
+    batch = {key: tf.stack([example[key] for example in decoded]) for key in decoded[0]}
+    batch |= {"weight": tf.ones([SIZE]), "epoch": tf.zeros([SIZE], tf.int64)}
+    symbolic = task.inputs()
+    model = keras.Model(symbolic, task.head(model_of(symbolic, task), symbolic))
+    return task, batch, model
+
+
+def test_from_a_batch_to_losses_metrics_and_answers(pair):
+    task, batch, model = pair
+    metric_name, direction = task.selection_metric
+    assert direction in (-1, 1)
+    assert all(value.dtype != tf.string for value in batch.values())
+    prepared = task.prepare(batch)
+    inputs, y, weight = task.target(prepared, tf.range(SIZE, dtype=tf.int64))
+    np.testing.assert_array_equal(weight, np.ones(SIZE))
+    outputs = model(inputs, training=False)
+    assert task.output is None or tuple(outputs.shape[1:]) == task.output.shape
+    losses = task.loss()(y, outputs)
+    assert losses.shape == (SIZE,) and losses.dtype == tf.float32
+    alone = task.loss()(y[:1], outputs[:1])
+    np.testing.assert_allclose(alone, losses[:1], rtol=1e-5)
+    for metric in task.metrics():
+        metric.update_state(y, outputs, sample_weight=weight)
+        assert np.isfinite(metric.result())
+    answers = {**task.answer(outputs, prepared), "loss": losses}
+    assert all(len(value) == SIZE for value in answers.values())
+    whole = task.evaluator()
+    whole.update(outputs, answers, batch)
+    metrics = whole.result()
+    json.dumps(metrics)
+    assert metric_name in metrics and metrics["examples"] == SIZE
+    pieces = task.evaluator()
+    for rows in (slice(0, 7), slice(7, None)):
+        pieces.update(*(part(values, rows) for values in (outputs, answers, batch)))
+    flat = keras.tree.flatten(metrics)
+    for one, other in zip(flat, keras.tree.flatten(pieces.result()), strict=True):
+        assert one == other or one == pytest.approx(other)
+    table = task.table(answers, batch)
+    assert all(len(column) == SIZE for column in table.values())
+    readable = task.readable(table)
+    assert all(len(column.tolist()) == SIZE for column in readable.values())
+    assert all(isinstance(line, str) for line in task.summary(metrics, "test"))
+    assert all(isinstance(sentence, str) for sentence in task.limitations())
+    for figure in task.pictures(metrics).values():
+        figure.canvas.draw()
+
+
+def part(values, rows):
+    return tf.nest.map_structure(lambda value: value[rows], values)
+
+
+def test_an_example_is_drawn_with_its_answer(pair):
+    from matplotlib.figure import Figure
+
+    task, batch, model = pair
+    inputs, _, _ = task.target(task.prepare(batch), batch["id"])
+    answers = task.answer(model(inputs), batch)
+    figure = Figure()
+    example = {name: value[0].numpy() for name, value in batch.items()}
+    answer = {name: value[0].numpy() for name, value in answers.items()}
+    task.draw(figure.subplots(), example, answer)
+    figure.canvas.draw()
+
+
+def test_signatures_take_their_requests_and_refuse_others(pair):
+    task, batch, model = pair
+    columns = {name: value.numpy() for name, value in batch.items()}
+    requests = savedmodel.make_requests(task, columns)
+    assert next(iter(requests)) == "serving_default"
+    inputs, _, _ = task.target(task.prepare(batch), batch["id"])
+    expected = task.answer(model(inputs, training=False), batch)
+    for serving_input in task.serving_inputs():
+        function = savedmodel.serving_function(task, model, serving_input)
+        specs = list(serving_input.specs.values())
+        traced = tf.function(function, input_signature=specs, autograph=False)
+        request = requests[serving_input.name]
+        arguments = [tf.constant(request[name]) for name in serving_input.specs]
+        answers = traced(*arguments)
+        assert set(expected) <= set(answers)
+        if serving_input.name == "serving_default":
+            for name, values in expected.items():
+                if values.dtype.is_floating:
+                    np.testing.assert_allclose(answers[name], values, atol=1e-5)
+        with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
+            traced(*(argument[:0] for argument in arguments))
+
+
+def test_the_keras_model_takes_raw_inputs(pair):
+    task, batch, model = pair
+    plain = task.standalone(model, "none")
+    columns = {name: value.numpy() for name, value in batch.items()}
+    request = task.serving_inputs()[0].request(columns)
+    values = [np.asarray(value, np.float32) for value in request.values()]
+    answers = plain(values[0] if len(values) == 1 else dict(zip(request, values)))
+    assert len(answers) == SIZE and np.isfinite(answers).all()
+
+
+@pytest.mark.parametrize("name", INPUTS + TARGETS)
+def test_a_missing_field_is_one_line(name):
+    kind = "inputs" if name in INPUTS else "targets"
+    source = ArraySource({"x": np.zeros((3, 2), np.float32)}, class_names=("a", "b"))
+    with pytest.raises(UsageError, match="no field 'nothing'") as caught:
+        registry.call(kind, name, {"field": "nothing"}, source.info)
+    assert "\n" not in str(caught.value)
