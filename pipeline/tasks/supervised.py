@@ -1,4 +1,4 @@
-"""Supervised learning: an input joined with a target."""
+"""Supervised learning: an input joined with a target, and the most usual pairs."""
 
 import ast
 import dataclasses
@@ -67,6 +67,52 @@ def supervised(
     return Supervised(
         metadata, _create_input(metadata, input), _create_target(metadata, target)
     )
+
+
+def image_classification(
+    info: Info | Metadata,
+    *,
+    image_size: tuple[int, int] | None = None,
+    raw: bool = False,
+) -> Task:
+    """One label per image: the input `image` and the target `classes`.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        image_size: Height and width to resize images to; None: the size they all have.
+        raw: Give the model pixels as they are. Otherwise whole numbers are scaled to
+            [0, 1]; floats are never scaled.
+
+    Raises:
+        UsageError: A field is missing or has another type, or `image_size` is None
+            although images differ in size.
+    """
+    options: dict[str, Any] = {"raw": raw}
+    if image_size is not None:
+        options["image_size"] = image_size
+    parts = {"input": "image", "input_options": options, "target": "classes"}
+    return supervised(info, parts)
+
+
+def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
+    """Numbers from numbers: the input `features` and the target `number`.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        raw: Give the model features as they are, instead of with mean 0 and deviation
+            1.
+
+    Raises:
+        UsageError: A field is missing or has another type or shape.
+    """
+    options = {"raw": raw}
+    parts = {"input": "features", "input_options": options, "target": "number"}
+    return supervised(info, parts)
+
+
+# As what a source reads its arrays for these tasks.
+image_classification.kinds = ("image", "classes")  # type: ignore[attr-defined]
+regression.kinds = ("features", "number")  # type: ignore[attr-defined]
 
 
 def _input_metadata(

@@ -146,7 +146,9 @@ def test_the_keras_model_takes_raw_inputs(pair):
     columns = {name: value.numpy() for name, value in batch.items()}
     request = task.serving_inputs()[0].request(columns)
     values = [np.asarray(value, np.float32) for value in request.values()]
-    answers = plain(values[0] if len(values) == 1 else dict(zip(request, values)))
+    answers = plain(
+        values[0] if len(values) == 1 else dict(zip(request, values, strict=True))
+    )
     assert len(answers) == SIZE and np.isfinite(answers).all()
 
 

@@ -126,10 +126,8 @@ def test_every_head_is_trained_on_logits_and_gets_its_weights_back(
         np.testing.assert_allclose(model(images), answers, atol=1e-5)
     if head not in ("logits", "subclassed"):
         np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
-    task = run.task.serve(run.network)["serving_default"][0](
-        tf.constant(X[:40, ..., None])
-    )
-    np.testing.assert_array_equal(answers.argmax(axis=1), task["class"])
+    served = run.predict(X[:40, ..., None])
+    np.testing.assert_array_equal(answers.argmax(axis=1), served["class"])
 
 
 @pytest.mark.parametrize("has_input", [True, False])
@@ -256,9 +254,10 @@ def test_data_keep_their_type(workplace, kind):
     np.testing.assert_array_equal(
         splits["train"].column("label"), Y[splits["train"].column("id")]
     )
-    function, specs = task.serve(model)["serving_default"]
-    assert specs[0].dtype == dtype
-    assert ("image_bytes" in task.serve(model)) == (dtype == "uint8")
+    default, *others = task.serving_inputs()
+    assert default.specs["images"].dtype == dtype
+    names = [serving_input.name for serving_input in others]
+    assert names == (["image_bytes"] if dtype == "uint8" else [])
     if kind == "strings":
         assert task.metadata["class_names"][3] == "digit 3"
     if dtype == "float32":
@@ -266,7 +265,7 @@ def test_data_keep_their_type(workplace, kind):
         with pytest.raises(
             tf.errors.InvalidArgumentError, match="from 0 to 1, as in training"
         ):
-            function(tf.constant(FLOATS[:2, ..., None] * 255))
+            default.read(tf.constant(FLOATS[:2, ..., None] * 255))
 
 
 def test_a_table_of_files(workplace, tmp_path):

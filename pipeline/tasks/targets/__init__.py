@@ -1,1 +1,0 @@
-"""What is wanted: each public function creates a `Target` for a field of a source."""

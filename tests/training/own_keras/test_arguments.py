@@ -224,6 +224,7 @@ def test_a_metric_that_cannot_be_used_is_refused(metric, message):
 def built(options, classes=3, output_kind="none"):
     class Problem:
         metadata = metadata(classes)
+        output = None
 
         def metrics(self):
             return [keras.metrics.CategoricalAccuracy(name="accuracy")]

@@ -17,7 +17,7 @@ from pipeline.training.optim.learning_rate import AdjustableRate
 from pipeline.training.own_keras import callback, optimizer_view
 from pipeline.utils.errors import UsageError
 
-RAW = type(TASK)({**TASK.metadata, "raw": True})
+RAW = TASK.with_metadata({"raw": True})
 X = random_split(32).take(np.arange(32))["image"].astype("float32")
 ENGINES = registry.names("engines")
 
@@ -155,7 +155,7 @@ def test_files_of_checkpoints_are_opened_by_keras_alone(workplace, head):
     seen, is_binary = Looks(), head == "sigmoid"
     task, split = RAW, random_split(32)
     if is_binary:
-        task = type(TASK)({**RAW.metadata, "class_names": ["a", "b"]})
+        task = RAW.with_metadata({"class_names": ["a", "b"]})
         columns = {**split.take(np.arange(32)), "label": np.arange(32) % 2}
         split = Split(
             MemoryStore({name: tf.constant(c) for name, c in columns.items()}),

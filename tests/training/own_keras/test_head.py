@@ -187,7 +187,7 @@ def test_answers_are_those_of_the_users_network(classes, kind, make):
     trained = keras.Model(inputs, outputs)
     assert trained.output_shape == (None, classes) and outputs.dtype == "float32"
     if kind != "none":
-        network.require_equal_answers(own, trained, output_kind)
+        network.require_equal_answers(own, trained, output_kind, problem)
         answers = problem.standalone(trained, output_kind)(values)
         np.testing.assert_allclose(answers, expected, rtol=1e-4, atol=1e-5)
 
@@ -255,10 +255,10 @@ def test_a_copy_that_answers_differently_is_refused():
         )
         trained = keras.Model(inputs, outputs)
         if same:
-            network.require_equal_answers(own, trained, output_kind)
+            network.require_equal_answers(own, trained, output_kind, problem)
             continue
         with pytest.raises(UsageError, match="answers differently .* check get_config"):
-            network.require_equal_answers(own, trained, output_kind)
+            network.require_equal_answers(own, trained, output_kind, problem)
 
 
 def test_a_softmax_after_a_random_layer_is_removed():
@@ -272,7 +272,7 @@ def test_random_answers_are_not_compared():
     inputs, features = body()
     noise = layers.Lambda(lambda x: x + tf.random.normal(tf.shape(x)))
     noisy = keras.Model(inputs, dense()(noise(features)))
-    network.require_equal_answers(noisy, functional(dense()), "linear")
+    network.require_equal_answers(noisy, functional(dense()), "linear", task(3))
 
 
 @pytest.mark.parametrize(
