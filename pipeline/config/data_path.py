@@ -26,11 +26,19 @@ IMAGES = [
     "id",
 ]
 LABELS = ["label", "class", "class_name", "category", "target", "species", "breed"]
+"""Columns of classes."""
+SEVERAL_LABELS = ["labels", "tags"]
+TARGETS = ["target", "value", "y", "price", "score"]
+"""Columns of numbers to predict."""
+MASKS = ["mask", "mask_path", "mask_file"]
+IDS = ["id", "index", "unnamed:_0", ""]
+"""Columns of a table without files that name its rows; pandas writes the last two."""
 _SPLITS = {"train", "validation", "valid", "val", "test"}
 # Source -> the names of its files.
 _FILES = {
     "arrays": re.compile(r".*\.npz|images\.npy", re.IGNORECASE),
     "csv": re.compile(r".*\.[ct]sv", re.IGNORECASE),
+    "jsonl": re.compile(r".*\.(jsonl|ndjson)", re.IGNORECASE),
     "tfrecord": re.compile(r".*\.tfrec.*|.*-\d{5,}-of-\d{5,}", re.IGNORECASE),
 }
 _EXPECTED = (
@@ -167,6 +175,11 @@ def _kind(name: str) -> str:
         if pattern.fullmatch(name):
             return kind
     return ""
+
+
+def is_json_lines(name: str) -> bool:
+    """Whether a file of this name has a JSON object in each line."""
+    return _kind(name) == "jsonl"
 
 
 def list_folder(folder: Path) -> tuple[list[str], list[str]]:

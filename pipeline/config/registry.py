@@ -45,6 +45,8 @@ REGISTRIES = {
     "sources": ("data/sources", "source"),
     "augment": ("data/augment", "augmentation"),
     "tasks": ("tasks", "task"),
+    "inputs": ("tasks/inputs", "input"),
+    "targets": ("tasks/targets", "target"),
     "models": ("models", "model"),
     "engines": ("training/engines", "engine"),
     "callbacks": ("training/callbacks", "callback"),

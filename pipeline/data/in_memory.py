@@ -14,7 +14,8 @@ import tensorflow as tf
 
 from pipeline.config import data_path
 from pipeline.contracts import Source
-from pipeline.data.array_source import ArraySource, ImageFiles, examples
+from pipeline.data.array_source import ArraySource, examples
+from pipeline.data.file_source import FileSource
 from pipeline.data.labels import (
     class_names_of,
     encode_labels,
@@ -92,10 +93,10 @@ def from_object(
     paths = {}
     columns = {}
     for split, table in {"train": train, **tables}.items():
-        paths[split] = table["path"].tolist()
-        ids = (SPLITS.index(split) << 40) + np.arange(len(paths[split]))
+        paths[split] = {"image": table["path"].tolist()}
+        ids = (SPLITS.index(split) << 40) + np.arange(len(table["path"]))
         columns[split] = {"id": ids, "label": table["label"]}
-    return ImageFiles(paths, columns, names)
+    return FileSource(paths, columns, names)
 
 
 def find_class_names(data: Any) -> tuple[str, ...] | None:
