@@ -1,4 +1,4 @@
-"""From the rows of a table to a source: of the files that it names, or of its numbers."""
+"""From the rows of a table to a source of files or of numbers."""
 
 import dataclasses
 import math
@@ -219,8 +219,8 @@ def _several_labels(table: Table, column: str, position: int) -> tuple[str, ...]
                 f"{table.where(position)}: {table.titles[column]!r} must be a list of"
                 f" strings; got {quote(str(value))}"
             )
-    labels = [str(item).strip() for item in values]
-    return tuple(sorted({label for label in labels if label}))
+    labels = {str(item).strip() for item in values if not tables.is_missing(item)}
+    return tuple(sorted(labels))
 
 
 def _target(
@@ -267,8 +267,8 @@ def _lists(table: Table, column: str) -> np.ndarray:
         if not is_numeric or not 1 <= array.ndim <= _MOST_AXES:
             raise UsageError(
                 f"{table.where(position)}: {table.titles[column]!r} must be a list of"
-                f" numbers, or lists of equal lengths, of at most {_MOST_AXES} axes; got"
-                f" {quote(str(value))}"
+                f" numbers, or lists of equal lengths, with at most {_MOST_AXES} axes;"
+                f" got {quote(str(value))}"
             )
         if arrays and array.shape != arrays[0].shape:
             raise UsageError(
@@ -294,11 +294,9 @@ def _arrays(
 ) -> tuple[dict[str, dict[str, np.ndarray]], tuple[str, ...] | None]:
     """Split -> field -> array, (examples, ...), without masks; and the class names."""
     arrays = {"id": np.array(ids, np.int64)}
-    names = (
-        distinct(options.class_names, "--source.class-names")
-        if options.class_names
-        else None
-    )
+    names = None
+    if options.class_names:
+        names = distinct(options.class_names, "--source.class-names")
     truths = {field: [row.truths[field] for row in rows] for field in rows[0].truths}
     if "label" in truths:
         arrays["label"] = labels_of(truths["label"], str(table.path))
@@ -381,15 +379,8 @@ def _summary(table: Table, columns: Columns, inputs: str) -> str:
         note += f"; groups of {table.titles[columns.group]!r} stay together"
     if columns.others:
         note += f"; left out: {', '.join(map(repr, columns.others))}"
-    column = columns.truths.get("label")
-    numbers = (
-        [tables.number_of(value) for value in table.values(column)]
-        if column
-        else [None]
-    )
-    if None not in numbers:
-        note += (
-            f", whose numbers are classes; --source.target {table.titles[column]}"
-            " predicts them"
-        )
+    label = columns.truths.get("label")
+    if label and None not in map(tables.number_of, table.values(label)):
+        title = table.titles[label]
+        note += f"; --source.target {title} predicts its numbers, not classes"
     return note

@@ -35,9 +35,9 @@ FOUND = {
     "train/x.tfrecord test/x.tfrecord.gz": ("tfrecord", "."),
 }
 REFUSED = {
-    "report.pdf": "data contains only report.pdf; expected are folders of images",
+    "report.pdf": "data contains only report.pdf; expected are folders of files",
     "a/1.tif b/2.tif": (
-        "data contains only a/, b/ with .tif files; expected are folders of images"
+        "data contains only a/, b/ with .tif files; expected are folders of files"
     ),
     "images/1.jpg log.csv": "data has images of only one class, 'images'",
     "img/1.jpg test.csv train.csv": (
