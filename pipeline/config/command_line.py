@@ -110,9 +110,9 @@ def request(
         if saved:
             summary = f"--config {saved}"
         else:
-            takes_data = name is None or is_data(name)
-            recipe_name = start.config.recipe if takes_data else name
-            summary = registry.find("recipes", recipe_name).summary
+            if name is None or is_data(name):
+                name = start.config.recipe
+            summary = registry.find("recipes", name).summary
         print(_recipe_help(program, summary, start, topic))
         sys.exit(0)
     options = _read_functions(options, start.config)

@@ -51,6 +51,8 @@ class Table:
     numbers: Sequence[int]
     """Number of each row in messages."""
     noun: str = "row"
+    key: str = "column"
+    """What a column is called in messages."""
     problem: str = ""
     """Why the cells need not belong to the columns; empty if they do."""
 
@@ -188,7 +190,7 @@ def read_json_lines(path: Path) -> Table:
             f"{path} has no lines; add a JSON object for each example, such as"
             ' {"image": "a.png", "label": "cat"}'
         )
-    return Table(path, rows, titles, numbers, noun="line")
+    return Table(path, rows, titles, numbers, noun="line", key="key")
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
@@ -234,6 +236,9 @@ def columns(table: Table, options: Options) -> Columns:
     if not truths:
         raise _no_column(table, data_path.LABELS, "--source.label", "--source.target")
     others = tuple(name for name in others if name not in used)
+    label = truths.get("label", "")
+    if not options.label and label in data_path.TARGETS and _are_floats(table, label):
+        truths = {"target": label}
     return Columns(truths, "", features, group, split, others)
 
 
@@ -247,8 +252,8 @@ def _require(table: Table, name: str) -> str:
 
 def _no_column(table: Table, names: Sequence[str], *flags: str) -> UsageError:
     return UsageError(
-        f"{table.path} has no column {' or '.join(names[:5])}; it has"
-        f" {', '.join(table.titles)}; name its columns with {' and '.join(flags)}"
+        f"{table.path} has no {table.key} {' or '.join(names[:5])}; it has"
+        f" {', '.join(table.titles)}; name its {table.key}s with {' and '.join(flags)}"
     )
 
 
@@ -262,21 +267,24 @@ def _truths(table: Table, options: Options) -> dict[str, str]:
     if truths:
         return truths
     for field, names in _TRUTHS.items():
-        column = next((name for name in names if name in table.titles), None)
-        if column is not None:
-            return {_kind(field, table.values(column)): column}
+        for column in names:
+            if column in table.titles:
+                return {_kind(field, table.values(column)): column}
     return {}
 
 
 def _kind(field: str, values: list[Any]) -> str:
     """The field for a column that has the name of this field.
 
-    Labels are numbers to predict if not all of them are whole; numbers to predict that
-    are not numbers are labels.
+    Labels are numbers to predict if not all of them are whole, and numbers to predict
+    are labels if not all of them are numbers; a list has several of either kind.
     """
-    present = [value for value in values if not is_missing(value)]
-    if any(isinstance(value, list) for value in present):
+    if field in ("labels", "mask"):
         return field
+    present = [value for value in values if not is_missing(value)]
+    lists = [value for value in present if isinstance(value, list)]
+    if lists:
+        return "labels" if _is_text_list(lists[0]) else "target"
     numbers = [number_of(value) for value in present]
     if None in numbers:
         return "label" if field == "target" else field
@@ -285,8 +293,20 @@ def _kind(field: str, values: list[Any]) -> str:
     return field
 
 
+def _is_text_list(values: list[Any]) -> bool:
+    return any(isinstance(value, str) for value in values)
+
+
 def _is_whole(number: float | None) -> bool:
     return number is not None and math.isfinite(number) and number == round(number)
+
+
+def _are_floats(table: Table, column: str) -> bool:
+    """Whether all values are numbers and one is written with a decimal point."""
+    values = table.values(column)
+    if None in map(number_of, values):
+        return False
+    return any("." in str(value) for value in values)
 
 
 def _file_column(table: Table, options: Options, used: Collection[str | None]) -> str:
@@ -303,7 +323,8 @@ def _file_column(table: Table, options: Options, used: Collection[str | None]) -
     if "id" not in table.titles or "id" in used:
         return ""
     # Either the names of files, or the numbers of the rows of a table without files.
-    others = [name for name in table.titles if name != "id" and name not in used]
+    names_of_rows = {*data_path.IDS, "group", *used}
+    others = [name for name in table.titles if name not in names_of_rows]
     row = table.rows[0]
     are_numbers = [_is_numeric(row[name]) or is_missing(row[name]) for name in others]
     if not others or not all(are_numbers):
@@ -350,8 +371,17 @@ def input_field(path: Path, options: Options) -> str:
 
 def file_field(table: Table, column: str, options: Options) -> str:
     """The raw field of files, by the suffixes of most of them: `image` for others."""
-    types = file_types.select(options.field, options.suffixes)
+    types = file_types_of(column, options)
     names = [str(value) for value in table.values(column)]
     if not any(file_types.field_of(name, types) for name in names):
         names, _ = file_search.find_files(names, table.path, types)
     return file_types.most_common(names, types)
+
+
+def file_types_of(column: str, options: Options) -> dict[str, tuple[str, ...]]:
+    """Field -> suffixes of the files that a column may name.
+
+    A column that has the name of a field names files of this field.
+    """
+    types = file_types.select(options.field, options.suffixes)
+    return {column: types[column]} if column in types else types

@@ -1,7 +1,6 @@
 """From the rows of a table to a source of files or of numbers."""
 
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,11 +17,13 @@ from pipeline.data.array_source import ArraySource
 from pipeline.data.file_source import FileSource
 from pipeline.data.labels import distinct, encode_labels, in_order, labels_of
 from pipeline.data.seeds import stable_hash
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, quote
 
 _SPLITS = {
     name: split for split, names in split_names.ALIASES.items() for name in names
 }
+_LARGEST = float(np.finfo(np.float32).max)
 _MOST_AXES = 3  # of the features of an example
 _FIRST_FEATURES = 3  # that a note names
 
@@ -54,7 +55,7 @@ def source(table: Table, options: Options) -> Source:
 
 def _file_source(table: Table, columns: Columns, options: Options) -> Source:
     root = os.path.abspath(table.path.parent)
-    types = file_types.select(options.field, options.suffixes)
+    types = tables.file_types_of(columns.file, options)
     names = [_text(value) for value in table.values(columns.file)]
     files, notes = file_search.find_files(names, table.path, types)
     masks: Sequence[str] = ()
@@ -139,7 +140,9 @@ def _feature_source(table: Table, columns: Columns, options: Options) -> Source:
         )
     arrays, class_names = _arrays(rows, table.numbers, table, options)
     if "train" not in arrays:
-        raise UsageError(f"{table.path}: no {table.noun} is for training; correct it")
+        raise UsageError(
+            f"{table.path}: no {table.noun} is for training: correct the table"
+        )
     splits = np.array([row.split for row in rows])
     for split, columns_of_split in arrays.items():
         columns_of_split["features"] = np.ascontiguousarray(features[splits == split])
@@ -150,7 +153,10 @@ def _feature_source(table: Table, columns: Columns, options: Options) -> Source:
         class_names=class_names,
         feature_names=feature_names,
     )
-    notes = (*result.info.notes, _summary(table, columns, _feature_summary(columns)))
+    notes = (
+        *result.info.notes,
+        _summary(table, columns, _feature_summary(table, columns)),
+    )
     result.info = dataclasses.replace(result.info, notes=notes)
     return result
 
@@ -161,8 +167,8 @@ def _text(value: Any) -> str:
 
 def _missing(table: Table, column: str, position: int) -> UsageError:
     return UsageError(
-        f"{table.where(position)}: the column {table.titles[column]!r} has no value;"
-        f" fill it in, or remove the {table.noun}"
+        f"{table.where(position)}: the {table.key} {table.titles[column]!r} has no"
+        f" value; fill it in, or remove the {table.noun}"
     )
 
 
@@ -237,11 +243,12 @@ def _target(
 def _number(table: Table, column: str, position: int, value: Any) -> float:
     """A finite number that float32 can hold."""
     number = tables.number_of(value)
-    if number is None or not math.isfinite(np.float32(number)):
+    if number is None or not abs(number) <= _LARGEST:
         kind = "a number" if number is None else "a finite number"
         raise UsageError(
-            f"{table.where(position)}: {quote(str(value))} in the column"
-            f" {table.titles[column]!r} is not {kind}; correct it, or remove the column"
+            f"{table.where(position)}: {quote(str(value))} in the"
+            f" {table.key} {table.titles[column]!r} is not {kind}; correct it, or"
+            f" remove the {table.key}"
         )
     return number
 
@@ -257,7 +264,7 @@ def _numbers(table: Table, column: str) -> list[float]:
 
 def _lists(table: Table, column: str) -> np.ndarray:
     """Lists of numbers of equal shapes: int64 if all are whole, else float32."""
-    arrays = []
+    arrays: list[np.ndarray] = []
     for position, value in enumerate(table.values(column)):
         try:
             array = np.array(value)
@@ -279,12 +286,11 @@ def _lists(table: Table, column: str) -> np.ndarray:
         arrays.append(array)
     dtype = np.float32 if any(array.dtype.kind == "f" for array in arrays) else np.int64
     stacked = np.stack(arrays).astype(dtype)
-    for position in np.flatnonzero(
-        ~np.isfinite(stacked).reshape(len(arrays), -1).all(1)
-    ):
+    is_finite = np.isfinite(stacked).reshape(len(arrays), -1).all(axis=1)
+    if not is_finite.all():
         raise UsageError(
-            f"{table.where(position)}: {table.titles[column]!r} must be finite; correct"
-            f" it, or remove the {table.noun}"
+            f"{table.where(int(is_finite.argmin()))}: {table.titles[column]!r} must be"
+            f" finite; correct it, or remove the {table.noun}"
         )
     return stacked
 
@@ -360,20 +366,21 @@ def _multi_hot(
     return result
 
 
-def _feature_summary(columns: Columns) -> str:
+def _feature_summary(table: Table, columns: Columns) -> str:
     names = columns.features
-    if len(names) == 1:
-        return names[0]
-    if len(names) <= _FIRST_FEATURES:
-        return f"the columns {', '.join(names)}"
-    return f"{len(names)} columns, {', '.join(names[:_FIRST_FEATURES])}, ..."
+    if names == ("features",):
+        return f"the {table.key} 'features'"
+    listing = ", ".join(names[:_FIRST_FEATURES])
+    if len(names) > _FIRST_FEATURES:
+        listing += ", ..."
+    return f"{pluralize(len(names), table.key)}, {listing}"
 
 
 def _summary(table: Table, columns: Columns, inputs: str) -> str:
     """A note about the columns that are used."""
     truths = []
     for field, column in columns.truths.items():
-        truths.append(f"{field} is the column {table.titles[column]!r}")
+        truths.append(f"{field} is the {table.key} {table.titles[column]!r}")
     note = f"{table.path}: inputs are {inputs}; {', '.join(truths)}"
     if columns.group:
         note += f"; groups of {table.titles[columns.group]!r} stay together"

@@ -14,6 +14,8 @@ PARAMETERS = {
     "recipes": [],
     "sources": [],
     "tasks": None,
+    "inputs": ["info"],
+    "targets": ["info"],
     "augment": ["batch", "seeds"],
     "models": ["x"],
     "engines": ["model", "train", "validation", "callbacks"],
@@ -33,7 +35,7 @@ def test_described(kind):
             "the docstring must begin with a one-line sentence"
         )
         names = [argument.arg for argument in sibling.node.args.args]
-        expected = ["data"] if name == "photos" else PARAMETERS[kind]
+        expected = ["data"] if name in ("photos", "data") else PARAMETERS[kind]
         assert (len(names) == 1) if expected is None else (names == expected), name
         assert not sibling.node.args.vararg and not sibling.node.args.kwarg
         for option, about in sibling.options.items():

@@ -164,9 +164,8 @@ def _notes(
     used = fields.pop(field, 0)
     for other, count in fields.items():
         notes.append(
-            f"{root}: the examples are {pluralize(used, f'{field} file')};"
-            f" {pluralize(count, f'{other} file')} of {len(files):,} files are left"
-            f" out: --source.field {other} reads them instead"
+            f"{root}: {used:,} of {len(files):,} files are read, the {field} files;"
+            f" --source.field {other} reads {pluralize(count, f'{other} file')} instead"
         )
     if ignored:
         sample = ", ".join(sorted(set(ignored))[:3])
