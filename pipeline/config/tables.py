@@ -44,8 +44,8 @@ class Table:
     """The rows of a file."""
 
     path: Path
-    rows: list[dict[str, Any]]
-    """Name of a column, as `data_path.column` writes it, -> its value."""
+    columns: Mapping[str, Sequence[Any]]
+    """Name of a column, as `data_path.column` writes it, -> the values of all rows."""
     titles: Mapping[str, str]
     """Name of a column -> its name in the file."""
     numbers: Sequence[int]
@@ -59,10 +59,6 @@ class Table:
     def where(self, position: int) -> str:
         """The name of a row in messages: `labels.csv, row 3`."""
         return f"{self.path}, {self.noun} {self.numbers[position]}"
-
-    def values(self, column: str) -> list[Any]:
-        """The values of a column."""
-        return [row[column] for row in self.rows]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,13 +131,15 @@ def read_csv(path: Path) -> Table:
         )
     header, *cells = rows
     names = [data_path.column(name) for name in header]
-    padding = [""] * len(names)
+    problem = _problem(path, header, cells)
+    for row in cells:
+        row += [""] * (len(names) - len(row))
     return Table(
         path,
-        [dict(zip(names, [*row, *padding], strict=False)) for row in cells],
+        dict(zip(names, zip(*cells, strict=False), strict=False)),
         dict(zip(names, header, strict=True)),
         range(2, len(rows) + 1),
-        problem=_problem(path, header, cells),
+        problem=problem,
     )
 
 
@@ -161,7 +159,7 @@ def _problem(path: Path, header: list[str], cells: list[list[str]]) -> str:
 
 def read_json_lines(path: Path) -> Table:
     """The rows of a file with a JSON object in each line, all with the same keys."""
-    rows: list[dict[str, Any]] = []
+    columns: dict[str, list[Any]] = {}
     numbers: list[int] = []
     titles: dict[str, str] = {}
     try:
@@ -173,24 +171,26 @@ def read_json_lines(path: Path) -> Table:
         if not line.strip():
             continue
         row = _json_object(line, f"{path}, line {number}")
-        if not rows:
+        if not numbers:
             titles = {data_path.column(key): key for key in row}
+            columns = {key: [] for key in titles}
         named = {data_path.column(key): value for key, value in row.items()}
-        for key in titles.keys() ^ named.keys():
+        for key in sorted(titles.keys() ^ named.keys()):
             has = "has no" if key in titles else "has the"
             other = "has" if key in titles else "does not have"
             raise UsageError(
                 f"{path}, line {number} {has} key {key!r}, which line {numbers[0]}"
                 f" {other}; give all lines the same keys, with null for no value"
             )
-        rows.append(named)
+        for key, value in named.items():
+            columns[key].append(value)
         numbers.append(number)
-    if not rows:
+    if not numbers:
         raise UsageError(
             f"{path} has no lines; add a JSON object for each example, such as"
             ' {"image": "a.png", "label": "cat"}'
         )
-    return Table(path, rows, titles, numbers, noun="line", key="key")
+    return Table(path, columns, titles, numbers, noun="line", key="key")
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
@@ -269,11 +269,11 @@ def _truths(table: Table, options: Options) -> dict[str, str]:
     for field, names in _TRUTHS.items():
         for column in names:
             if column in table.titles:
-                return {_kind(field, table.values(column)): column}
+                return {_kind(field, table.columns[column]): column}
     return {}
 
 
-def _kind(field: str, values: list[Any]) -> str:
+def _kind(field: str, values: Sequence[Any]) -> str:
     """The field for a column that has the name of this field.
 
     Labels are numbers to predict if not all of them are whole, and numbers to predict
@@ -303,7 +303,7 @@ def _is_whole(number: float | None) -> bool:
 
 def _are_floats(table: Table, column: str) -> bool:
     """Whether all values are numbers and one is written with a decimal point."""
-    values = table.values(column)
+    values = table.columns[column]
     if None in map(number_of, values):
         return False
     return any("." in str(value) for value in values)
@@ -318,18 +318,18 @@ def _file_column(table: Table, options: Options, used: Collection[str | None]) -
             return name
     types = file_types.select(options.field, options.suffixes)
     for name in types:
-        if name in table.titles and _is_text(table.rows[0][name]):
+        if name in table.titles and _is_text(table.columns[name][0]):
             return name
     if "id" not in table.titles or "id" in used:
         return ""
     # Either the names of files, or the numbers of the rows of a table without files.
     names_of_rows = {*data_path.IDS, "group", *used}
     others = [name for name in table.titles if name not in names_of_rows]
-    row = table.rows[0]
-    are_numbers = [_is_numeric(row[name]) or is_missing(row[name]) for name in others]
+    firsts = [table.columns[name][0] for name in others]
+    are_numbers = [_is_numeric(value) or is_missing(value) for value in firsts]
     if not others or not all(are_numbers):
         return "id"
-    names = [str(value) for value in table.values("id")]
+    names = [str(value) for value in table.columns["id"]]
     files, _ = file_search.find_files(names, table.path, types)
     return "id" if any(files) else ""
 
@@ -348,7 +348,7 @@ def _features(table: Table, used: Collection[str | None]) -> tuple[str, ...]:
     Columns of anything else are among them, so that they are reported, unless there are
     no numbers at all.
     """
-    row = table.rows[0]
+    row = {name: values[0] for name, values in table.columns.items()}
     if isinstance(row.get("features"), list) and "features" not in used:
         return ("features",)
     names = tuple(name for name in table.titles if name not in used)
@@ -372,7 +372,7 @@ def input_field(path: Path, options: Options) -> str:
 def file_field(table: Table, column: str, options: Options) -> str:
     """The raw field of files, by the suffixes of most of them: `image` for others."""
     types = file_types_of(column, options)
-    names = [str(value) for value in table.values(column)]
+    names = [str(value) for value in table.columns[column]]
     if not any(file_types.field_of(name, types) for name in names):
         names, _ = file_search.find_files(names, table.path, types)
     return file_types.most_common(names, types)

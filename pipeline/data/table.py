@@ -1,5 +1,6 @@
 """From the rows of a table to a source of files or of numbers."""
 
+import contextlib
 import dataclasses
 import os
 import re
@@ -56,11 +57,11 @@ def source(table: Table, options: Options) -> Source:
 def _file_source(table: Table, columns: Columns, options: Options) -> Source:
     root = os.path.abspath(table.path.parent)
     types = tables.file_types_of(columns.file, options)
-    names = [_text(value) for value in table.values(columns.file)]
+    names = [_text(value) for value in table.columns[columns.file]]
     files, notes = file_search.find_files(names, table.path, types)
     masks: Sequence[str] = ()
     if "mask" in columns.truths:
-        texts = [_text(value) for value in table.values(columns.truths["mask"])]
+        texts = [_text(value) for value in table.columns[columns.truths["mask"]]]
         masks, more_notes = file_search.find_files(
             texts, table.path, {"mask": (".png",)}
         )
@@ -83,7 +84,7 @@ def _file_source(table: Table, columns: Columns, options: Options) -> Source:
             )
     note = (
         f"{table.path}: no label or no existing file in {len(left_out):,} of"
-        f" {len(table.rows):,} {table.noun}s"
+        f" {len(table.numbers):,} {table.noun}s"
     )
     if left_out:
         note += f", such as {left_out[0]}"
@@ -123,7 +124,7 @@ def _feature_source(table: Table, columns: Columns, options: Options) -> Source:
     if table.problem:
         raise UsageError(table.problem)
     rows = []
-    for position in range(len(table.rows)):
+    for position in range(len(table.numbers)):
         truths = _truths(table, columns, position)
         for field, value in truths.items():
             if value in ("", None):
@@ -175,8 +176,9 @@ def _missing(table: Table, column: str, position: int) -> UsageError:
 def _row(
     table: Table, columns: Columns, position: int, truths: Mapping[str, Any]
 ) -> _Row:
-    values = table.rows[position]
-    split = _text(values[columns.split]) if columns.split else "train"
+    split = "train"
+    if columns.split:
+        split = _text(table.columns[columns.split][position])
     if split.lower() not in _SPLITS:
         raise UsageError(
             f"{table.where(position)}: the split {split!r} is not one of"
@@ -184,7 +186,7 @@ def _row(
         )
     group = None
     if columns.group:
-        text = _text(values[columns.group])
+        text = _text(table.columns[columns.group][position])
         if not text:
             raise _missing(table, columns.group, position)
         group = stable_hash(text.encode("utf-8", "surrogatepass"))
@@ -195,7 +197,7 @@ def _truths(table: Table, columns: Columns, position: int) -> dict[str, Any]:
     """Field -> what is to be predicted; "" or None if the row does not say it."""
     truths: dict[str, Any] = {}
     for field, column in columns.truths.items():
-        value = table.rows[position][column]
+        value = table.columns[column][position]
         if field == "labels":
             truths[field] = _several_labels(table, column, position)
         elif field == "target":
@@ -215,7 +217,7 @@ def _several_labels(table: Table, column: str, position: int) -> tuple[str, ...]
     """The labels of a row, a list or a text with `|` or `;` between them, without
     repetition; an empty one has no label.
     """
-    value = table.rows[position][column]
+    value = table.columns[column][position]
     if value is None:
         return None
     values = value if isinstance(value, list) else re.split("[|;]", str(value))
@@ -232,7 +234,7 @@ def _several_labels(table: Table, column: str, position: int) -> tuple[str, ...]
 def _target(
     table: Table, column: str, position: int
 ) -> float | tuple[float, ...] | None:
-    value = table.rows[position][column]
+    value = table.columns[column][position]
     if isinstance(value, list):
         return tuple(_number(table, column, position, item) for item in value)
     if tables.is_missing(value):
@@ -253,19 +255,25 @@ def _number(table: Table, column: str, position: int, value: Any) -> float:
     return number
 
 
-def _numbers(table: Table, column: str) -> list[float]:
-    numbers = []
-    for position, value in enumerate(table.values(column)):
+def _numbers(table: Table, column: str) -> np.ndarray:
+    """The values of a column, all of them finite, float64 (rows,)."""
+    values = table.columns[column]
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        numbers = np.array(values).astype(np.float64)
+        if numbers.ndim == 1 and (np.abs(numbers) <= _LARGEST).all():
+            return numbers
+    checked = []
+    for position, value in enumerate(values):
         if tables.is_missing(value):
             raise _missing(table, column, position)
-        numbers.append(_number(table, column, position, value))
-    return numbers
+        checked.append(_number(table, column, position, value))
+    return np.array(checked)
 
 
 def _lists(table: Table, column: str) -> np.ndarray:
     """Lists of numbers of equal shapes: int64 if all are whole, else float32."""
     arrays: list[np.ndarray] = []
-    for position, value in enumerate(table.values(column)):
+    for position, value in enumerate(table.columns[column]):
         try:
             array = np.array(value)
         except ValueError:  # lists of different lengths
@@ -387,7 +395,7 @@ def _summary(table: Table, columns: Columns, inputs: str) -> str:
     if columns.others:
         note += f"; left out: {', '.join(map(repr, columns.others))}"
     label = columns.truths.get("label")
-    if label and None not in map(tables.number_of, table.values(label)):
+    if label and None not in map(tables.number_of, table.columns[label]):
         title = table.titles[label]
         note += f"; --source.target {title} predicts its numbers, not classes"
     return note
