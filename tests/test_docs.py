@@ -142,7 +142,7 @@ def test_links_files_commands_and_options_exist(path):
     options = {option for sibling in siblings for option in sibling.options}
     for flag in re.findall(r"--[a-z]+\.[a-z][a-z-]*", text):
         section, _, option = flag.removeprefix("--").partition(".")
-        known = section in ("source", "task") and option in options
+        known = section in ("source", "task") and option.replace("-", "_") in options
         assert (
             known or flag in cli_parser.flags(Config) or flag == "--section.option"
         ), flag

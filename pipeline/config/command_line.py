@@ -5,11 +5,19 @@ import dataclasses
 import functools
 import sys
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import cli_parser, data_path, help_text, registry
+from pipeline.config import (
+    cli_parser,
+    data_path,
+    file_types,
+    formats,
+    help_text,
+    raw_field,
+    registry,
+)
 from pipeline.config.config import RUNS, Config, SourceConfig
 from pipeline.config.request import Request
 from pipeline.config.validation import only_one, require_path
@@ -23,7 +31,11 @@ Trains a recipe, tests it, exports it for TensorFlow Serving and verifies the ex
 --resume RUN, instead of a recipe, continues a run; options may follow."""
 DEFAULT_RECIPE = "digits"
 PHOTOS = "photos"
-"""The recipe for the data at a path."""
+"""The recipe for the images at a path."""
+DATA = "data"
+"""The recipe for other data at a path."""
+OWN_DATA = (PHOTOS, DATA)
+"""The recipes that take the data of the user."""
 # For a help page before there are data; a folder without a path cannot be opened.
 _NO_DATA = SourceConfig.from_file({"name": "folder", "options": {}}, checked=False)
 _HELP = """\
@@ -31,8 +43,9 @@ usage: {program} [RECIPE or PATH] [--config FILE] [--option VALUE ...]
 
 {purpose}
 
-PATH: your images as class folders, arrays (.npz), TFRecord files or a .csv of files and
-labels; the recipe photos chooses the settings for them.
+PATH: your images or other files as class folders, arrays (.npz), TFRecord files, or a
+table (.csv, .jsonl) of files or numbers; the recipe photos chooses the settings for
+images, and data is the recipe for anything else.
 
 recipes (default: {default}):
 {recipes}
@@ -83,19 +96,23 @@ def request(
         saved = config_file(saved)
     options = cli_parser.changes(words, Config)
     source = options.get("source", {})
-    name = name or (PHOTOS if "path" in source else DEFAULT_RECIPE)
+    if name is None and "path" not in source:
+        name = DEFAULT_RECIPE
     if saved:
         start = _saved_request(saved, source)
     else:
-        start = _recipe_request(name, source, allow_no_data=topic is not None)
+        start = _recipe_request(
+            name, source, _task_input(options), allow_no_data=topic is not None
+        )
     if topic is not None:
         with contextlib.suppress(UsageError):  # as far as the options are right
             start = start.changed(**_read_functions(options, start.config))
         if saved:
             summary = f"--config {saved}"
         else:
-            recipe_name = PHOTOS if _is_data(name) else name
-            summary = registry.find("recipes", recipe_name).summary
+            if name is None or is_data(name):
+                name = start.config.recipe
+            summary = registry.find("recipes", name).summary
         print(_recipe_help(program, summary, start, topic))
         sys.exit(0)
     options = _read_functions(options, start.config)
@@ -148,7 +165,7 @@ def _read_functions(options: dict[str, Any], default: Config) -> dict[str, Any]:
     """
     source = options.get("source", {})
     if "path" not in registry.find("sources", default.source.name).options:
-        _add_kind(source)
+        _add_kind(source, _task_input(options))
     for choice in registry.choices(Config):
         part = options.get(choice.section, {})
         section = getattr(default, choice.section)
@@ -166,15 +183,23 @@ def _read_functions(options: dict[str, Any], default: Config) -> dict[str, Any]:
     return options
 
 
-def _add_kind(source: dict[str, Any]) -> None:
+def _add_kind(source: dict[str, Any], task_input: str | None = None) -> None:
     """Adds the name of the source for `--source.path`, if there is no name."""
     if "path" not in source or "name" in source:
         return
     path = " ".join(source["path"])
     source["name"] = "folder"  # which refuses a path that does not exist
-    if path and Path(path).exists():
-        for option, value in data_path.source(Path(path)).items():
-            source[option] = str(value)
+    has_types = "field" in source or "suffixes" in source
+    if not path or not Path(path).exists() or (has_types and Path(path).is_dir()):
+        return
+    for option, value in data_path.source(Path(path), task_input=task_input).items():
+        source[option] = list(value) if isinstance(value, tuple) else str(value)
+
+
+def _task_input(options: Mapping[str, Any]) -> str | None:
+    """The word of `--task.input`."""
+    words = options.get("task", {}).get("input")
+    return " ".join(words) if isinstance(words, list) else words
 
 
 def recipe(name: str) -> Config:
@@ -183,18 +208,19 @@ def recipe(name: str) -> Config:
 
 
 def recipe_request(name: str) -> Request:
-    """The request of a recipe; a path stands for the recipe `photos` with its data."""
-    if _is_data(name):
-        return photos_request(Path(name))
+    """The request of a recipe; a path stands for `photos` or `data` with its data."""
+    if is_data(name):
+        return path_request(Path(name))
     if name in registry.names("recipes") and Path(name).exists():
         say(
             "note",
             f"{name} is the recipe of this name; for the data beside it, write"
             f" ./{name}",
         )
-    if name == PHOTOS:
+    if name in OWN_DATA:
+        noun = "images" if name == PHOTOS else "data"
         raise UsageError(
-            f"the recipe {name!r} has no data; give the path of your images in its"
+            f"the recipe {name!r} has no data; give the path of your {noun} in its"
             f" place: {PROGRAM} PATH"
         )
     try:
@@ -214,40 +240,100 @@ def recipe_request(name: str) -> Request:
     )
 
 
-def photos_request(data: Path | SourceConfig) -> Request:
-    """The request of the recipe `photos` for these data."""
-    if isinstance(data, Path):
-        require_path(data, "the path of the data")
-    return registry.load("recipes", PHOTOS)(data)
+def path_request(
+    path: Path,
+    task_input: str | None = None,
+    options: Callable[[str], Mapping[str, Any]] | None = None,
+) -> Request:
+    """The request for the data at a path.
+
+    Args:
+        path: A file or directory.
+        task_input: The input of the task if the user set it; it says which files are
+            examples.
+        options: Maps the name of the source to its options that the user set.
+    """
+    require_path(path, "the path of the data")
+    values = data_path.source(path, task_input=task_input)
+    source = SourceConfig(name=values.pop("name"), options=values)
+    set_by_user = options(source.name) if options else {}
+    request = data_request(source, set_by_user)
+    file = path.resolve()
+    name = formats.model_name(file.name if file.is_dir() else file.stem)
+    config = request.config.changed(export={"name": name})
+    return dataclasses.replace(request, config=config)
 
 
-def _is_data(name: str) -> bool:
+def data_request(
+    source: SourceConfig,
+    options: Mapping[str, Any] | None = None,
+    recipe: str | None = None,
+) -> Request:
+    """The request for the data of a source, with the recipe `photos` or `data`.
+
+    Without a `recipe`, it is `photos` if the examples are images. `options` are the
+    options of the source that the user also set.
+    """
+    if recipe is None:
+        field = raw_field.raw_field(source.name, {**source.options, **(options or {})})
+        recipe = PHOTOS if field == file_types.IMAGE else DATA
+    start = registry.load("recipes", recipe)(source)
+    return Request(start) if isinstance(start, Config) else start
+
+
+def is_data(name: str) -> bool:
     """Whether the first word of a command line is a path of data, not a recipe."""
-    recipes = set(registry.names("recipes")) - {PHOTOS}
+    recipes = {*registry.names("recipes")} - {*OWN_DATA}
     return name not in recipes and data_path.is_path(name)
 
 
 def _recipe_request(
-    name: str, source: dict[str, Any], allow_no_data: bool = False
+    name: str | None,
+    source: dict[str, Any],
+    task_input: str | None,
+    allow_no_data: bool = False,
 ) -> Request:
-    """The request of a recipe; `source` has the words of `--source`, which may name the
-    data of `photos`.
+    """The request of a recipe; None is the recipe for the data of `source`.
+
+    `source` has the words of `--source`, which may name the data of `photos` or `data`.
     """
-    if name != PHOTOS or (not source and _is_data(name)):
+    if name is not None and is_data(name) and not is_own_data(name, source):
+        options_of = functools.partial(_valid_options, source)
+        return path_request(Path(name), task_input, options_of)
+    if name not in (None, *OWN_DATA):
         return recipe_request(name)
     try:
-        _add_kind(source)
-        if "name" not in source:
+        _add_kind(source, task_input)
+        if name is not None and "name" not in source:
             return recipe_request(name)
-        words = {**source.get("options", {}), **source}
-        words.pop("name")
-        words.pop("options", None)
-        options = registry.read_options("sources", source["name"], words, "--source.{}")
-        return photos_request(SourceConfig(name=source["name"], options=options))
+        options = _source_options(source["name"], source)
+        return data_request(
+            SourceConfig(name=source["name"], options=options), recipe=name
+        )
     except UsageError:
         if not allow_no_data:
             raise
-    return photos_request(_NO_DATA)
+    return data_request(_NO_DATA, recipe=name)
+
+
+def is_own_data(name: str, source: Mapping[str, Any]) -> bool:
+    """Whether a name is a recipe for the data of a source, not the path of the data."""
+    return name in OWN_DATA and not source.keys().isdisjoint(("name", "path"))
+
+
+def _valid_options(source: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The options of a source; empty if one is wrong, which is reported later."""
+    with contextlib.suppress(UsageError):
+        return _source_options(name, source)
+    return {}
+
+
+def _source_options(name: str, source: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a source from the words of `--source`."""
+    words = {**source.get("options", {}), **source}
+    words.pop("name", None)
+    words.pop("options", None)
+    return registry.read_options("sources", name, words, "--source.{}")
 
 
 def _saved_request(path: Path, source: dict[str, Any]) -> Request:

@@ -1,16 +1,18 @@
-"""What is at a path: class folders of images, arrays, TFRecord files, or a table of
-files.
-"""
+"""What is at a path: class folders, arrays, TFRecord files, or a table."""
 
+import itertools
+import json
 import os
 import re
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.config import file_types
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
-from pipeline.utils.image_formats import SUFFIXES, walk
+from pipeline.utils.image_formats import walk
 
 # Columns of a table, as `column` writes them.
 IMAGES = [
@@ -26,17 +28,24 @@ IMAGES = [
     "id",
 ]
 LABELS = ["label", "class", "class_name", "category", "target", "species", "breed"]
+"""Columns of classes."""
+SEVERAL_LABELS = ["labels", "tags"]
+TARGETS = ["target", "value", "y", "price", "score"]
+"""Columns of numbers to predict."""
+MASKS = ["mask", "mask_path", "mask_file"]
+IDS = ["id", "index", "unnamed:_0", ""]
+"""Columns of a table without files that name its rows; pandas writes the last two."""
 _SPLITS = {"train", "validation", "valid", "val", "test"}
 # Source -> the names of its files.
 _FILES = {
     "arrays": re.compile(r".*\.npz|images\.npy", re.IGNORECASE),
     "csv": re.compile(r".*\.[ct]sv", re.IGNORECASE),
+    "jsonl": re.compile(r".*\.(jsonl|ndjson)", re.IGNORECASE),
     "tfrecord": re.compile(r".*\.tfrec.*|.*-\d{5,}-of-\d{5,}", re.IGNORECASE),
 }
-_EXPECTED = (
-    f"expected are folders of images ({', '.join(SUFFIXES)}), one for each class; an"
-    " .npz of arrays; TFRecord files; or a .csv with the columns path and label"
-)
+_TABLES = ("csv", "jsonl")
+# Files that hold the arrays of all examples, not one example each.
+_ARRAYS = {"images.npy", "features.npy", "labels.npy"}
 
 
 def is_path(text: str) -> bool:
@@ -45,17 +54,36 @@ def is_path(text: str) -> bool:
     return (looks_like_path and ":" not in text) or Path(text).exists()
 
 
-def source(path: Path, class_names: Collection[str] = ()) -> dict[str, Any]:
-    """The source for the data at a path: `name` and `path`, as for `Config.changed`.
+def source(
+    path: Path, class_names: Collection[str] = (), task_input: str | None = None
+) -> dict[str, Any]:
+    """The source for the data at a path: `name`, `path` and perhaps other options, as
+    for `Config.changed`.
 
     A directory that contains nothing but another one stands for the inner one, which is
-    printed. Raises UsageError if there are no data, or images of a single class that is
-    not among the `class_names`.
+    printed. The files are those of the input `task_input`, or by default of all
+    registered inputs. Raises UsageError if there are no data, or files of a single
+    class that is not among the `class_names`.
     """
+    options: dict[str, Any] = {}
+    file_type = file_types.of(task_input) if task_input else None
+    if file_type:
+        options = file_type._asdict()
+    types = file_types.select(**options) if options else file_types.fields()
+    data = _find(path, class_names, types)
+    reads_files = data["name"] in ("folder", "csv", "jsonl")
+    return {**data, **options} if reads_files else data
+
+
+def _find(
+    path: Path, class_names: Collection[str], types: Mapping[str, tuple[str, ...]]
+) -> dict[str, Any]:
+    """The source for the data at a path, whose files have these types."""
     root = path
+    suffixes = tuple(itertools.chain(*types.values()))
     while path.is_dir():
         folders, files = list_folder(path)
-        classes = [name for name in folders if _has_image(path / name)]
+        classes = [name for name in folders if _has_file(path / name, suffixes)]
         splits = _SPLITS.intersection(folders)
         data = _data_files(path, files, bool(classes))
         is_class_folder = len(classes) > 1 or not splits.union(class_names).isdisjoint(
@@ -65,7 +93,7 @@ def source(path: Path, class_names: Collection[str] = ()) -> dict[str, Any]:
             return _source("folder", path, root)
         for name in splits:
             files = files + list_folder(path / name)[1]
-        if "images.npy" in files:
+        if _ARRAYS.intersection(files):
             return _source("arrays", path, root)
         if "tfrecord" in map(_kind, files):
             return _source("tfrecord", path, root)
@@ -76,25 +104,39 @@ def source(path: Path, class_names: Collection[str] = ()) -> dict[str, Any]:
             )
         entries = data or classes or folders
         if len(entries) != 1:
-            raise UsageError(_problem(path, folders, classes))
+            raise UsageError(_problem(path, folders, classes, types))
         inner = path / entries[0]
         if entries == classes and not list_folder(inner)[0]:
-            raise UsageError(_problem(path, folders, classes))
+            raise UsageError(_problem(path, folders, classes, types))
         path = inner
     if not path.exists():
         raise UsageError(f"{path}: no such file or directory")
     kind = _kind(path.name)
     if not kind:
-        raise UsageError(f"{path} is not a file of examples; {_EXPECTED}")
+        raise UsageError(f"{path} is not a file of examples; {_expected(types)}")
     return _source(kind, path, root)
+
+
+def _expected(types: Mapping[str, tuple[str, ...]]) -> str:
+    suffixes = ", ".join(itertools.chain(*types.values()))
+    return (
+        f"expected are folders of files ({suffixes}), one for each class; an .npz of"
+        " arrays; TFRecord files; or a .csv or .jsonl with a row for each example, such"
+        " as the columns path and label"
+    )
 
 
 def _data_files(path: Path, files: list[str], has_classes: bool) -> list[str]:
     """The data files of a directory; tables of anything else are not data."""
     names = [name for name in files if _kind(name)]
-    if not has_classes and len(names) <= 1:
+    if not has_classes and len(names) == 1 and not is_json_lines(names[0]):
         return names
-    return [name for name in names if _kind(name) != "csv" or _is_table(path / name)]
+    others = [name for name in names if _kind(name) not in _TABLES]
+    headers = {name: _header(path / name) for name in names if _kind(name) in _TABLES}
+    of_files = [name for name, header in headers.items() if _lists_files(header)]
+    if others or of_files or has_classes:
+        return sorted(others + of_files)
+    return [name for name, header in headers.items() if _has_truth(header)]
 
 
 def _are_flat_splits(path: Path, classes: list[str]) -> bool:
@@ -110,35 +152,48 @@ def _source(name: str, path: Path, root: Path) -> dict[str, Any]:
     return {"name": name, "path": path}
 
 
-def _problem(path: Path, folders: list[str], classes: list[str]) -> str:
+def _problem(
+    path: Path,
+    folders: list[str],
+    classes: list[str],
+    types: Mapping[str, tuple[str, ...]],
+) -> str:
     """What a directory contains instead of data, and the remedy."""
+    files = list_folder(path)[1]
     if len(classes) == 1:
+        names = (name for _, _, names in walk(path / classes[0]) for name in names)
+        noun = _noun(file_types.most_common(names, types))
         return (
-            f"{path} has images of only one class, {classes[0]!r}; add a folder for"
+            f"{path} has {noun} of only one class, {classes[0]!r}; add a folder for"
             " another class, or a .csv with the columns path and label"
         )
-    files = list_folder(path)[1]
-    images = sum(name.lower().endswith(SUFFIXES) for name in files)
-    if images:
+    counts = Counter(file_types.field_of(name, types) for name in files)
+    del counts[""]
+    for field, count in counts.most_common(1):
+        noun = _noun(field)
         return (
-            f"{path} contains {images:,} images, but no class folders; move the images"
+            f"{path} contains {count:,} {noun}, but no class folders; move the {noun}"
             " of each class into a folder of its own, or list them in a .csv with the"
             " columns path and label"
         )
     entries = [*(f"{name}/" for name in folders), *files]
     if not entries:
-        return f"{path} is empty; {_EXPECTED}"
+        return f"{path} is empty; {_expected(types)}"
     content = ", ".join(entries[:3])
     if len(entries) > 3:
         content += ", ..."
     suffixes: set[str] = set()
     for folder in folders:
-        for _, _, names in walk(path / folder):
-            suffixes.update(Path(name).suffix for name in names)
+        for _, _, names_below in walk(path / folder):
+            suffixes.update(Path(name).suffix for name in names_below)
     suffixes.discard("")
     if suffixes:
         content += f" with {', '.join(sorted(suffixes)[:3])} files"
-    return f"{path} contains only {content}; {_EXPECTED}"
+    return f"{path} contains only {content}; {_expected(types)}"
+
+
+def _noun(field: str) -> str:
+    return "images" if field == file_types.IMAGE else f"{field} files"
 
 
 def with_slashes(path: str) -> str:
@@ -153,12 +208,26 @@ def column(name: str) -> str:
     return name.strip().lower().replace(" ", "_")
 
 
-def _is_table(path: Path) -> bool:
-    """Whether the first line names a column of images and one of labels."""
+def _header(path: Path) -> set[str]:
+    """The columns that the first line of a table names; empty if it is not a table."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
-        header = file.readline()
-    names = {column(name).strip('"') for name in re.split("[,;\t]", header)}
-    return not names.isdisjoint(IMAGES) and not names.isdisjoint(LABELS)
+        line = file.readline()
+    if not is_json_lines(path.name):
+        return {column(name).strip('"') for name in re.split("[,;\t]", line)}
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return set()
+    return set(map(column, row)) if isinstance(row, dict) else set()
+
+
+def _lists_files(header: set[str]) -> bool:
+    """Whether there is a column of files, and one of what to predict."""
+    return not header.isdisjoint(IMAGES) and _has_truth(header)
+
+
+def _has_truth(header: set[str]) -> bool:
+    return not header.isdisjoint(LABELS + SEVERAL_LABELS + TARGETS + MASKS)
 
 
 def _kind(name: str) -> str:
@@ -167,6 +236,11 @@ def _kind(name: str) -> str:
         if pattern.fullmatch(name):
             return kind
     return ""
+
+
+def is_json_lines(name: str) -> bool:
+    """Whether a file of this name has a JSON object in each line."""
+    return _kind(name) == "jsonl"
 
 
 def list_folder(folder: Path) -> tuple[list[str], list[str]]:
@@ -180,9 +254,11 @@ def unreadable(error: OSError) -> None:
     raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
-def _has_image(folder: Path) -> bool:
-    """Whether there is an image file at any depth."""
+def _has_file(folder: Path, suffixes: tuple[str, ...]) -> bool:
+    """Whether there is a file with one of the suffixes at any depth."""
     for _, _, files in walk(folder):
-        if any(name.lower().endswith(SUFFIXES) for name in files):
+        if _ARRAYS.intersection(files):
+            continue
+        if any(name.lower().endswith(suffixes) for name in files):
             return True
     return False

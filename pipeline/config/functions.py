@@ -166,8 +166,7 @@ def from_signature(value: Callable) -> Function:
     parameters = []
     for parameter in inspect.signature(value).parameters.values():
         default = parameter.default
-        is_literal = isinstance(default, bool | int | float | str)
-        if not is_literal and default is not parameter.empty:
+        if not _is_literal(default) and default is not parameter.empty:
             default = None
         parameters.append(
             parameter.replace(annotation=parameter.empty, default=default)
@@ -178,6 +177,13 @@ def from_signature(value: Callable) -> Function:
         raise TypeError(code)
     path = Path(f"<{value.__module__}>")
     return Function(value.__name__, value.__module__, path, node)
+
+
+def _is_literal(default: Any) -> bool:
+    """Whether the text of a default is its source code."""
+    if isinstance(default, tuple):
+        return all(map(_is_literal, default))
+    return isinstance(default, bool | int | float | str)
 
 
 def find_spec(module: str) -> ModuleSpec | None:

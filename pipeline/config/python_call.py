@@ -36,7 +36,7 @@ def request(
 ) -> Request:
     """The request of a call of `fit` with these arguments; None stands for no argument.
 
-    `recipe` is the name of a recipe, a path of data, or a Config. None means `photos`
+    `recipe` is the name of a recipe, a path of data, or a Config. None means the path
     if `data` is a path and there is no `model`, `digits` if there is no `data`, and
     else no recipe. Raises UsageError for unknown or contradictory arguments, and for
     wrong values.
@@ -60,7 +60,7 @@ def request(
     if path and recipe is None and "model" not in values:
         recipe = path
     elif path:
-        values["source"] = data_path.source(path)
+        values["source"] = data_path.source(path, task_input=_task_input(values))
     values = keras_words.add_precision(values)
     values, is_compiled = keras_words.add_compile_arguments(values, recipe)
     changes = _changes(_with_rate(values, is_compiled))
@@ -104,10 +104,15 @@ def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Reque
     """
     if isinstance(recipe, Config):
         return Request(recipe)
-    if isinstance(recipe, Path):
-        return command_line.photos_request(recipe)
-    if recipe == command_line.PHOTOS and "source" in changes:
-        return command_line.photos_request(_source(changes.pop("source")))
+    source = changes.get("source", {})
+    names_data = {**_options(source), **source}
+    if isinstance(recipe, str) and command_line.is_own_data(recipe, names_data):
+        return command_line.data_request(_source(changes.pop("source")), recipe=recipe)
+    if isinstance(recipe, Path) or (recipe and command_line.is_data(recipe)):
+        options = _options(source)
+        return command_line.path_request(
+            Path(recipe), _task_input(changes), lambda _: options
+        )
     if recipe is None and "source" in changes:
         # The defaults of Keras's `compile` and `fit` suit a network whose rate is
         # unknown.
@@ -120,9 +125,23 @@ def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Reque
 
 def _source(values: dict[str, Any]) -> SourceConfig:
     """The source of `source={"name": ..., "option": ...}`."""
-    name = values.pop("name", SourceConfig.name)
-    options = values.pop("options", {})
-    return SourceConfig(name=name, options={**options, **values})
+    name = values.get("name", SourceConfig.name)
+    return SourceConfig(name=name, options=_options(values))
+
+
+def _options(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in `source={"name": ..., "option": ...}`."""
+    options = {**values.get("options", {}), **values}
+    options.pop("name", None)
+    options.pop("options", None)
+    return options
+
+
+def _task_input(arguments: Mapping[str, Any]) -> str | None:
+    """The name of the input in `task={"input": ...}`."""
+    task = arguments.get("task")
+    value = task.get("input") if isinstance(task, Mapping) else None
+    return None if value is None else objects.name_of(value, "inputs")
 
 
 # Arguments of a Keras optimizer -> options of the run, which hold for all replicas

@@ -1,10 +1,8 @@
-"""Sources of arrays, in memory or in `.npy` files, and of image files."""
+"""Sources of arrays, in memory or in `.npy` files."""
 
-import dataclasses
 import hashlib
-import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,10 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
 from pipeline.data import array_inputs, array_targets
-from pipeline.data.image_sizes import common_shape, spread, used_bits
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError
-from pipeline.utils.image_formats import is_deep
 from pipeline.utils.tf_data import is_short
 
-_SAMPLE = 1000  # files whose beginning is read
 _CHANNELS = (1, 3, 4)  # of gray, RGB and RGBA images
 
 
@@ -153,85 +148,6 @@ def _row(column: np.memmap, position: int) -> np.ndarray:
     with open(column.filename or "", "rb", buffering=0) as file:
         content = os.pread(file.fileno(), size, column.offset + position * size)
     return np.frombuffer(content, column.dtype).reshape(column.shape[1:])
-
-
-class ImageFiles(ArraySource):
-    """`image` is a string of shape (), the bytes of a file; the other fields are int64.
-
-    `paths` and `columns` have the files, and `id`, `label` and perhaps `group`, of each
-    split. Messages and the fingerprint leave out the directory `root`. `notes` are
-    lines for the user.
-    """
-
-    def __init__(
-        self,
-        paths: Mapping[str, Sequence[str]],
-        columns: Mapping[str, Mapping[str, np.ndarray]],
-        class_names: tuple[str, ...] | None,
-        *,
-        root: str = "",
-        notes: tuple[str, ...] = (),
-    ) -> None:
-        self._names: dict[int, str] = {}
-        digest = hashlib.sha256(repr(class_names).encode())
-        tables = {}
-        try:
-            for split, files in paths.items():
-                names = [path.removeprefix(os.path.join(root, "")) for path in files]
-                self._names |= zip(columns[split]["id"].tolist(), names, strict=True)
-                # Unlike the modification time, users cannot set the change time.
-                states = [(s.st_size, s.st_ctime_ns) for s in map(os.stat, files)]
-                text = repr((split, names, states))
-                digest.update(text.encode("utf-8", "surrogateescape"))
-                for column in columns[split].values():
-                    digest.update(column.tobytes())
-                images = np.array([os.fsencode(path) for path in files], object)
-                tables[split] = {**columns[split], "image": images}
-            headers = map(_read_header, itertools.chain(*paths.values()))
-            image_shape = common_shape(headers)
-            bits, bits_notes = used_bits(_deep_files(paths["train"]))
-        except OSError as error:
-            raise UsageError(
-                f"{error.filename} cannot be read: {error.strerror}"
-            ) from None
-        self._fingerprint = digest.hexdigest()
-        super().__init__(tables.pop("train"), tables, class_names=class_names)
-        notes = (*notes, *bits_notes)
-        self.info = dataclasses.replace(
-            self.info, image_shape=image_shape, image_bits=bits, notes=notes
-        )
-
-    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        read_path = super().reader(split)
-
-        def read(position: tf.Tensor) -> Example:
-            row = read_path(position)
-            return {**row, "image": tf.io.read_file(row["image"])}
-
-        return read
-
-    def fingerprint(self) -> str:
-        """Returns a hash of classes, columns, and path, size and time of every file."""
-        return self._fingerprint
-
-    def location(self, id: int) -> str:
-        """Returns the path of the file."""
-        return self._names[id]
-
-
-def _read_header(path: str) -> bytes:
-    """Reads enough for the size, even after a color profile and a thumbnail."""
-    with open(path, "rb") as file:
-        return file.read(2**18)
-
-
-def _deep_files(paths: Sequence[str]) -> Iterator[bytes]:
-    """Yields the 16-bit PNGs in an evenly spread sample of files."""
-    for position in spread(len(paths), _SAMPLE):
-        with open(paths[position], "rb") as file:
-            head = file.read(32)
-            if is_deep(head):
-                yield head + file.read()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,10 +19,10 @@ from pipeline.data.array_inputs import SHORTEST_SIDE, array_of
 from pipeline.data.array_source import (
     ArraySource,
     Examples,
-    ImageFiles,
     examples,
     match_fields,
 )
+from pipeline.data.file_source import FileSource
 from pipeline.data.labels import (
     class_names_of,
     encode_targets,
@@ -127,10 +127,10 @@ def _image_files(
     paths = {}
     columns = {}
     for split, fields in tables.items():
-        paths[split] = fields["path"].tolist()
-        ids = (SPLITS.index(split) << 40) + np.arange(len(paths[split]))
+        paths[split] = {"image": fields["path"].tolist()}
+        ids = (SPLITS.index(split) << 40) + np.arange(len(fields["path"]))
         columns[split] = {"id": ids, "label": fields["label"]}
-    return ImageFiles(paths, columns, names)
+    return FileSource(paths, columns, names)
 
 
 def _match_weights(tables: Mapping[str, dict[str, np.ndarray]]) -> None:

@@ -2,15 +2,12 @@
 `photos`, one that is completed for its data.
 """
 
-from pathlib import Path
 from typing import Any
 
-from pipeline.config import data_path, formats
 from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.config.sections import (
     DataConfig,
-    ExportConfig,
     ModelConfig,
     RuntimeConfig,
     SourceConfig,
@@ -146,21 +143,13 @@ def fashion_mnist_lenet() -> Config:
     )
 
 
-def photos(data: Path | SourceConfig) -> Request:
+def photos(data: SourceConfig) -> Request:
     """Your own images, by their path: settings are chosen for them and for this
     machine.
     """
-    if isinstance(data, SourceConfig):
-        source = data
-        name = None
-    else:
-        kind = data_path.source(data)
-        source = SourceConfig(name=kind["name"], options={"path": kind["path"]})
-        path = data.resolve()
-        name = formats.model_name(path.name if path.is_dir() else path.stem)
     config = Config(
         recipe="photos",
-        source=source,
+        source=data,
         model=ModelConfig(name="residual"),
         train=TrainConfig(
             optimizer="muon",
@@ -169,7 +158,6 @@ def photos(data: Path | SourceConfig) -> Request:
             schedule_options={"warmup": 0.05},
             label_smoothing=0.1,
         ),
-        export=ExportConfig(name=name),
     )
     return Request(
         config,

@@ -1,4 +1,6 @@
-"""Recipes for tables: each function returns the config of a complete experiment."""
+"""Recipes for tables: each function returns the config of a complete experiment;
+`data`, one for your own data.
+"""
 
 from pipeline.config.config import Config
 from pipeline.config.sections import (
@@ -32,4 +34,14 @@ def regression_linear() -> Config:
             optimizer_options={"momentum": 0.85},
             learning_rate=0.4,
         ),
+    )
+
+
+def data(data: SourceConfig) -> Config:
+    """Your own data other than images, by their path: a linear model with Adam."""
+    return Config(
+        recipe="data",
+        source=data,
+        model=ModelConfig(name="linear"),
+        train=TrainConfig(epochs=50, optimizer="adam", learning_rate=0.01),
     )

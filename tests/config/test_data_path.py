@@ -33,11 +33,26 @@ FOUND = {
     "train/images.npy train/labels.npy test/images.npy": ("arrays", "."),
     "x-00000-of-00002 x-00001-of-00002": ("tfrecord", "."),
     "train/x.tfrecord test/x.tfrecord.gz": ("tfrecord", "."),
+    "1.jpg 2.jpg metadata.jsonl log.jsonl": ("jsonl", "metadata.jsonl"),
+    "a/1.jpg b/2.jpg metadata.jsonl": ("folder", "."),
+    "a/1.jpg b/2.jpg a/1.npy": ("folder", "."),
+    "x.npz log.jsonl": ("arrays", "x.npz"),
+}
+# The same of data other than images.
+OTHER_DATA = {
+    "a/1.npy b/deep/2.NPY notes.txt": ("folder", "."),
+    "train/a/1.npy train/b/2.npy test/a/3.npy a.npz": ("folder", "."),
+    "series/a/1.npy series/b/2.npy log.jsonl": ("folder", "series"),
+    "a/1.jpg b/2.npy b/3.npy": ("folder", "."),
+    "iris.csv": ("csv", "iris.csv"),
+    "iris.csv log.csv": ("csv", "iris.csv"),
+    "lines/numbers.jsonl": ("jsonl", "lines/numbers.jsonl"),
+    "files.csv 1.npy": ("csv", "files.csv"),
 }
 REFUSED = {
-    "report.pdf": "data contains only report.pdf; expected are folders of images",
+    "report.pdf": "data contains only report.pdf; expected are folders of files",
     "a/1.tif b/2.tif": (
-        "data contains only a/, b/ with .tif files; expected are folders of images"
+        "data contains only a/, b/ with .tif files; expected are folders of files"
     ),
     "images/1.jpg log.csv": "data has images of only one class, 'images'",
     "img/1.jpg test.csv train.csv": (
@@ -50,6 +65,20 @@ REFUSED = {
     "roses/1.jpg": "data has images of only one class, 'roses'",
     "1.jpg 2.jpg": "data contains 2 images, but no class folders",
     "": "data is empty; expected",
+    "roses/1.npy": "data has features files of only one class, 'roses'; add a folder",
+    "1.npy 2.npy": "data contains 2 features files, but no class folders; move the",
+    "iris.csv numbers.jsonl": "contains 2 data files; give one of them: data/iris.csv",
+    "log.jsonl": "data contains only log.jsonl; expected are folders of files (.jpg,",
+}
+
+
+CONTENTS = {
+    "log.csv": "epoch,loss\n1,2\n",
+    "log.jsonl": '{"epoch": 1, "loss": 2}\n',
+    "metadata.jsonl": '{"file_name": "1.jpg", "label": "x"}\n',
+    "iris.csv": "width,species\n1,x\n",
+    "numbers.jsonl": '{"features": [1, 2], "label": "x"}\n',
+    "files.csv": "file,label\n1.npy,x\n",
 }
 
 
@@ -57,7 +86,7 @@ def write(names):
     for name in names.split():
         path = Path("data", name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("epoch,loss\n1,2\n" if path.name == "log.csv" else TABLE)
+        path.write_text(CONTENTS.get(path.name, TABLE))
     Path("data").mkdir(exist_ok=True)
 
 
@@ -83,6 +112,70 @@ def test_data_are_recognized(names, workplace, capsys):
     assert (
         python_call.request("digits", {"data": "data"}).config.source == config.source
     )
+
+
+@pytest.mark.parametrize("names", OTHER_DATA)
+def test_data_other_than_images_get_the_recipe_data(names, workplace):
+    write(names)
+    name, inside = OTHER_DATA[names]
+    asked = command_line.request(["data", "--epochs", "3"])
+    config = asked.config
+    assert config.source == SourceConfig(
+        name=name, options={"path": Path("data", inside)}
+    )
+    assert (config.recipe, config.name, asked.planned) == ("data", "data", ())
+    assert config.model.name == "linear" and config.train.optimizer == "adam"
+    for other in (
+        command_line.configure(["--source.path", "data", "--epochs", "3"]),
+        python_call.request("data", {"epochs": 3}).config,
+        python_call.request(None, {"data": Path("data"), "epochs": 3}).config,
+    ):
+        assert (other.recipe, other.source) == ("data", config.source)
+        assert other.train == config.train
+    own = python_call.request(None, {"data": Path("data"), "model": "tiny"}).config
+    assert own.source == config.source and own.recipe != "data"
+
+
+def test_columns_that_the_user_names_are_known_when_the_recipe_is_chosen(workplace):
+    Path("table.csv").write_text("width,rating\n1,2\n3,4\n")
+    words = ["table.csv", "--source.target", "rating"]
+    for config in (
+        command_line.configure(words),
+        command_line.configure(["--source.path", *words]),
+        python_call.request("table.csv", {"source": {"target": "rating"}}).config,
+    ):
+        assert config.recipe == "data"
+        assert config.source.options == {"path": Path("table.csv"), "target": "rating"}
+
+
+def test_files_of_an_input_of_the_user(workplace):
+    options = 'field: str = "series", suffixes: tuple[str, ...] = (".ts",)'
+    Path("series.py").write_text(f"def series(info, *, {options}): ...\n")
+    write("a/1.ts b/2.ts")
+    options = {"path": Path("data"), "field": "series", "suffixes": (".ts",)}
+    expected = SourceConfig(name="folder", options=options)
+    request = command_line.path_request(Path("data"), "series.py:series")
+    assert request.config.source == expected and request.config.recipe == "data"
+    words = ["--source.path", "data", "--source.field", "series"]
+    config = command_line.configure([*words, "--source.suffixes", ".ts"])
+    assert config.source == expected and config.recipe == "data"
+    with pytest.raises(UsageError, match="data contains only a/, b/ with .ts files"):
+        command_line.configure(["data"])
+
+
+def test_a_folder_named_as_the_recipe_data_is_a_path(workplace):
+    with pytest.raises(UsageError, match="^the recipe 'data' has no data; give the"):
+        command_line.recipe("data")
+    write("iris.csv")
+    config = command_line.configure(["data", "--source.target", "width"])
+    assert config.source.options == {"path": Path("data/iris.csv"), "target": "width"}
+    words = ["data", "--source.name", "scikit_learn", "--source.dataset", "diabetes"]
+    source = {"name": "scikit_learn", "dataset": "diabetes"}
+    for config in (
+        command_line.configure(words),
+        python_call.request("data", {"source": source}).config,
+    ):
+        assert config.recipe == "data" and config.source.name == "scikit_learn"
 
 
 @pytest.mark.parametrize("names", REFUSED)

@@ -36,7 +36,7 @@ def test_described(kind):
             "the docstring must begin with a one-line sentence"
         )
         names = [argument.arg for argument in sibling.node.args.args]
-        expected = ["data"] if name == "photos" else PARAMETERS[kind]
+        expected = ["data"] if name in ("photos", "data") else PARAMETERS[kind]
         if kind == "tasks":
             assert sibling.required_arguments == 1, name
         else:

@@ -13,11 +13,12 @@ RECIPES = registry.names("recipes")
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_valid_config_that_survives_a_file(name, workplace):
-    if name == command_line.PHOTOS:  # takes its data from a directory of this name
+    if name in command_line.OWN_DATA:  # takes its data from a directory of this name
+        file = "1.jpg" if name == command_line.PHOTOS else "1.npy"
         for label in "ab":
             folder = workplace / name / label
             folder.mkdir(parents=True)
-            (folder / "1.jpg").touch()
+            (folder / file).touch()
     config = command_line.recipe(name)
     assert isinstance(config, Config) and config.recipe == name
     assert config.run_directory is None and not config.dry_run and not config.force

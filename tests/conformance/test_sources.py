@@ -1,6 +1,7 @@
 """Every source gives the same examples in the same order, each with its own id."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -47,6 +48,16 @@ def csv(root):
     return {"path": root / "labels.csv"}
 
 
+def jsonl(root):
+    folder(root)
+    rows = [
+        json.dumps({"image": f"class {label}/{number}.png", "label": int(label)})
+        for number, label in enumerate(LABELS)
+    ]
+    (root / "labels.jsonl").write_text("\n".join(rows))
+    return {"path": root / "labels.jsonl"}
+
+
 def tfrecord(root):
     with tf.io.TFRecordWriter(str(root / "train.tfrecord")) as writer:
         for image, label in zip(IMAGES, LABELS, strict=True):
@@ -75,7 +86,8 @@ def tensorflow_datasets(root):
 
 # A source that reads files needs some of them; any other one is called with
 # `options_of`.
-DATA = {"arrays": arrays, "csv": csv, "folder": folder, "tfrecord": tfrecord}
+DATA = {"arrays": arrays, "csv": csv, "folder": folder, "jsonl": jsonl}
+DATA["tfrecord"] = tfrecord
 DATA["tfds"] = tensorflow_datasets
 
 

@@ -48,7 +48,7 @@ def test_every_recipe_has_a_case():
     """`test_fit.py` trains `digits`, `test_regression.py` `regression_linear`,
     `test_photos.py`.
     """
-    others = {"digits", "digits_tiny", "regression_linear", "photos"}
+    others = {"digits", "digits_tiny", "regression_linear", "photos", "data"}
     assert {*CASES, *others} == set(registry.names("recipes"))
 
 

@@ -1,17 +1,19 @@
-"""A directory of image files, with one subdirectory for each class."""
+"""A directory of files, with one subdirectory for each class."""
 
+import itertools
 import os
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from pipeline.config import data_path
+from pipeline.config import data_path, file_types
 from pipeline.contracts import Source
 from pipeline.data import split_names
-from pipeline.data.array_source import ImageFiles
+from pipeline.data.file_source import FileSource
 from pipeline.data.labels import distinct, in_order
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import image_formats
@@ -23,15 +25,21 @@ _NAMES = {name for names in split_names.ALIASES.values() for name in names}
 _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
 
 
-def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> Source:
-    """Image files in `CLASS/...`, or in `train/CLASS/...` and likewise for each split.
+def folder(
+    *,
+    path: Annotated[Path, "directory"],
+    group: str | None = None,
+    field: str | None = None,
+    suffixes: tuple[str, ...] = (),
+) -> Source:
+    """Files in `CLASS/...`, or in `train/CLASS/...` and likewise for each split.
 
-    Reads JPEG, PNG, GIF, BMP and WebP files, recognized by their suffixes, at any depth
-    below the class, sorted by path. Hidden files and folders of systems and tools, such
-    as `__MACOSX` and `@eaDir`, are ignored; other files too, with a note. Classes that
-    are all numbers are in the order of their values. A class without files in train is
-    an error. The id of an example is a hash of its path below the root, so adding files
-    does not change other ids.
+    Reads the files of one input, recognized by their suffixes, at any depth below the
+    class, sorted by path: images are JPEG, PNG, GIF, BMP and WebP files. Hidden files
+    and folders of systems and tools, such as `__MACOSX` and `@eaDir`, are ignored;
+    other files too, with a note. Classes that are all numbers are in the order of their
+    values. A class without files in train is an error. The id of an example is a hash
+    of its path below the root, so adding files does not change other ids.
 
     Args:
         path: The root directory. The other splits are `validation` (or `valid`, `val`)
@@ -39,7 +47,12 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
         group: Regular expression to search for in each path below the root. Files with
             the same match (of its first group, if it has one) stay in one split; for
             example, `patient(\\d+)` keeps all images of a patient together.
+        field: Raw field for the content of a file, `image` for images; by default the
+            field of the input that reads most of the files.
+        suffixes: Suffixes of the files to read, such as `.png`; by default those of the
+            input. Files of an input of your own need `field`, too.
     """
+    types = file_types.select(field, suffixes)
     folders = _split_folders(path)
     names, _ = data_path.list_folder(folders["train"])
     if not names:
@@ -47,37 +60,52 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             f"{folders['train']} has no subdirectories; create one for each class"
         )
     classes = distinct(in_order(names), f"the subdirectories of {folders['train']}")
-    paths: dict[str, list[str]] = {}
-    columns: dict[str, dict[str, np.ndarray]] = {}
     ignored: list[str] = []
-    for split, folder in folders.items():
-        examples = list(_examples(folder, classes, split, ignored))
-        files = [file.relative_to(path).as_posix() for file, _ in examples]
-        ids = [stable_hash(os.fsencode(file)) for file in files]
-        labels = [label for _, label in examples]
+    candidates = {
+        split: _class_files(folder, classes, types, ignored)
+        for split, folder in folders.items()
+    }
+    every = [
+        file
+        for files_by_class in candidates.values()
+        for files in files_by_class.values()
+        for file in files
+    ]
+    field = file_types.most_common((file.name for file in every), types)
+    paths: dict[str, dict[str, list[str]]] = {}
+    columns: dict[str, dict[str, np.ndarray]] = {}
+    for split, files_by_class in candidates.items():
+        examples = []
+        for name, readable in files_by_class.items():
+            files = [file for file in readable if _has_suffix(file, types[field])]
+            if not files and split == "train":
+                raise UsageError(
+                    f"{folders[split] / name} contains no {field} files;"
+                    " remove it, or add files named"
+                    f" *{', *'.join(sorted(types[field]))}"
+                )
+            label = classes.index(name)
+            examples += [(file, label) for file in files]
+        names = [file.relative_to(path).as_posix() for file, _ in examples]
+        ids = [stable_hash(os.fsencode(name)) for name in names]
         columns[split] = {
             "id": np.array(ids, np.int64),
-            "label": np.array(labels, np.int64),
+            "label": np.array([label for _, label in examples], np.int64),
         }
         if group is not None:
-            columns[split]["group"] = _groups(files, group)
-        paths[split] = [str(file) for file, _ in examples]
-    notes: tuple[str, ...] = ()
-    if ignored:
-        sample = ", ".join(sorted(set(ignored))[:3])
-        note = (
-            f"{path}: ignored {pluralize(len(ignored), 'file')}, such as {sample}:"
-            " without the suffix of an image file, not readable, or a link to a"
-            " directory"
-        )
-        notes = (note,)
-    return ImageFiles(paths, columns, classes, root=str(path), notes=notes)
+            columns[split]["group"] = _groups(names, group)
+        paths[split] = {field: [str(file) for file, _ in examples]}
+    notes = _notes(path, every, field, types, ignored)
+    return FileSource(paths, columns, classes, root=str(path), notes=notes)
 
 
-def _examples(
-    folder: Path, classes: tuple[str, ...], split: str, ignored: list[str]
-) -> Iterator[tuple[Path, int]]:
-    """Yields the sorted files of a split with their labels.
+def _class_files(
+    folder: Path,
+    classes: tuple[str, ...],
+    types: Mapping[str, tuple[str, ...]],
+    ignored: list[str],
+) -> dict[str, list[Path]]:
+    """The sorted files of each class of a split, in alphabetical order of the classes.
 
     Appends the names of files that are not read to `ignored`.
     """
@@ -89,18 +117,18 @@ def _examples(
                 f"{folder / name}: train has no class {name!r};"
                 f" {suggest(name, classes)}"
             )
-        images = sorted(_images(folder / name, ignored), key=Path.as_posix)
-        if not images and split == "train":
-            raise UsageError(
-                f"{folder / name} contains no image files; remove it, or add files"
-                f" named *{', *'.join(sorted(image_formats.SUFFIXES))}"
-            )
-        for image in images:
-            yield image, classes.index(name)
+    suffixes = tuple(itertools.chain(*types.values()))
+    by_class = {}
+    for name in names:
+        paths = _files(folder / name, suffixes, ignored)
+        by_class[name] = sorted(paths, key=Path.as_posix)
+    return by_class
 
 
-def _images(folder: Path, ignored: list[str]) -> Iterator[Path]:
-    """Yields image files at any depth; links to directories are not followed."""
+def _files(
+    folder: Path, suffixes: tuple[str, ...], ignored: list[str]
+) -> Iterator[Path]:
+    """Yields files at any depth; links to directories are not followed."""
     walk = image_formats.walk(folder, onerror=data_path.unreadable)
     for directory, folders, files in walk:
         for name in folders:
@@ -108,12 +136,46 @@ def _images(folder: Path, ignored: list[str]) -> Iterator[Path]:
                 ignored.append(name)
         for name in files:
             path = Path(directory, name)
-            has_suffix = path.suffix.lower() in image_formats.SUFFIXES
             # Opening a pipe would block.
-            if has_suffix and path.is_file() and os.access(path, os.R_OK):
+            if (
+                _has_suffix(path, suffixes)
+                and path.is_file()
+                and os.access(path, os.R_OK)
+            ):
                 yield path
             else:
                 ignored.append(name)
+
+
+def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
+    return path.name.lower().endswith(suffixes)
+
+
+def _notes(
+    root: Path,
+    files: list[Path],
+    field: str,
+    types: Mapping[str, tuple[str, ...]],
+    ignored: list[str],
+) -> tuple[str, ...]:
+    """What was not read: files of other fields, and files that no input reads."""
+    notes = []
+    fields = Counter(file_types.field_of(file.name, types) for file in files)
+    used = fields.pop(field, 0)
+    for other, count in fields.items():
+        notes.append(
+            f"{root}: {used:,} of {len(files):,} files are read, the {field} files;"
+            f" --source.field {other} reads {pluralize(count, f'{other} file')} instead"
+        )
+    if ignored:
+        sample = ", ".join(sorted(set(ignored))[:3])
+        kind = "an image" if field == file_types.IMAGE else f"a {field}"
+        notes.append(
+            f"{root}: ignored {pluralize(len(ignored), 'file')}, such as {sample}:"
+            f" without the suffix of {kind} file, not readable, or a link to a"
+            " directory"
+        )
+    return tuple(notes)
 
 
 def _split_folders(root: Path) -> dict[str, Path]:

@@ -206,3 +206,44 @@ def test_16_bit_images_are_decoded_alike_in_training_and_serving(tmp_path):
     again = registry.load("tasks", "image_classification")(task.metadata)
     served = again.decode({"image": tf.constant(content)})["image"]
     np.testing.assert_array_equal(served, decoded)
+
+
+@pytest.fixture
+def series(tmp_path):
+    """Classes `up` and `down` of arrays, with one image among them."""
+    for name in ("up", "down"):
+        for number in range(3):
+            path = tmp_path / "series" / name / f"{number}.npy"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            np.save(path, np.full((5, 2), number, np.float32))
+    write(tmp_path / "series/up/preview.png")
+    return tmp_path / "series"
+
+
+def test_the_files_are_those_of_the_input_that_reads_most(series):
+    source = folder(path=series)
+    assert source.info.splits == {"train": 6}
+    assert source.info.fields.keys() == {"id", "label", "features"}
+    for example in read(source):
+        name = source.location(int(example["id"]))
+        assert example["features"] == (series / name).read_bytes()
+        assert example["label"] == name.startswith("up")
+    (note,) = source.info.notes
+    assert note == (
+        f"{series}: 6 of 7 files are read, the features files; --source.field image"
+        " reads 1 image file instead"
+    )
+
+
+def test_options_choose_the_files(series):
+    with pytest.raises(UsageError, match="down contains no image files; remove it"):
+        folder(path=series, field="image")
+    write(series / "down/preview.PNG")
+    source = folder(path=series, field="image")
+    assert source.info.splits == {"train": 2} and source.info.image_shape == (4, 6, 3)
+    assert "ignored 6 files, such as 0.npy, 1.npy" in source.info.notes[0]
+    assert folder(path=series, suffixes=("png",)).info.splits == {"train": 2}
+    own = folder(path=series, field="series", suffixes=(".npy",))
+    assert own.info.fields.keys() == {"id", "label", "series"}
+    with pytest.raises(UsageError, match="--source.field serie: no input reads files"):
+        folder(path=series, field="serie")

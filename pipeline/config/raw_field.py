@@ -1,0 +1,57 @@
+"""The raw field of the examples of a source, from the names of its files alone."""
+
+import dataclasses
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import file_types, tables
+from pipeline.utils.errors import UsageError
+from pipeline.utils.image_formats import walk
+
+
+def raw_field(source: str, options: Mapping[str, Any]) -> str:
+    """The raw field of the examples, such as `image` or `features`.
+
+    `image` if the names do not say it, or the data cannot be read: whatever opens the
+    source reports that.
+
+    Args:
+        source: Name of the source.
+        options: Options of the source.
+    """
+    path = options.get("path")
+    if path is None or not Path(path).exists():
+        return file_types.IMAGE
+    try:
+        if source == "folder":
+            types = file_types.select(options.get("field"), options.get("suffixes", ()))
+            return file_types.most_common(_file_names(Path(path)), types)
+        if source in ("csv", "jsonl"):
+            fields = {field.name for field in dataclasses.fields(tables.Options)}
+            known = {name: value for name, value in options.items() if name in fields}
+            return tables.input_field(Path(path), tables.Options(**known))
+    except UsageError:
+        return file_types.IMAGE
+    if source == "arrays":
+        names = _array_names(Path(path))
+        if "features" in names and "images" not in names:
+            return "features"
+    return file_types.IMAGE
+
+
+def _file_names(folder: Path) -> Iterator[str]:
+    for _, _, names in walk(folder):
+        yield from names
+
+
+def _array_names(path: Path) -> set[str]:
+    """The names of the arrays in an `.npz` file or a directory of `.npy` files."""
+    if path.is_dir():
+        return {file.stem for file in path.rglob("*.npy")}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {Path(name).stem for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
