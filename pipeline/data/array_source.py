@@ -1,5 +1,6 @@
 """Sources of arrays, in memory or in `.npy` files."""
 
+import dataclasses
 import hashlib
 import os
 from collections.abc import Callable, Mapping

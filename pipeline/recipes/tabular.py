@@ -38,10 +38,10 @@ def regression_linear() -> Config:
 
 
 def data(data: SourceConfig) -> Config:
-    """Your own data other than images, by their path: a linear model with Adam."""
+    """Your own data other than images, by their path: two dense layers with Adam."""
     return Config(
         recipe="data",
         source=data,
-        model=ModelConfig(name="linear"),
+        model=ModelConfig(name="mlp"),
         train=TrainConfig(epochs=50, optimizer="adam", learning_rate=0.01),
     )

@@ -79,7 +79,7 @@ def rows(
 
     The first line of a `.csv` is a header if it contains no numbers, or 0, 1, 2, 3, ...
     as written by pandas; named columns are reordered to match `columns`, and other
-    names are an error.
+    columns are ignored.
     """
     for name in names:
         try:
@@ -110,15 +110,17 @@ def _lines(name: str, columns: Sequence[str] | None) -> list[list[str]]:
         return lines[1:] if len(header) > 3 and header == indices else lines
     if columns is None or columns == indices:  # no names
         return lines[1:]
-    if sorted(header) != sorted(columns):
+    missing = [column for column in columns if header.count(column) != 1]
+    if missing:
         raise ValueError(
             f"its header is {', '.join(header)[:200]!r}, but the model takes "
             f"{', '.join(columns)[:500]!r}"
         )
+    # Other columns, such as what is to be predicted, are ignored.
     order = [header.index(column) for column in columns]
     rows = []
     for line in lines[1:]:
-        is_complete = len(line) == len(order)
+        is_complete = len(line) == len(header)
         rows.append([line[i] for i in order] if is_complete else line)
     return rows
 

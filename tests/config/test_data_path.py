@@ -124,7 +124,7 @@ def test_data_other_than_images_get_the_recipe_data(names, workplace):
         name=name, options={"path": Path("data", inside)}
     )
     assert (config.recipe, config.name, asked.planned) == ("data", "data", ())
-    assert config.model.name == "linear" and config.train.optimizer == "adam"
+    assert config.model.name == "mlp" and config.train.optimizer == "adam"
     for other in (
         command_line.configure(["--source.path", "data", "--epochs", "3"]),
         python_call.request("data", {"epochs": 3}).config,

@@ -246,10 +246,10 @@ def test_data_keep_their_type(workplace, kind):
     if dtype == "uint8":
         request = python_call.request(None, {"data": data, "model": network()})
         loaded = dataset.load(request.config)
-        splits, task, model = loaded.splits, loaded.task, network(None)
+        splits, task = loaded.splits, loaded.task
     else:
         run = go(model=network(body=body), data=data, epochs=1)
-        splits, task, model = run.splits, run.task, run.network
+        splits, task = run.splits, run.task
     assert splits["train"].column("image").dtype == dtype
     np.testing.assert_array_equal(
         splits["train"].column("label"), Y[splits["train"].column("id")]
