@@ -114,6 +114,7 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
 def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -> Run:
     """Carries out the config of a run."""
     from pipeline.data import dataset
+    from pipeline.evaluation import evaluate
     from pipeline.export import formats
     from pipeline.export.handoff import Handoff
     from pipeline.report import results
@@ -122,7 +123,7 @@ def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -
 
     # Data and model
     data = dataset.load(config)
-    trainer = Trainer(config, machine, data, stops)
+    trainer = Trainer(config, machine, data, stops, evaluate.metrics)
     trainer.build()
     if config.export.enabled and config.export.formats:
         formats.try_out(config, data.task, data.splits["train"])

@@ -319,7 +319,12 @@ class TrainConfig(FunctionSection):
     """
     patience: Count | None = None
     """Stop after this many epochs without a lower validation loss, and restore the best
-    weights.
+    weights. With --train.evaluate-every, the accuracy of classes, the F1 of labels, the
+    r2 of numbers or the IoU of masks takes the place of the loss.
+    """
+    evaluate_every: Count | None = None
+    """Also compute the metrics of the final test for the validation split, after every
+    this many epochs, with the averaged weights if there are any.
     """
     max_bad_steps: Count = 10
     """Stop after this many consecutive bad steps: their loss or gradient is not finite,

@@ -97,17 +97,22 @@ def evaluate(
     evaluator = task.evaluator(model)
     added = [_copy(metric) for metric in _added_metrics(model)]
     parts = []
-    for batch, y, results, loss in outputs(model, task, batches, forward):
-        answers = {**task.answer(results, batch), "loss": loss}
-        evaluator.update(results, answers, batch)
+    for batch, y, values, loss in outputs(model, task, batches, forward):
+        answers = {**task.answer(values, batch), "loss": loss}
+        evaluator.update(values, answers, batch)
         for metric in added:
-            metric.update_state(y, results)
+            metric.update_state(y, values)
         parts.append({"id": batch["id"].numpy(), **task.table(answers, batch)})
-    metrics = evaluator.result()
+    results = evaluator.result()
     for metric in added:
-        name = unique_name(metric.name, metrics)
-        metrics[name] = np.asarray(metric.result()).tolist()
-    return Result(metrics, concatenate(parts))
+        name = unique_name(metric.name, results)
+        results[name] = np.asarray(metric.result()).tolist()
+    return Result(results, concatenate(parts))
+
+
+def metrics(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:
+    """The metrics of `evaluate`."""
+    return evaluate(model, task, batches).metrics
 
 
 def concatenate(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

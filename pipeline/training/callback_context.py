@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 from pipeline.config.sections import LogConfig, TrainConfig
 from pipeline.contracts import Batches
@@ -32,3 +33,7 @@ class CallbackContext:
     locate: Callable[[int], str]
     """Id of an example -> its name in messages."""
     is_chief: bool
+    evaluate: Callable[[Any], dict[str, Any]] | None = None
+    """Returns the metrics of the final test for the validation split with the current
+    weights of the model; None if there is no such split.
+    """

@@ -4,14 +4,14 @@ import contextlib
 import dataclasses
 import gc
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
 from pipeline.config import registry
 from pipeline.config.config import RUNS, Config
-from pipeline.contracts import Batches, Decision
+from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching, split_names
 from pipeline.data.dataset import LoadedData
 from pipeline.runtime import run_directory
@@ -40,7 +40,8 @@ from pipeline.utils.errors import (
 class Trainer:
     """Builds, resumes and trains the model of a run; retries after a failure.
 
-    `config` is the config of the run, and stays so; `attempt` has what a retry changes.
+    `config` is the config of the run and never changes; `attempt` has what a retry
+    changes. `evaluate` computes the metrics of a split, for `train.evaluate_every`.
     """
 
     model: keras.Model  # set by `build`
@@ -49,7 +50,12 @@ class Trainer:
     remaining: Batches  # the remaining training batches
 
     def __init__(
-        self, config: Config, machine: Machine, data: LoadedData, stops: StopSignals
+        self,
+        config: Config,
+        machine: Machine,
+        data: LoadedData,
+        stops: StopSignals,
+        evaluate: Callable[[Any, Task, Batches], dict[str, Any]] | None = None,
     ) -> None:
         # Before anything is written: importing a user's module may raise an error.
         registry.load("engines", config.train.engine)
@@ -59,6 +65,7 @@ class Trainer:
         self.machine = machine
         self.data = data
         self.stops = stops
+        self._evaluate = evaluate
         self.attempt = recovery.first_attempt(config, machine.replicas)
         seed = config.runtime.seed
         self.unaugmented = batching.training(data.splits["train"], config.train, seed)
@@ -151,7 +158,7 @@ class Trainer:
         self.run = run
         writes = writes and self.machine.is_chief
         saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, writes)
-        early_stopping = EarlyStopping(self.config.train.patience)
+        early_stopping = self._early_stopping()
         self.checkpoint = CheckpointCallback(
             saved, early_stopping, self.batches, self.config.train, self.stops
         )
@@ -166,6 +173,22 @@ class Trainer:
             self._reset_assigned_rate()
         if self.attempt.factor is not None:
             self.model.step.update.factor.assign(self.attempt.factor)
+
+    def _early_stopping(self) -> EarlyStopping:
+        patience = self.config.train.patience
+        has_validation = "validation" in self.evaluation_batches
+        if self.config.train.evaluate_every is None or not has_validation:
+            return EarlyStopping(patience)
+        metric, direction = self.data.task.selection_metric
+        return EarlyStopping(patience, f"val_{metric}", direction)
+
+    def _evaluate_validation(self) -> Callable[[Any], dict[str, Any]] | None:
+        """A function from the model to its metrics on the validation split."""
+        evaluate = self._evaluate
+        validation = self.evaluation_batches.get("validation")
+        if evaluate is None or validation is None:
+            return None
+        return lambda model: evaluate(model, self.data.task, validation)
 
     def _reset_assigned_rate(self) -> None:
         """Drops the rate that a callback has assigned if options now force another."""
@@ -343,6 +366,7 @@ class Trainer:
             evaluated=evaluated,
             locate=self.data.source.location,
             is_chief=self.machine.is_chief,
+            evaluate=self._evaluate_validation(),
         )
 
     def work(self) -> None:

@@ -13,6 +13,7 @@ from pipeline.config import config
 from pipeline.contracts import Batches, Decision
 from pipeline.runtime.signals import Stopped, StopSignals
 from pipeline.training import checkpoints
+from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.checkpoint_retention import Retention
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
 from pipeline.training.distributed import mean_over_workers
@@ -42,7 +43,7 @@ class CheckpointCallback(keras.callbacks.Callback):
     def __init__(
         self,
         checkpoints: Checkpoints,
-        early_stopping: keras.callbacks.Callback,
+        early_stopping: EarlyStopping,
         batches: Batches,
         options: config.TrainConfig,
         stops: StopSignals | None = None,
@@ -269,5 +270,7 @@ class CheckpointCallback(keras.callbacks.Callback):
             say("warning", f"the best weights cannot be read: {error}")
             why = "the last, because the best cannot be read"
             return Decision("weights", last, why)
-        lowest = f"lowest val_loss, {self.early_stopping.best:.4f}"
-        return Decision("weights", f"step {self._best_step}", lowest)
+        stopping = self.early_stopping
+        word = "highest" if stopping.direction > 0 else "lowest"
+        why = f"{word} {stopping.monitor}, {stopping.best:.4f}"
+        return Decision("weights", f"step {self._best_step}", why)

@@ -1,4 +1,4 @@
-"""Early stopping: ends training when `val_loss` no longer improves."""
+"""Early stopping: ends training when the validation no longer improves."""
 
 import math
 from typing import Any
@@ -12,19 +12,26 @@ class EarlyStopping(keras.callbacks.Callback):
     It comes right before the checkpoint callback, which restores the best weights.
 
     Args:
-        patience: Number of epochs without a lower `val_loss` after which training
-            ends; None: training does not end early.
+        patience: Number of epochs without a better value after which training ends;
+            None: training does not end early.
+        monitor: The value in the logs. It may be missing in some epochs, unless it is
+            `val_loss`, which is missing only if there is no validation split.
+        direction: 1 if higher is better, -1 if lower is better.
     """
 
-    def __init__(self, patience: int | None) -> None:
+    def __init__(
+        self, patience: int | None, monitor: str = "val_loss", direction: int = -1
+    ) -> None:
         super().__init__()
         self.patience = patience
-        self.best = math.inf
-        """The lowest `val_loss`."""
+        self.monitor = monitor
+        self.direction = direction
+        self.best = -direction * math.inf
+        """The best value."""
         self.wait = 0
         """Number of epochs since then."""
         self.improved = False
-        """Whether the last epoch is the best so far, as always without `val_loss`."""
+        """Whether the last epoch is the best so far, as always without validation."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -32,10 +39,14 @@ class EarlyStopping(keras.callbacks.Callback):
         return self.patience is not None and self.wait >= self.patience
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        # A NaN is never the best.
-        self.improved = "val_loss" not in logs or logs["val_loss"] < self.best
+        value = logs.get(self.monitor)
+        if value is None:
+            self.improved = self.monitor == "val_loss"
+        else:
+            # A NaN is never the best.
+            self.improved = self.direction * (value - self.best) > 0
         if self.improved:
-            self.best = float(logs.get("val_loss", 0.0))
+            self.best = float(value or 0.0)
             self.wait = 0
         else:
             self.wait += 1
@@ -48,6 +59,7 @@ class EarlyStopping(keras.callbacks.Callback):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restores what `state` returned."""
+        best = state["best"]
         # JSON has no infinity: `files.strict`.
-        self.best = math.inf if state["best"] is None else state["best"]
+        self.best = -self.direction * math.inf if best is None else best
         self.wait = state["wait"]
