@@ -9,7 +9,7 @@ padding) and `epoch` (int64), both of shape (batch,).
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -98,6 +98,23 @@ class Source(abc.ABC):
         rows = examples.map(lambda example: {name: example[name] for name in names})
         return concatenate(rows.batch(1024), split)
 
+    def split_keys(self, split: str) -> Mapping[str, np.ndarray]:
+        """At least the columns `id` and, if there are groups, `group`.
+
+        They divide the examples into splits before anything is decoded. A source that
+        knows them without reading its examples overrides this method.
+        """
+        return self.columns(split)
+
+    def group_names(self) -> Mapping[str, int]:
+        """Maps the names of the groups in `train` to the values of `group`.
+
+        By default, the names are the values. A source that makes `group` of texts
+        overrides this method, so that users can name their groups.
+        """
+        groups = self.columns("train").get("group", np.empty(0, np.int64))
+        return {str(group): group for group in np.unique(groups).tolist()}
+
     def fingerprint(self) -> str | None:
         """A string that changes whenever the data changes.
 
@@ -109,6 +126,35 @@ class Source(abc.ABC):
     def location(self, id: int) -> str:
         """The name of an example in messages: a file, or a record of a file."""
         return f"example {id}"
+
+
+class TrainingExamples(abc.ABC):
+    """The raw examples of the training split, for `Task.learn`; none is held out."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """The number of examples."""
+
+    @property
+    @abc.abstractmethod
+    def short_fields(self) -> frozenset[str]:
+        """Names of the fields that `column` takes: numbers and short vectors."""
+
+    @abc.abstractmethod
+    def column(self, name: str) -> np.ndarray:
+        """A short field of all examples, (examples, ...), in the order of the source.
+
+        Raises KeyError for a field that is not short.
+        """
+
+    @abc.abstractmethod
+    def batches(self) -> Iterator[dict[str, np.ndarray]]:
+        """Yields all fields of a few examples at a time, in the order of the source.
+
+        Each pass reads the source once. A field is an array (batch, ...); texts and
+        encoded files are bytes in an object array (batch,), as are arrays whose shapes
+        differ. Raises UsageError that names the first example that cannot be read.
+        """
 
 
 class Task(abc.ABC):
@@ -125,16 +171,30 @@ class Task(abc.ABC):
     """The metric of `evaluate` by which versions of a model are compared, and 1 if
     higher is better or -1 if lower is better.
     """
+    not_decoded: frozenset[str] = frozenset()
+    """Names of metadata that `decode` does not read, such as means or a temperature."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
 
+    @property
+    def decode_metadata(self) -> Metadata:
+        """The metadata that `decode` may read: all but `not_decoded`.
+
+        Examples that another run has cached on disk are used only if these are equal.
+        """
+        return {
+            name: value
+            for name, value in self.metadata.items()
+            if name not in self.not_decoded
+        }
+
     @abc.abstractmethod
     def decode(self, example: Example) -> Example:
-        """Decodes a raw example into compact arrays of fixed shape.
+        """Decodes a raw example into compact numbers of fixed shape.
 
         The result is deterministic and cached; requests to the server are decoded in
-        the same way.
+        the same way. Texts and encoded files of the raw example must be left out.
         """
 
     @abc.abstractmethod
@@ -150,11 +210,12 @@ class Task(abc.ABC):
         example by id.
         """
 
-    def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
+    def learn(self, examples: TrainingExamples) -> Metadata:
         """Learns metadata from the training examples; it replaces entries of its names.
 
-        `column` returns a decoded field of all training examples, (examples, ...).
-        `decode` must not depend on this metadata, because it runs first.
+        It is called before any example is decoded, on a task with the metadata of the
+        source alone, and only when a run begins: a resumed run has the result. A task
+        that needs nothing does not call `examples.batches`, which reads the data.
         """
         return {}
 

@@ -38,6 +38,8 @@ class ArraySource(Source):
         class_names: Names of the labels 0, 1, ...
         feature_names: Names of the numbers in `features`.
         name: Name of the data for messages, such as a file name.
+        group_names: Maps the names of groups to the values of `group`, if these are not
+            the names.
     """
 
     def __init__(
@@ -48,8 +50,10 @@ class ArraySource(Source):
         class_names: tuple[str, ...] | None = None,
         feature_names: tuple[str, ...] | None = None,
         name: str = "",
+        group_names: Mapping[str, int] | None = None,
     ) -> None:
         self._name = name
+        self._group_names = group_names
         self._columns: dict[str, dict[str, np.ndarray]] = {}
         for split, columns in {"train": train, **(held_out or {})}.items():
             (count,) = {len(column) for column in columns.values()}
@@ -105,6 +109,9 @@ class ArraySource(Source):
         short = (name for name, spec in self.info.fields.items() if is_short(spec))
         return {name: self._columns[split][name] for name in short}
 
+    def group_names(self) -> Mapping[str, int]:
+        return super().group_names() if self._group_names is None else self._group_names
+
     def fingerprint(self) -> str:
         """Hashes names and arrays; for a memory map, the file's path, size and time."""
         names = (self.info.class_names, self.info.feature_names)
@@ -141,7 +148,7 @@ class ImageFiles(ArraySource):
 
     `paths` and `columns` have the files, and `id`, `label` and perhaps `group`, of each
     split. Messages and the fingerprint leave out the directory `root`. `notes` are
-    lines for the user.
+    lines for the user. `group_names` as for `ArraySource`.
     """
 
     def __init__(
@@ -152,6 +159,7 @@ class ImageFiles(ArraySource):
         *,
         root: str = "",
         notes: tuple[str, ...] = (),
+        group_names: Mapping[str, int] | None = None,
     ) -> None:
         self._names: dict[int, str] = {}
         digest = hashlib.sha256(repr(class_names).encode())
@@ -176,7 +184,12 @@ class ImageFiles(ArraySource):
                 f"{error.filename} cannot be read: {error.strerror}"
             ) from None
         self._fingerprint = digest.hexdigest()
-        super().__init__(tables.pop("train"), tables, class_names=class_names)
+        super().__init__(
+            tables.pop("train"),
+            tables,
+            class_names=class_names,
+            group_names=group_names,
+        )
         notes = (*notes, *bits_notes)
         self.info = dataclasses.replace(
             self.info, image_shape=image_shape, image_bits=bits, notes=notes

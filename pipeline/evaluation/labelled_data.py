@@ -11,7 +11,8 @@ from pipeline.config import data_path, objects, registry
 from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Example, Source, Task
 from pipeline.data import batching, decoder_warnings, in_memory, split_names
-from pipeline.data.example_store import OnTheFly, decoded_specs
+from pipeline.data.example_store import OnTheFly, decoded_specs, short_columns
+from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.evaluation.answers import Evaluation
@@ -21,6 +22,7 @@ from pipeline.training.train_step import forward
 from pipeline.utils import tf_paths
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.tf_data import is_short
 
 Examples = tuple[Mapping[str, Split], Callable[[int], str]]
 """Decoded examples of each split, and a function from an id to the example's name."""
@@ -51,9 +53,14 @@ def load_splits(data: Any, task: Task) -> Examples:
         short = {field: columns[field] for field in columns if field in specs}
         if data_names:
             short["label"] = _labels_of_model(short, labels, source)
+        positions = np.arange(len(columns["id"]))
+        if any(is_short(specs[field]) for field in specs.keys() - short.keys()):
+            made = short_columns(source, decoder, split, columns, positions)
+            short = {**made, **short}
         task.check(short, name, source.location)
         store = OnTheFly(source, decoder, split, specs, short, "remove it")
-        splits[name] = Split(store, np.arange(len(short["id"])))
+        raw_split = RawSplit(source, split, positions, columns)
+        splits[name] = Split(store, positions, raw_split)
     return splits, source.location
 
 

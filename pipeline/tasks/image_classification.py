@@ -7,7 +7,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
+from pipeline.contracts import (
+    Example,
+    Info,
+    Metadata,
+    Requests,
+    Signatures,
+    Task,
+    TrainingExamples,
+)
 from pipeline.data import image_decoding
 from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
 from pipeline.serving import request_guards
@@ -83,6 +91,8 @@ class ImageClassification(Task):
     In training, after mixup or cutmix, also `partner_label` and `share`.
     """
 
+    not_decoded = frozenset({"image_range", "temperature"})
+
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
@@ -123,12 +133,16 @@ class ImageClassification(Task):
                 f" {labels[row]}; --clean.enabled excludes such examples"
             )
 
-    def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
+    def learn(self, examples: TrainingExamples) -> Metadata:
         """Learns the range of float pixels, which a server enforces."""
         if not self.dtype.is_floating:
             return {}
-        images = column("image")
-        return {"image_range": [float(images.min()), float(images.max())]}
+        low, high = np.inf, -np.inf
+        for batch in examples.batches():
+            for image in batch["image"]:
+                low = min(low, float(image.min()))
+                high = max(high, float(image.max()))
+        return {"image_range": [low, high]}
 
     def calibrate(self, outputs: np.ndarray, truth: np.ndarray) -> Metadata:
         """Fits the temperature by which the logits are divided."""

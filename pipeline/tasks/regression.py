@@ -9,7 +9,15 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Info, Metadata, Requests, Signatures, Task
+from pipeline.contracts import (
+    Example,
+    Info,
+    Metadata,
+    Requests,
+    Signatures,
+    Task,
+    TrainingExamples,
+)
 from pipeline.serving import request_guards
 from pipeline.tasks import _metrics, _plots
 from pipeline.utils.errors import UsageError
@@ -55,6 +63,21 @@ def _metadata(info: Info) -> dict[str, Any]:
     }
 
 
+def _streamed_moments(examples: TrainingExamples) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of features that are too long to keep in memory."""
+    mean = np.zeros(1)
+    total = np.zeros(1)  # squares of the distances from the mean
+    count = 0
+    for batch in examples.batches():
+        features = batch["features"].astype(np.float32).astype(np.float64)
+        difference = features.mean(axis=0) - mean
+        previous, count = count, count + len(features)
+        mean = mean + difference * (len(features) / count)
+        total = total + features.var(axis=0) * len(features)
+        total += difference**2 * (previous * len(features) / count)
+    return mean, np.sqrt(total / count)
+
+
 class Regression(Task):
     """Batches have `features` float32 (batch, n) and `target` float32 (batch,).
 
@@ -62,6 +85,8 @@ class Regression(Task):
     examples: least squares has the same solution in any units, but gradient descent
     needs steps proportional to the spread of each feature. The target keeps its units.
     """
+
+    not_decoded = frozenset({"mean", "deviation"})
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
@@ -96,13 +121,16 @@ class Regression(Task):
                     f" {value} in float32; use a finite number, or remove the example"
                 )
 
-    def learn(self, column: Callable[[str], np.ndarray]) -> Metadata:
+    def learn(self, examples: TrainingExamples) -> Metadata:
         """Computes mean and standard deviation of each feature."""
         if self.metadata.get("raw"):
             return {}
-        features = column("features").astype(np.float64)
-        mean = features.mean(axis=0)
-        deviation = features.std(axis=0)
+        if "features" in examples.short_fields:
+            column = examples.column("features").astype(np.float32).astype(np.float64)
+            mean = column.mean(axis=0)
+            deviation = column.std(axis=0)
+        else:
+            mean, deviation = _streamed_moments(examples)
         # Dividing a feature that is constant in float32 would only amplify rounding
         # errors.
         varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)

@@ -12,7 +12,7 @@ from counting import Counting, ids, load
 from PIL import Image
 
 from pipeline.config import command_line, registry
-from pipeline.data import dataset, example_store, splits
+from pipeline.data import dataset, splits
 from pipeline.runtime import run_directory
 from pipeline.utils.errors import UsageError
 
@@ -110,7 +110,7 @@ def test_near_duplicates_of_held_out_examples_are_excluded_and_nothing_moves():
 def test_splits_must_not_share_a_group_or_an_id():
     def split(*ids, groups):
         columns = {"id": np.array(ids), "group": np.array(groups)}
-        return splits.Split(example_store.MemoryStore(columns), np.arange(len(ids)))
+        return splits.RawSplit(None, "train", np.arange(len(ids)), columns)
 
     train = split(1, 2, 3, groups=[7, 8, 8])
     message = "1 groups are in both train and test, such as the group of 2; move each"

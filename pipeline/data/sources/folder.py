@@ -49,6 +49,7 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
     classes = distinct(in_order(names), f"the subdirectories of {folders['train']}")
     paths: dict[str, list[str]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
+    group_names: dict[str, int] = {}
     ignored: list[str] = []
     for split, folder in folders.items():
         examples = list(_examples(folder, classes, split, ignored))
@@ -60,7 +61,11 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             "label": np.array(labels, np.int64),
         }
         if group is not None:
-            columns[split]["group"] = _groups(files, group)
+            names_of_files = _groups(files, group)
+            values = {name: stable_hash(os.fsencode(name)) for name in names_of_files}
+            group_of_files = [values[name] for name in names_of_files]
+            columns[split]["group"] = np.array(group_of_files, np.int64)
+            group_names = values if split == "train" else group_names
         paths[split] = [str(file) for file, _ in examples]
     notes: tuple[str, ...] = ()
     if ignored:
@@ -71,7 +76,14 @@ def folder(*, path: Annotated[Path, "directory"], group: str | None = None) -> S
             " directory"
         )
         notes = (note,)
-    return ImageFiles(paths, columns, classes, root=str(path), notes=notes)
+    return ImageFiles(
+        paths,
+        columns,
+        classes,
+        root=str(path),
+        notes=notes,
+        group_names=group_names if group is not None else None,
+    )
 
 
 def _examples(
@@ -130,7 +142,8 @@ def _split_folders(root: Path) -> dict[str, Path]:
     return split_names.directories(root, names)
 
 
-def _groups(files: list[str], pattern: str) -> np.ndarray:
+def _groups(files: list[str], pattern: str) -> list[str]:
+    """The name of each file's group."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -145,5 +158,5 @@ def _groups(files: list[str], pattern: str) -> np.ndarray:
         text = match[number] if match else None
         if not text:
             raise UsageError(f"--source.group {pattern!r} does not match {file}")
-        groups.append(stable_hash(os.fsencode(text)))
-    return np.array(groups, np.int64)
+        groups.append(text)
+    return groups
