@@ -178,7 +178,7 @@ class DataConfig(FunctionSection):
         for name in self.test_groups:
             if name in self.validation_groups:
                 raise UsageError(
-                    f"--data.test-groups and --data.validation-groups both have {name!r}"
+                    f"--data.validation-groups and --data.test-groups share {name!r}"
                 )
         held_out = self.validation + self.test
         require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")

@@ -123,6 +123,9 @@ class ArraySource(Source):
                     status = Path(column.filename or "").stat()
                     state = (column.filename, status.st_size, status.st_ctime_ns)
                     digest.update(repr(state).encode())
+                elif column.dtype == object:  # its memory has only addresses
+                    for value in column.ravel():
+                        digest.update(repr(value).encode("utf-8", "surrogatepass"))
                 else:
                     digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()

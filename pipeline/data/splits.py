@@ -154,7 +154,9 @@ def named_groups(source: Source, options: DataConfig) -> dict[str, list[int]]:
     for split, names in _requested_groups(options).items():
         flag = f"--data.{split}-groups"
         if split in source.info.splits:
-            raise UsageError(f"{flag}: the source has a split {split!r}; remove it")
+            raise UsageError(
+                f"{flag}: the source has a split {split!r}; remove the option"
+            )
         if "group" not in source.info.fields:
             raise UsageError(
                 f"{flag}: the source has no groups; set --source.group, if it has this"
@@ -196,11 +198,11 @@ def split_indices(
     if not shares:
         return indices, "taken from train by name"
     is_free = indices == 0
-    groups = _few_groups(keys[is_free] if named else keys) if key == "group" else None
-    if groups is not None:
-        for name, part in _rank_groups(groups, shares, seed).items():
+    few = _few_groups(keys[is_free] if named else keys) if key == "group" else None
+    if few is not None:
+        for name, part in _rank_groups(few, shares, seed).items():
             indices[np.isin(keys, part)] = SPLITS.index(name)
-        count = pluralize(len(groups), "group")
+        count = pluralize(len(few), "group")
         return indices, f"whole groups of train, ranked by a hash: it has {count}"
     hashes = _hashes(keys, seed)
     # From both ends: changing the fraction of validation moves no example into test.

@@ -63,8 +63,11 @@ def _metadata(info: Info) -> dict[str, Any]:
     }
 
 
-def _streamed_moments(examples: TrainingExamples) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of features that are too long to keep in memory."""
+def _moments(examples: TrainingExamples) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the features in float32; streamed if long."""
+    if "features" in examples.short_fields:
+        column = examples.column("features").astype(np.float32).astype(np.float64)
+        return column.mean(axis=0), column.std(axis=0)
     mean = np.zeros(1)
     total = np.zeros(1)  # squares of the distances from the mean
     count = 0
@@ -125,12 +128,8 @@ class Regression(Task):
         """Computes mean and standard deviation of each feature."""
         if self.metadata.get("raw"):
             return {}
-        if "features" in examples.short_fields:
-            column = examples.column("features").astype(np.float32).astype(np.float64)
-            mean = column.mean(axis=0)
-            deviation = column.std(axis=0)
-        else:
-            mean, deviation = _streamed_moments(examples)
+        with np.errstate(all="ignore"):  # `check` names numbers that are not finite
+            mean, deviation = _moments(examples)
         # Dividing a feature that is constant in float32 would only amplify rounding
         # errors.
         varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
