@@ -12,6 +12,7 @@ from counting import Counting, ids, load
 from PIL import Image
 
 from pipeline.config import command_line, registry
+from pipeline.config.sections import DataConfig
 from pipeline.data import dataset, seeds, splits
 from pipeline.data.array_source import ArraySource
 from pipeline.runtime import run_directory
@@ -123,12 +124,14 @@ def grouped(groups, splits=("train",)):
     )
 
 
-def groups_of(source, excluded=(), **options):
+def groups_of(source, **options):
     """The names of the groups of each split."""
     names = {value: name for name, value in source.group_names().items()}
+    options = DataConfig(**options)
+    included = splits.included(splits.limit_examples(source, options))
     return {
         name: {names[group] for group in split.column("group").tolist()}
-        for name, split in load(source, excluded, **options)[0].items()
+        for name, split in splits.divide(included, options)[0].items()
     }
 
 
