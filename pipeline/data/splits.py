@@ -116,7 +116,7 @@ def divide(
 
 
 def _listing(shares: Mapping[str, float], options: DataConfig) -> str:
-    """For example, `0.1 for validation, groups ward 3, ward 4 for test`."""
+    """For example, `0.1 for validation, 2 groups (ward 3, ward 4) for test`."""
     parts = [f"{share:g} for {name}" for name, share in shares.items()]
     for name, groups in _requested_groups(options).items():
         listing = ", ".join(groups[:3])
