@@ -200,9 +200,10 @@ class Supervised(Task):
         self.selection_metric = target.selection_metric
         self.output = target.output
         self.spatial_fields = target.spatial_fields
-        self.learned_after_decoding = (
-            input.learned_after_decoding | target.learned_after_decoding
-        )
+
+    @property
+    def decode_metadata(self) -> Metadata:
+        return {**self.input.decode_metadata, **self.wanted.decode_metadata}
 
     def with_metadata(self, changes: Metadata) -> "Supervised":
         metadata = {**self.metadata, **changes}

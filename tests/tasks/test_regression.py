@@ -13,7 +13,7 @@ import tensorflow as tf
 from sklearn import metrics as reference
 
 from pipeline.config import registry
-from pipeline.data import batching
+from pipeline.data import batching, dataset, splits
 from pipeline.data.array_source import ArraySource
 from pipeline.fit import fit
 from pipeline.runtime import environment
@@ -33,9 +33,10 @@ make = registry.load("tasks", "regression")
 
 def loaded(source, settings=RECIPE):
     """The task with all its metadata, and the splits."""
-    metadata = make(source.info).metadata
-    splits, _ = batching.load(source, make(metadata), settings)
-    return make({**metadata, **make(metadata).learn(splits["train"].column)}), splits
+    included = splits.included(source)
+    parts, _ = splits.divide(included, settings.data)
+    metadata, _ = dataset.learn(make(source.info), parts["train"], None)
+    return make(metadata), batching.load(included, parts, make(metadata), settings)[0]
 
 
 def least_squares(split):
@@ -90,12 +91,12 @@ def test_the_examples_of_the_serving_page_work_as_they_stand(run, ports, way, ca
 
 @pytest.mark.parametrize("engine", registry.names("engines"))
 def test_training_ends_at_the_closed_form(diabetes, engine):
-    task, splits = diabetes
+    task, parts = diabetes
     keras.utils.set_random_seed(1)  # any start will do
-    batches = batching.training(splits["train"], RECIPE.train, 1)
+    batches = batching.training(parts["train"], RECIPE.train, 1)
     model = build(task, RECIPE, MACHINE, batches)
     registry.load("engines", engine)(model, batches, None, [])
-    found, wanted = coefficients(model, task), least_squares(splits["train"])
+    found, wanted = coefficients(model, task), least_squares(parts["train"])
     assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
 
@@ -140,8 +141,8 @@ def test_the_served_predictions_are_those_of_the_closed_form(run):
 
 
 def test_nothing_held_out_is_learned_from(diabetes):
-    task, splits = diabetes
-    seen = splits["train"].column("features").astype(np.float64)
+    task, parts = diabetes
+    seen = parts["train"].column("features").astype(np.float64)
     np.testing.assert_allclose(task.metadata["mean"], seen.mean(0))
     np.testing.assert_allclose(task.metadata["deviation"], seen.std(0))
     prepared = task.prepare({"features": tf.constant(seen, tf.float32)})[
@@ -154,7 +155,8 @@ def test_nothing_held_out_is_learned_from(diabetes):
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1e9])
 def test_a_constant_feature_does_no_harm(constant):
     features = np.column_stack([np.full(50, constant), np.arange(50.0)])
-    learned = make(METADATA).learn({"features": features.astype(np.float32)}.get)
+    source = ArraySource({"features": features, "target": features[:, 0]})
+    learned = make(METADATA).learn(splits.included(source)["train"])
     assert learned["deviation"][0] == 1 and learned["deviation"][1] == pytest.approx(
         14.43, 1e-3
     )

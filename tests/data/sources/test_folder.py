@@ -104,6 +104,8 @@ def test_groups_join_files(root):
     for example in read(folder(path=root, group=r"(\w+)\.\w+$")):
         groups.setdefault(example["group"], set()).add(example["label"])
     assert list(groups.values()) == [{0, 1}] * 5
+    names = folder(path=root, group=r"(\w+)\.\w+$").group_names()
+    assert set(names.values()) == set(groups) and all(n.isalnum() for n in names)
     source = folder(path=root, group=r"(ant|bee)")
     with pytest.raises(
         UsageError, match="groups are in both train and validation, .* train/ant"
