@@ -74,9 +74,8 @@ class Config(Checked):
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
     def _check(self) -> None:
-        if self.data.image_size is not None:  # passed to the task
-            options = {**self.task.options, "image_size": self.data.image_size}
-            registry.check("tasks", self.task.name, options, "--data.image-size")
+        if self.data.image_size is not None:
+            self._check_image_size()
         only_one(
             {
                 "--data.cache device": self.data.cache == "device",
@@ -96,6 +95,15 @@ class Config(Checked):
         )
         if self.runtime.replicas != "auto":
             self.require_equal_parts(self.runtime.replicas)
+
+    def _check_image_size(self) -> None:
+        """Raises UsageError unless the task, or else its input, takes images."""
+        kind, name, options = "tasks", self.task.name, self.task.options
+        if name == "supervised":
+            kind, name = "inputs", self.task.input or "image"
+            options = self.task.input_options
+        options = {**options, "image_size": self.data.image_size}
+        registry.check(kind, name, options, "--data.image-size")
 
     @property
     def name(self) -> str:
