@@ -418,6 +418,13 @@ class Task(Objective):
         the same way. Texts and encoded files of the raw example must be left out.
         """
 
+    @property
+    def decoders(self) -> list[Any]:
+        """The objects whose classes define `decode`; examples that are cached on disk
+        are decoded again if their code has changed.
+        """
+        return [self]
+
     def match(self, source: Source) -> "Task":
         """The same task for the examples of another source, which may name its fields
         or number its classes differently.
@@ -506,6 +513,10 @@ class Input(abc.ABC):
         locate: Callable[[int], str],
     ) -> None:
         return None
+
+    @property
+    def decoders(self) -> list[Any]:
+        return [self]
 
     def match(self, source: Source) -> "Input":
         return self

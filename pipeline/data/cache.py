@@ -101,8 +101,9 @@ def directory_and_state(
 def _code_digest(source: Source, task: Task) -> str:
     """A digest of the code of the packages that define the source and the task."""
     whole = source.whole if isinstance(source, Subset) else source
-    classes = (*type(whole).__mro__[:-1], *type(task).__mro__[:-1])
-    modules = {cls.__module__ for cls in classes}
+    modules = set()
+    for part in (whole, *task.decoders):
+        modules |= {cls.__module__ for cls in type(part).__mro__[:-1]}
     # In this package, only `data` and `tasks` contain decoding code.
     paths = {*_PACKAGE.glob("data/**/*.py"), *_PACKAGE.glob("tasks/**/*.py")}
     digest = hashlib.sha256(tf.__version__.encode())

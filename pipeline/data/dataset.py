@@ -200,9 +200,11 @@ def _kinds(config: Config, source: str) -> dict[str, str]:
 def create_task(config: Config, info: Info | Metadata) -> Task:
     """Creates the task for a source, or from the metadata of a run."""
     name = config.task.name
-    options: dict[str, Any] = {"raw": registry.builds_whole_model(config.model.name)}
-    if config.data.image_size is not None:
-        options["image_size"] = config.data.image_size
+    options: dict[str, Any] = {}
+    if isinstance(info, Info):
+        options["raw"] = registry.builds_whole_model(config.model.name)
+        if config.data.image_size is not None:
+            options["image_size"] = config.data.image_size
     if name != "supervised":
         known = registry.find("tasks", name).options
         options = {key: value for key, value in options.items() if key in known}

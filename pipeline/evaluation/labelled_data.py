@@ -53,7 +53,10 @@ def _source(data: Any, task: Task) -> Source:
     """Creates a source of the data for a model of this task."""
     names = task.metadata.get("class_names") or ()
     if isinstance(data, str | Path):
-        options = data_path.source(Path(data), names)
+        own_input = task.metadata.get("input")
+        if own_input in registry.names("inputs"):
+            own_input = None  # the files tell
+        options = data_path.source(Path(data), names, own_input)
         name = options.pop("name")
         if names and name == "arrays":
             options["class_names"] = tuple(names)

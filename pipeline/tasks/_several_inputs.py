@@ -42,6 +42,10 @@ class SeveralInputs(Input):
         return {"inputs": inputs}
 
     @property
+    def decoders(self) -> list[Any]:
+        return list(self._parts.values())
+
+    @property
     def decode_metadata(self) -> Metadata:
         inputs = {name: part.decode_metadata for name, part in self._parts.items()}
         return {"inputs": inputs}

@@ -121,8 +121,8 @@ def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
 
     own_base = tmp_path / "own_base.py"
     own_base.write_text(
-        "from pipeline.tasks.image_classification import ImageClassification\n"
-        "class Base(ImageClassification):\n    pass\n"
+        "from pipeline.tasks.supervised import Supervised\n"
+        "class Base(Supervised):\n    pass\n"
     )
     (tmp_path / "own_task.py").write_text(
         "from own_base import Base\nclass Own(Base):\n    pass\n"
@@ -252,9 +252,9 @@ def test_a_field_without_a_fixed_shape_is_named(kind):
 
 
 OWN = """
-from pipeline.tasks.image_classification import ImageClassification, image_classification
+from pipeline.tasks.supervised import Supervised, image_classification
 
-class Own(ImageClassification):
+class Own(Supervised):
     pass
 
 def own(info, *, image_size=None):

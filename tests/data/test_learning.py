@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
-from pipeline.tasks.image_classification import ImageClassification
 from small import settings_of
 
 from pipeline.config import objects, registry
@@ -16,6 +15,7 @@ from pipeline.data.array_source import ArraySource
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.runtime import run_directory
+from pipeline.tasks.supervised import Supervised
 from pipeline.utils.errors import UsageError
 
 COUNT = 60
@@ -31,7 +31,7 @@ class Sentences(ArraySource):
         super().__init__({"text": texts, "label": labels}, class_names=("a", "b", "c"))
 
 
-class Words(ImageClassification):
+class Words(Supervised):
     """`image` counts the words of a vocabulary of the training texts."""
 
     passes = 0
@@ -61,7 +61,8 @@ def words(info):
     """The task of `Words`."""
     if isinstance(info, Info):
         names = list(info.class_names)
-        return Words({"class_names": names, "image_shape": [10, 10, 1]})
+        metadata = {"class_names": names, "image_shape": [10, 10, 1]}
+        return Words({"input": "image", "target": "classes", **metadata})
     return Words(info)
 
 

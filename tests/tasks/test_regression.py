@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import serving
 import tensorflow as tf
+from evaluations import measure
 from sklearn import metrics as reference
 
 from pipeline.config import registry
@@ -103,7 +104,7 @@ def test_training_ends_at_the_closed_form(diabetes, engine):
 
 def test_the_recipe_ends_with_a_verified_export(run):
     assert run.result["verification"]["passed"] and run.export.name == "1"
-    traces = [key for key in run.network.step.compiled if key[0] == "answers"]
+    traces = [key for key in run.network.step.compiled if key[0] == "outputs"]
     assert len(traces) == 1, "one trace of the model answers all splits"
     assert (run.directory / "predictions.png").read_bytes().startswith(b"\x89PNG")
     result = json.loads((run.directory / "result.json").read_text())
@@ -169,12 +170,9 @@ def test_a_constant_feature_does_no_harm(constant):
 def test_evaluation_equals_scikit_learn(tmp_path):
     generator = np.random.default_rng(0)
     truth, predicted = generator.normal(size=(2, 1200)).astype(np.float32)
-    answers = {
-        "truth": truth[:, None],
-        "prediction": predicted,
-        "loss": (truth - predicted) ** 2,
-    }
-    found = make(METADATA).evaluate(answers)
+    outputs = predicted[:, None]
+    loss = (truth - predicted) ** 2
+    found, _ = measure(make(METADATA), outputs, {"target": truth}, loss)
     assert found["examples"] == 1200 and len(found["pairs"]["true"]) == 500
     assert found["mse"] == pytest.approx(found["loss"], rel=1e-5)
     assert found["mse"] == pytest.approx(reference.mean_squared_error(truth, predicted))
@@ -186,9 +184,7 @@ def test_evaluation_equals_scikit_learn(tmp_path):
     )
     assert found["r2"] == pytest.approx(reference.r2_score(truth, predicted))
     assert json.loads(json.dumps(found)) == found
-    alike = make(METADATA).evaluate(
-        {name: column[:1] for name, column in answers.items()}
-    )
+    alike, _ = measure(make(METADATA), outputs[:1], {"target": truth[:1]}, loss[:1])
     assert alike["r2"] is None and alike["examples"] == 1
     for metrics in (found, alike):
         ((name, figure),) = make(METADATA).pictures(metrics).items()
@@ -229,12 +225,12 @@ def test_numbers_that_are_none_are_named(features, target, message):
     ("columns", "message"),
     [
         (
-            {"features": GOOD, "target": GOOD},
-            r"target to be one number .* float64 of shape \(2,\)",
+            {"features": GOOD, "target": GOOD.reshape(20, 2, 1)},
+            r"target: the target must be one number, .* float64 of shape \(2, 1\)",
         ),
         (
             {"features": GOOD[:, 0], "target": GOOD[:, 0]},
-            r"features to be a vector .* shape \(\)",
+            r"features: features must be numbers of a fixed shape.* shape \(\)",
         ),
         (
             {"features": GOOD},
