@@ -96,15 +96,6 @@ class Config(Checked):
         if self.runtime.replicas != "auto":
             self.require_equal_parts(self.runtime.replicas)
 
-    def _check_image_size(self) -> None:
-        """Raises UsageError unless the task, or else its input, takes images."""
-        kind, name, options = "tasks", self.task.name, self.task.options
-        if name == "supervised":
-            kind, name = "inputs", self.task.input or "image"
-            options = self.task.input_options
-        options = {**options, "image_size": self.data.image_size}
-        registry.check(kind, name, options, "--data.image-size")
-
     @property
     def name(self) -> str:
         """The name of the exported model, also used for directories."""
