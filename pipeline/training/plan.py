@@ -83,9 +83,10 @@ def photos(request: Request, machine: Machine, seconds: float | None = None) -> 
     choices = _Choices(request)
     fast, reason = dtype_policy.fast_policy()
     choices.choose("runtime.precision", fast or "float32", reason)
-    _choose_pretrained(choices)
     options = choices.config.source
     source = registry.call("sources", options.name, options.options)
+    _choose_for_target(choices, source)
+    _choose_pretrained(choices)
     precision: str = choices.config.runtime.precision
     if precision == "auto":
         precision = machine.precision
@@ -94,6 +95,17 @@ def photos(request: Request, machine: Machine, seconds: float | None = None) -> 
         devices = max(1, len(tf.config.get_visible_devices("GPU")))
         seconds_per_pixel = mean_over_workers(seconds_per_pixel / devices)
     return _choose_sizes(choices, source, seconds_per_pixel, seconds)
+
+
+def _choose_for_target(choices: _Choices, source: Source) -> None:
+    """Chooses what depends on what is predicted: classes, labels, numbers or masks."""
+    fields = source.info.fields
+    if "mask" in fields:
+        choices.choose("model", {"name": "unet"}, "a mask needs a map of features")
+    smoothing, reason = 0.0, "for classes only"
+    if "label" in fields:
+        smoothing, reason = 0.1, "usual for classes"
+    choices.choose("train.label_smoothing", smoothing, reason)
 
 
 def _choose_pretrained(choices: _Choices) -> None:
@@ -137,8 +149,9 @@ def _choose_sizes(
     held_out = sum(splits.shares(source.info.splits, config.data).values())
     limited = min(total, config.data.limit or total)
     count = max(1, int(limited * (1 - held_out)))
-    classes = pluralize(len(source.info.class_names or ()), "class")
-    images = f"about {pluralize(count, 'training image')} of {classes}"
+    images = f"about {pluralize(count, 'training image')}"
+    if source.info.class_names:
+        images += f" of {pluralize(len(source.info.class_names), 'class')}"
     choices.choose("train.batch_size", _batch_size(count), images)
     batch = choices.config.train.batch_size
     steps = max(1, count // batch)

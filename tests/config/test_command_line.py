@@ -91,6 +91,10 @@ def test_the_last_part_of_an_option_is_short_for_it(tmp_path):
         runtime={"time_limit": "5min"},
         log={"progress": False},
     )
+    sized = configure(["--image-size", "8", "--task.input", "image"])
+    assert sized.data.image_size == (8, 8)
+    with pytest.raises(UsageError, match="image-size: features has no option"):
+        configure(["--image-size", "8", "--task.input", "features"])
     assert configure(["--clean", "--no-export"]) == configure([]).changed(
         clean={"enabled": True}, export={"enabled": False}
     )

@@ -26,9 +26,10 @@ def planned(workplace, monkeypatch, capsys):
         dtype_policy, "fast_policy", lambda: ("mixed_bfloat16", "planted")
     )
 
-    def make(count, words="", detail=32, speed=1.0, seconds=None):
+    def make(count, words="", detail=32, speed=1.0, seconds=None, **targets):
         images = np.zeros((count, 2, 2, 3), np.uint8)
-        np.savez("images.npz", images=images, labels=np.arange(count) % 2)
+        targets = targets or {"labels": np.arange(count) % 2}
+        np.savez("images.npz", images=images, **targets)
         monkeypatch.setattr(image_sizes, "detail_size", lambda images: detail)
         monkeypatch.setattr(plan, "_seconds_per_pixel", lambda *_: 7e-7 / speed)
         request = command_line.request(["images.npz", *words.split()])
@@ -44,6 +45,15 @@ def test_few_images_get_more_epochs_and_smaller_batches(planned):
     assert few.epochs > many.epochs and few.batch_size < many.batch_size == 128
     assert few.learning_rate < many.learning_rate
     assert planned(10)[0].train.batch_size == 2
+
+
+def test_the_network_and_the_loss_follow_what_is_predicted(planned):
+    masks, _ = planned(80, masks=np.zeros((80, 2, 2), np.uint8))
+    assert masks.model.name == "unet" and masks.train.label_smoothing == 0
+    numbers, output = planned(80, targets=np.ones(80))
+    assert "about 56 training images)" in output
+    assert numbers.model.name == "residual" and numbers.train.label_smoothing == 0
+    assert planned(80)[0].train.label_smoothing == 0.1
 
 
 def test_the_size_follows_the_detail_and_the_time(planned):
@@ -78,7 +88,7 @@ def test_what_is_set_stays(planned):
     assert config.model.name == "linear" and config.data.augment == {"flip": {}}
     assert config.runtime.precision == "float32"
     assert "train.epochs" not in config.reasons and "--train.epochs" not in said
-    assert said.count("plan ") == 1 + len(config.reasons) == 5
+    assert said.count("plan ") == 1 + len(config.reasons) == 6
     assert ": 1 epoch at " in planned(10, "--epochs 1")[1]
 
 

@@ -13,7 +13,6 @@ from pipeline.config import config
 from pipeline.contracts import Batches, Decision
 from pipeline.runtime.signals import Stopped, StopSignals
 from pipeline.training import checkpoints
-from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.checkpoint_retention import Retention
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
 from pipeline.training.distributed import mean_over_workers
@@ -43,7 +42,7 @@ class CheckpointCallback(keras.callbacks.Callback):
     def __init__(
         self,
         checkpoints: Checkpoints,
-        early_stopping: EarlyStopping,
+        early_stopping: keras.callbacks.Callback,
         batches: Batches,
         options: config.TrainConfig,
         stops: StopSignals | None = None,
