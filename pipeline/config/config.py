@@ -31,6 +31,10 @@ from pipeline.utils.errors import UsageError, suggest
 
 RUNS = Path("runs")
 """Parent of the run directories."""
+FORMAT = 1
+"""Version of the files in a run directory; increase it when older runs cannot be
+resumed.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,8 +134,9 @@ class Config(Checked):
         return _replace(self, changes, "")
 
     def as_json(self) -> dict[str, Any]:
-        """Nested plain values, which `read` can load."""
-        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
+        """Nested plain values and the `FORMAT` of a run, which `read` can load."""
+        values = {"format": FORMAT, **dataclasses.asdict(self)}
+        return json.loads(json.dumps(values, default=str))
 
     def digest(self) -> str:
         """sha256 of everything that can change the result, in hexadecimal digits."""

@@ -33,11 +33,14 @@ from pipeline.utils.errors import UsageError, reason
 def restore_trainer(config: Config, machine: Machine) -> Trainer:
     """Restores the newest checkpoint of an earlier run, without writing to the run.
 
-    Raises UsageError if the data or the checkpoints of the run cannot be used.
+    Raises UsageError if the data or the checkpoints of the run cannot be used, or if
+    there is no checkpoint.
     """
+    run = RunDirectory(Path(str(config.run_directory)))
+    run_directory.require_checkpoint(run)
     trainer = Trainer(config, machine, dataset.load(config), StopSignals())
     trainer.build()
-    trainer.resume(RunDirectory(Path(str(config.run_directory))), writes=False)
+    trainer.resume(run, writes=False)
     return trainer
 
 
