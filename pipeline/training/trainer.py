@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import gc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
@@ -35,6 +35,15 @@ from pipeline.utils.errors import (
     UsageError,
     WorkerLost,
 )
+
+# With one of these, the rate that a callback has assigned no longer counts.
+_RATE_FLAGS = (
+    "--train.learning-rate",
+    "--train.schedule",
+    "--train.schedule-options",
+)
+# With one of these, a run that a callback has ended continues.
+_LENGTH_FLAGS = ("--train.epochs", "--train.steps", "--train.callbacks")
 
 
 class Trainer:
@@ -169,8 +178,12 @@ class Trainer:
                 " because the training data or the version of NumPy has changed; start"
                 " again in a new --run-directory"
             )
-        if is_first:
-            self._reset_assigned_rate()
+        if is_first and self._is_forced(_RATE_FLAGS):
+            # The rate that a callback has assigned.
+            with self.machine.strategy.scope():
+                self.model.step.update.rate.assigned.assign(-1.0)
+        if is_first and self._is_forced(_LENGTH_FLAGS):
+            self.checkpoint.ended = False
         if self.attempt.factor is not None:
             self.model.step.update.factor.assign(self.attempt.factor)
 
@@ -190,19 +203,13 @@ class Trainer:
             return None
         return lambda model: evaluate(model, self.data.task, validation)
 
-    def _reset_assigned_rate(self) -> None:
-        """Drops the rate that a callback has assigned if options now force another."""
-        flags = {change.flag for change in self.run.changes}
-        rate_flags = {
-            "--train.learning-rate",
-            "--train.schedule",
-            "--train.schedule-options",
-        }
-        is_forced = not flags.isdisjoint(rate_flags)  # only the chief has the changes
+    def _is_forced(self, flags: Iterable[str]) -> bool:
+        """Whether `--force` has changed one of these options."""
+        changed = {change.flag for change in self.run.changes}
+        is_forced = not changed.isdisjoint(flags)  # only the chief has the changes
         machine = self.machine
         with machine.strategy.scope(), distributed.name_lost_workers(machine.cluster):
-            if distributed.mean_over_workers(float(is_forced)) > 0:
-                self.model.step.update.rate.assigned.assign(-1.0)
+            return distributed.mean_over_workers(float(is_forced)) > 0
 
     def report(self) -> None:
         """Prints and saves the decisions that the run begins with."""
@@ -255,6 +262,10 @@ class Trainer:
                 "resumed",
                 f"after step {batches.first_step:,}, from the newest intact checkpoint",
             )
+            if self.checkpoint.ended:
+                step = f"{self.checkpoint.step:,}"
+                advice = "other epochs, steps or callbacks with --force continue"
+                say("ended", f"by a callback at step {step}; {advice}")
             if self.stops.limit:
                 used = clock(self.stops.seconds_elapsed)
                 limit = clock(self.stops.limit)
@@ -339,6 +350,9 @@ class Trainer:
                     limit = f"--runtime.time-limit {config.runtime.time_limit}"
                     where = f"after step {checkpoint.step:,}"
                     say("stopped", f"{where}: {limit}; a longer limit continues")
+            if machine.is_chief and (why := checkpoint.why_early):
+                where = f"after epoch {checkpoint.epoch}"
+                say("stopped", f"{where}: {why}")
         return True
 
     def _has_used_time_limit(self) -> bool:

@@ -77,6 +77,8 @@ def test_patience_stops_and_restores_the_best_weights(
         weights[5 * (epoch + 1)] = model.get_weights()
         end_epoch(made, epoch, {"loss": 1.0, "val_loss": loss})
     assert made.complete == model.stop_training == (patience is not None)
+    why = "no lower val_loss for 2 epochs (--train.patience)"
+    assert made.why_early == (why if patience else "")
     assert checkpoints_of(model, tmp_path).steps() == [10, 15, 20]
     assert made.restore_final_weights().value == f"step {chosen}"
     for one, other in zip(model.get_weights(), weights[chosen], strict=True):

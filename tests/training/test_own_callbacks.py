@@ -68,7 +68,9 @@ def options(**callbacks):
     }
 
 
-def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeypatch):
+def test_it_is_called_after_those_of_every_run_and_can_end_training(
+    own, monkeypatch, capsys
+):
     built, standard = [], trainer.standard_callbacks
     monkeypatch.setattr(
         trainer,
@@ -111,10 +113,17 @@ def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeyp
         == 2 * context.batches.steps_per_epoch
         < context.batches.last_step
     )
+    assert "\nstopped    after epoch 2: a callback\n" in capsys.readouterr().out
     # The run stays ended: nothing is trained when the command is repeated.
     del own["SEEN"][:]
     again = fit("digits", run_directory="run", **changes)
     assert own["SEEN"] == [] and again.test == run.test and again.history == run.history
+    step = run.result["steps"]
+    assert f"\nended      by a callback at step {step}; " in capsys.readouterr().out
+    # With more epochs, it continues.
+    changes["train"]["epochs"] = 4
+    longer = fit("digits", run_directory="run", force=True, **changes)
+    assert len(longer.history["loss"]) == 4 and "ended " not in capsys.readouterr().out
 
 
 def test_one_of_every_run_is_refused_before_anything_is_written(workplace):

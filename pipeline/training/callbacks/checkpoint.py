@@ -17,7 +17,7 @@ from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.checkpoint_retention import Retention
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
 from pipeline.training.distributed import mean_over_workers
-from pipeline.utils.console import say
+from pipeline.utils.console import pluralize, say
 from pipeline.utils.errors import reason
 
 # At the end of an epoch, saves only after this many times the duration of the last
@@ -82,6 +82,18 @@ class CheckpointCallback(keras.callbacks.Callback):
         if self.epoch >= self.batches.epochs:
             return True
         return self.step > self.batches.last_step  # `--force` has shortened the run
+
+    @property
+    def why_early(self) -> str:
+        """Why training has ended before its last epoch; empty if it has not."""
+        if self.epoch >= self.batches.epochs:
+            return ""
+        stopping = self.early_stopping
+        if stopping.is_exhausted:
+            word = "higher" if stopping.direction > 0 else "lower"
+            epochs = pluralize(stopping.wait, "epoch")
+            return f"no {word} {stopping.monitor} for {epochs} (--train.patience)"
+        return "a callback" if self.ended else ""
 
     def resume(self) -> Batches:
         """Restores the newest undamaged checkpoint; returns the remaining batches.
