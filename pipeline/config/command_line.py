@@ -347,7 +347,7 @@ def _saved_request(path: Path, source: dict[str, Any]) -> Request:
 def pop(words: list[str], flag: str, expected: str) -> str | None:
     """Removes `--flag VALUE` from the words and returns the value.
 
-    Raises UsageError with the `expected` value if there is none.
+    Raises UsageError with the `expected` value if there is none, or if there are two.
     """
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -359,6 +359,8 @@ def pop(words: list[str], flag: str, expected: str) -> str | None:
         if not value:
             raise UsageError(f"{flag} needs {expected}")
         del words[index]
+        if any(word.partition("=")[0] == flag for word in words):
+            raise UsageError(f"{flag} is given twice; keep one")
         return value
     return None
 

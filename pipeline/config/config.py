@@ -129,6 +129,7 @@ class Config(Checked):
         dry_run=True)`.
 
         A mapping changes options of a section; any other value replaces the old one.
+        `export=False` is short for `export={"enabled": False}`.
         Raises UsageError for unknown names and invalid values.
         """
         return _replace(self, changes, "")
@@ -154,7 +155,7 @@ def _replace(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
     hints = typing.get_type_hints(type(part), include_extras=True)
     values: dict[str, Any] = {}
     changes = {
-        name: objects.names_of(hints.get(name), value)
+        name: type_hints.plain(objects.names_of(hints.get(name), value))
         for name, value in changes.items()
     }
     for name, value in changes.items():
@@ -176,7 +177,9 @@ def _replace(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
         if not dataclasses.is_dataclass(current):
             values[name] = type_hints.from_json(hints[name], value)
             continue
-        if hasattr(current, "name") and type(value) not in (dict, type(current)):
+        if isinstance(value, bool) and hasattr(current, "enabled"):
+            value = {"enabled": value}
+        elif hasattr(current, "name") and type(value) not in (dict, type(current)):
             value = {"name": value}
         if isinstance(value, Mapping):
             value = _replace(current, value, f"{prefix}{name}.")
