@@ -54,6 +54,14 @@ def has_object(value: Any) -> bool:
     return isinstance(value, ObjectName)
 
 
+def title(name: str) -> str:
+    """A name for people: the class or function of an object, without its module."""
+    value = getattr(name, "value", None)
+    if value is None:
+        return name.rpartition(":")[2]
+    return getattr(value, "__name__", type(value).__name__)
+
+
 def name_of(value: Any, registry: str) -> str:
     """A config's name for an object: `module:function` if it can be imported, else an
     `ObjectName`.

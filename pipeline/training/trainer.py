@@ -9,8 +9,9 @@ from typing import Any
 
 import keras
 
-from pipeline.config import registry
+from pipeline.config import objects, registry
 from pipeline.config.config import RUNS, Config
+from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching, split_names
 from pipeline.data.dataset import LoadedData
@@ -257,6 +258,7 @@ class Trainer:
         examples = pluralize(batches.batch_size, "example")
         per_epoch = f"{batches.steps_per_epoch:,} per epoch"
         say("training", f"{steps} of {examples}, {per_epoch}")
+        say("optimizer", _describe_update(self.config.train))
         if batches.first_step:
             say(
                 "resumed",
@@ -366,8 +368,10 @@ class Trainer:
 
     def _context(self) -> CallbackContext:
         evaluated = 0
-        for batches in self.evaluation_batches.values():
-            evaluated += batches.batch_size * batches.last_step
+        for name, batches in self.evaluation_batches.items():
+            # The last epoch and the final test each evaluate the validation split.
+            passes = 2 if name == "validation" else 1
+            evaluated += passes * batches.batch_size * batches.last_step
         return CallbackContext(
             run=self.run,
             batches=self.remaining,
@@ -409,6 +413,26 @@ class Trainer:
             distributed.name_lost_workers(machine.cluster),
         ):
             distributed.mean_over_workers(0.0)
+
+
+def _describe_update(train: TrainConfig) -> str:
+    """Returns the optimizer and what changes its updates, in one line."""
+    parts = [objects.title(train.optimizer)]
+    schedule = train.schedule
+    if isinstance(schedule, objects.ObjectName):
+        parts.append(objects.title(schedule))
+    elif schedule == "constant":
+        parts.append(f"learning rate {train.learning_rate:g}")
+    else:
+        parts.append(f"{objects.title(schedule)} from {train.learning_rate:g}")
+    if train.weight_decay:
+        parts.append(f"weight decay {train.weight_decay:g}")
+    if train.label_smoothing:
+        smoothing = f"label smoothing {train.label_smoothing:g}"
+        parts.append(f"{smoothing} (in training only)")
+    if train.loss:
+        parts.append(f"loss {objects.title(train.loss)}")
+    return ", ".join(parts)
 
 
 def _require_same_start(batches: Batches) -> None:

@@ -132,6 +132,25 @@ def test_a_signal_during_a_save_is_obeyed_before_the_next_call(
     assert checkpoints_of(model, tmp_path).steps()[-1] == (5 if is_end else 3)
 
 
+def test_an_epoch_whose_last_step_the_time_limit_allows_is_finished(
+    model, callback, tmp_path
+):
+    made = callback(StopSignals("1s"))
+    made.stops.resume(10.0)  # seconds that are used up
+    model.step = SimpleNamespace(position=5, metrics=[])
+    made.on_train_batch_end(4)
+    made.on_test_begin()
+    made.on_test_batch_end(0)
+    made.on_test_end()
+    end_epoch(made, 0, {"loss": 1.0})
+    with pytest.raises(Stopped, match="time"):
+        made.on_epoch_begin(1)
+    assert checkpoints_of(model, tmp_path).steps() == [5] and made.epoch == 1
+    model.step.position = 6
+    with pytest.raises(Stopped, match="time"):
+        made.on_train_batch_end(0)
+
+
 @pytest.mark.parametrize("running", [None, [["AAAA", "AAAA"], ["AAAA"]]])
 def test_the_state_of_a_run_is_restored(callback, running):
     made, again = callback(), callback()

@@ -78,6 +78,7 @@ def test_it_is_called_after_those_of_every_run_and_can_end_training(
         lambda context: built.append(standard(context)) or built[-1],
     )
     changes = options(**{"own_callbacks.record": {"epochs": 2}})
+    changes["train"] |= {"weight_decay": 0.01, "label_smoothing": 0.1}
     run = fit("digits", run_directory="run", **changes)
     (_, context), *calls = own["SEEN"]
     assert isinstance(context, CallbackContext) and context.run.path == run.directory
@@ -113,7 +114,10 @@ def test_it_is_called_after_those_of_every_run_and_can_end_training(
         == 2 * context.batches.steps_per_epoch
         < context.batches.last_step
     )
-    assert "\nstopped    after epoch 2: a callback\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "\nstopped    after epoch 2: a callback\n" in said
+    update = "adam, cosine from 0.002, weight decay 0.01, label smoothing 0.1 (in"
+    assert f"\noptimizer  {update} training only)\n" in said
     # The run stays ended: nothing is trained when the command is repeated.
     del own["SEEN"][:]
     again = fit("digits", run_directory="run", **changes)

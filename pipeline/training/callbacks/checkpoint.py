@@ -11,7 +11,7 @@ import keras
 
 from pipeline.config import config
 from pipeline.contracts import Batches, Decision
-from pipeline.runtime.signals import Stopped, StopSignals
+from pipeline.runtime.signals import TIME, Stopped, StopSignals
 from pipeline.training import checkpoints
 from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.checkpoint_retention import Retention
@@ -155,6 +155,8 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.step = self.model.step.position
         stop = self.stops.reason(mean_over_workers)
         is_within_epoch = self.step < self.batches.end_of(self.epoch)
+        if stop == TIME and not is_within_epoch:
+            return  # this epoch is still validated; `on_epoch_begin` stops
         if stop or (is_within_epoch and mean_over_workers(float(self._is_due()))):
             self._save(checkpoints.metric_state(self.model.step.metrics))
             # A stop may be requested while the checkpoint is written.
@@ -167,7 +169,8 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         stop = self.stops.reason(mean_over_workers)
-        if stop:
+        # `time_budget` has reserved the time for this validation.
+        if stop and stop != TIME:
             # Validation uses the averages: see `Update`.
             self.model.step.update.swap_ema()
             self._save(self._running)
