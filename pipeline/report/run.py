@@ -17,7 +17,7 @@ from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import safe_io
 from pipeline.utils.columns import Columns
-from pipeline.utils.console import numbers
+from pipeline.utils.console import numbers, pluralize
 from pipeline.utils.errors import UsageError, reason, suggest
 
 if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
@@ -332,7 +332,7 @@ class Run:
 
     def __repr__(self) -> str:
         count = len(self.history.get("loss", ()))
-        epochs = f"{count:,} of {self.config.train.epochs:,} epochs"
+        epochs = f"{count:,} of {pluralize(self.config.train.epochs, 'epoch')}"
         lines = [
             f"training   unfinished: {epochs}; fit(..., run_directory=...) continues"
         ]

@@ -259,11 +259,13 @@ class Trainer:
         per_epoch = f"{batches.steps_per_epoch:,} per epoch"
         say("training", f"{steps} of {examples}, {per_epoch}")
         say("optimizer", _describe_update(self.config.train))
+        repeated = self._repeated_epochs()
+        if repeated and not batches.first_step:
+            say("resumed", f"from the start, without a checkpoint; {repeated}")
         if batches.first_step:
-            say(
-                "resumed",
-                f"after step {batches.first_step:,}, from the newest intact checkpoint",
-            )
+            where = f"after step {batches.first_step:,}"
+            line = f"{where}, from the newest intact checkpoint"
+            say("resumed", f"{line}; {repeated}" if repeated else line)
             if self.checkpoint.ended:
                 step = f"{self.checkpoint.step:,}"
                 advice = "other epochs, steps or callbacks with --force continue"
@@ -273,6 +275,19 @@ class Trainer:
                 limit = clock(self.stops.limit)
                 advice = "a longer --runtime.time-limit continues longer"
                 say("time", f"{used} of {limit} used; {advice}")
+
+    def _repeated_epochs(self) -> str:
+        """Says how many epochs of the log come after the checkpoint, if any do."""
+        try:
+            lines = safe_io.read_text(self.run.log).splitlines()
+        except (OSError, ValueError):
+            return ""
+        # After `kill -9`, the last line may be incomplete.
+        logged = sum(line.endswith("}") for line in lines)
+        count = logged - self.checkpoint.epoch
+        verb = "is" if count == 1 else "are"
+        epochs = pluralize(count, "epoch")
+        return f"{epochs} of the log {verb} repeated" if count > 0 else ""
 
     def train(self) -> bool:
         """Trains to the last step or until the time is up.
@@ -312,7 +327,7 @@ class Trainer:
         batches = self.remaining
         context = self._context()
         stop = self.stops.reason(distributed.mean_over_workers)
-        is_over = stop or self._has_used_time_limit()
+        is_over = stop or self.has_used_time_limit()
         if checkpoint.complete or (checkpoint.step and is_over):
             # The process may have ended between writing the checkpoint and the log.
             if machine.is_chief:
@@ -357,7 +372,7 @@ class Trainer:
                 say("stopped", f"{where}: {why}")
         return True
 
-    def _has_used_time_limit(self) -> bool:
+    def has_used_time_limit(self) -> bool:
         """Whether the run has ended at this step because of the same time limit."""
         try:
             result = safe_io.read_json(self.run.result)

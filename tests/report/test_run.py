@@ -151,6 +151,7 @@ def test_a_run_of_another_machine_is_measured_on_this_one(digits_run, tmp_path):
 
 
 @pytest.mark.parametrize("takes_names", [False, True])
+@pytest.mark.usefixtures("workplace")
 def test_a_source_function_is_evaluated(loaded, digits_run, takes_names):
     split = digits_run.splits["test"]
     np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
