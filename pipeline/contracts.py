@@ -97,6 +97,23 @@ class Source(abc.ABC):
         rows = examples.map(lambda example: {name: example[name] for name in names})
         return concatenate(rows.batch(1024), split)
 
+    def split_keys(self, split: str) -> Mapping[str, np.ndarray]:
+        """At least the columns `id` and, if there are groups, `group`.
+
+        They divide the examples into splits before anything is decoded. A source that
+        knows them without reading its examples overrides this method.
+        """
+        return self.columns(split)
+
+    def group_names(self) -> Mapping[str, int]:
+        """Maps the names of the groups in `train` to the values of `group`.
+
+        By default, the names are the values. A source that makes `group` of texts
+        overrides this method, so that users can name their groups.
+        """
+        groups = self.columns("train").get("group", np.empty(0, np.int64))
+        return {str(group): group for group in np.unique(groups).tolist()}
+
     def fingerprint(self) -> str | None:
         """A string that changes whenever the data changes.
 
@@ -123,15 +140,32 @@ class Decision:
 
 
 class TrainingExamples(abc.ABC):
-    """The raw training examples, for `learn`."""
+    """The raw examples of the training split, for `Task.learn`; none is held out."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """The number of examples."""
+
+    @property
+    @abc.abstractmethod
+    def short_fields(self) -> frozenset[str]:
+        """Names of the fields that `column` takes: numbers and short vectors."""
 
     @abc.abstractmethod
     def column(self, name: str) -> np.ndarray:
-        """A short raw field of all training examples, (examples, ...)."""
+        """A short field of all examples, (examples, ...), in the order of the source.
+
+        Raises KeyError for a field that is not short.
+        """
 
     @abc.abstractmethod
     def batches(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the raw training examples in batches, in the order of the source."""
+        """Yields all fields of a few examples at a time, in the order of the source.
+
+        Each pass reads the source once. A field is an array (batch, ...); texts and
+        encoded files are bytes in an object array (batch,), as are arrays whose shapes
+        differ. Raises UsageError that names the first example that cannot be read.
+        """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,6 +230,10 @@ class Calibrator(abc.ABC):
         """The metadata, such as a temperature."""
 
 
+def _without(metadata: Metadata, names: frozenset[str]) -> Metadata:
+    return {name: value for name, value in metadata.items() if name not in names}
+
+
 class Objective(abc.ABC):
     """What is learned from examples, measured and answered: a `Task` or a `Target`.
 
@@ -214,16 +252,26 @@ class Objective(abc.ABC):
     """Fields with positions in the input, such as a mask or boxes: an augmentation that
     moves the input must move them, too.
     """
-    learned_after_decoding: frozenset[str] = frozenset()
-    """Names of metadata on which `decode` does not depend."""
+    not_decoded: frozenset[str] = frozenset()
+    """Names of metadata that `decode` does not read, such as means or a temperature."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
 
+    @property
+    def decode_metadata(self) -> Metadata:
+        """The metadata that `decode` may read: all but `not_decoded`.
+
+        Examples that another run has cached on disk are used only if these are equal.
+        """
+        return _without(self.metadata, self.not_decoded)
+
     def learn(self, examples: TrainingExamples) -> Metadata:
         """Learns metadata from the training examples; it replaces entries of its names.
 
-        Runs before any example is decoded.
+        It is called before any example is decoded, on an object with the metadata of
+        the source alone, and only when a run begins: a resumed run has the result. If
+        nothing is needed, `examples.batches` is not called, which reads the data.
         """
         return {}
 
@@ -367,8 +415,15 @@ class Task(Objective):
         """Decodes a raw example into compact numbers of fixed shape.
 
         The result is deterministic and cached; requests to the server are decoded in
-        the same way.
+        the same way. Texts and encoded files of the raw example must be left out.
         """
+
+    @property
+    def decoders(self) -> list[Any]:
+        """The objects whose classes define `decode`; examples that are cached on disk
+        are decoded again if their code has changed.
+        """
+        return [self]
 
     def match(self, source: Source) -> "Task":
         """The same task for the examples of another source, which may name its fields
@@ -426,10 +481,14 @@ class Input(abc.ABC):
     without a description mean the same as in `Task`.
     """
 
-    learned_after_decoding: frozenset[str] = frozenset()
+    not_decoded: frozenset[str] = frozenset()
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
+
+    @property
+    def decode_metadata(self) -> Metadata:
+        return _without(self.metadata, self.not_decoded)
 
     def with_metadata(self, metadata: Metadata) -> "Input":
         """The same input with other metadata."""
@@ -454,6 +513,10 @@ class Input(abc.ABC):
         locate: Callable[[int], str],
     ) -> None:
         return None
+
+    @property
+    def decoders(self) -> list[Any]:
+        return [self]
 
     def match(self, source: Source) -> "Input":
         return self

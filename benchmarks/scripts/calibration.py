@@ -60,8 +60,11 @@ def main():
     lines.append("|---" * (4 + len(WIDTHS)) + "|")
     for name, run in networks(sys.argv[1]):
         test = batching.evaluation(run.splits["test"], run.config.train)
-        answers = evaluate.answers(run.model, run.task, test)
-        logits, truth = answers["outputs"], answers["truth"]
+        parts = []
+        for batch, _, outputs, _ in evaluate.outputs(run.network, run.task, test):
+            truth = batch["label"].numpy()
+            parts.append({"logits": outputs.numpy(), "truth": truth})
+        logits, truth = evaluate.concatenate(parts).values()
         loss = calibration.loss_and_error(logits, truth)["loss"]
         best = calibration.fit_temperature(logits, truth, np.inf)
         for size in (size for size in SIZES if size <= len(truth) / 2):

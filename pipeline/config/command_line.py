@@ -96,10 +96,14 @@ def request(
         saved = config_file(saved)
     options = cli_parser.changes(words, Config)
     source = options.get("source", {})
-    if name is None and "path" not in source:
+    no_recipe = name is None and "path" not in source
+    if no_recipe:
         name = DEFAULT_RECIPE
     if saved:
         start = _saved_request(saved, source)
+    elif no_recipe and _has_other_data(source):
+        fields = {"name": _word(source["name"]), "options": {}}
+        start = data_request(SourceConfig.from_file(fields, checked=False), recipe=DATA)
     else:
         start = _recipe_request(
             name, source, _task_input(options), allow_no_data=topic is not None
@@ -196,10 +200,22 @@ def _add_kind(source: dict[str, Any], task_input: str | None = None) -> None:
         source[option] = list(value) if isinstance(value, tuple) else str(value)
 
 
+def _has_other_data(source: Mapping[str, Any]) -> bool:
+    """Whether a source without a path has other data than images, or unknown data."""
+    options = {key: _word(words) for key, words in source.items()}
+    name = options.pop("name", "")
+    is_own = "." in name or ":" in name
+    return is_own or raw_field.raw_field(name, options) != file_types.IMAGE
+
+
 def _task_input(options: Mapping[str, Any]) -> str | None:
     """The word of `--task.input`."""
     words = options.get("task", {}).get("input")
-    return " ".join(words) if isinstance(words, list) else words
+    return None if words is None else _word(words)
+
+
+def _word(words: str | list[str]) -> str:
+    return words if isinstance(words, str) else " ".join(words)
 
 
 def recipe(name: str) -> Config:

@@ -78,9 +78,8 @@ class Config(Checked):
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
 
     def _check(self) -> None:
-        if self.data.image_size is not None:  # passed to the task
-            options = {**self.task.options, "image_size": self.data.image_size}
-            registry.check("tasks", self.task.name, options, "--data.image-size")
+        if self.data.image_size is not None:
+            self._check_image_size()
         only_one(
             {
                 "--data.cache device": self.data.cache == "device",
@@ -105,6 +104,16 @@ class Config(Checked):
     def name(self) -> str:
         """The name of the exported model, also used for directories."""
         return self.export.name or self.recipe
+
+    def _check_image_size(self) -> None:
+        """Raises UsageError unless the task or its input takes a size."""
+        task = self.task
+        size = {"image_size": self.data.image_size}
+        flag = "--data.image-size"
+        if task.name != "supervised":
+            registry.check("tasks", task.name, {**task.options, **size}, flag)
+        elif task.input is not None:
+            registry.check("inputs", task.input, {**task.input_options, **size}, flag)
 
     def require_equal_parts(self, replicas: int) -> None:
         """Raises UsageError unless the batch divides into equal micro-batches for each

@@ -141,6 +141,14 @@ class DataConfig(FunctionSection):
     """
     test: Share = 0.2
     """Fraction of train held out for testing if the source has no test split."""
+    validation_groups: tuple[str, ...] = ()
+    """Groups of train that are the validation split, by their names in the source;
+    instead of --data.validation.
+    """
+    test_groups: tuple[str, ...] = ()
+    """Groups of train that are the test split, by their names in the source, such as
+    patients or days; instead of --data.test.
+    """
     split_seed: Seed = 0
     """Seed of the held-out splits and of the sample that --data.limit draws. It is
     separate from the seed of the run, so that all runs are tested on the same examples.
@@ -184,6 +192,11 @@ class DataConfig(FunctionSection):
     def _check(self) -> None:
         if isinstance(self.image_size, int):
             object.__setattr__(self, "image_size", (self.image_size, self.image_size))
+        for name in self.test_groups:
+            if name in self.validation_groups:
+                raise UsageError(
+                    f"--data.validation-groups and --data.test-groups share {name!r}"
+                )
         held_out = self.validation + self.test
         require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
         super()._check()

@@ -34,6 +34,8 @@ class ArraySource(Source):
         class_names: Names of the labels 0, 1, ...
         feature_names: Names of the numbers in `features`.
         name: Name of the data for messages, such as a file name.
+        group_names: Maps the names of groups to the values of `group`, if these are not
+            the names.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class ArraySource(Source):
         class_names: tuple[str, ...] | None = None,
         feature_names: tuple[str, ...] | None = None,
         name: str = "",
+        group_names: Mapping[str, int] | None = None,
     ) -> None:
         self._name = name
+        self._group_names = group_names
         self._columns: dict[str, dict[str, np.ndarray]] = {}
         for split, columns in {"train": train, **(held_out or {})}.items():
             (count,) = {len(column) for column in columns.values()}
@@ -104,6 +108,9 @@ class ArraySource(Source):
         short = (name for name, spec in self.info.fields.items() if is_short(spec))
         return {name: self._columns[split][name] for name in short}
 
+    def group_names(self) -> Mapping[str, int]:
+        return super().group_names() if self._group_names is None else self._group_names
+
     def fingerprint(self) -> str:
         """Hashes names and arrays; for a memory map, the file's path, size and time."""
         names = (self.info.class_names, self.info.feature_names)
@@ -115,6 +122,9 @@ class ArraySource(Source):
                     status = Path(column.filename or "").stat()
                     state = (column.filename, status.st_size, status.st_ctime_ns)
                     digest.update(repr(state).encode())
+                elif column.dtype == object:  # its memory has only addresses
+                    for value in column.ravel():
+                        digest.update(repr(value).encode("utf-8", "surrogatepass"))
                 else:
                     digest.update(np.ascontiguousarray(column).data)
         return digest.hexdigest()

@@ -1,7 +1,7 @@
-"""Decodes, caches and splits the examples of a source, and makes batches of them."""
+"""Decodes and caches the examples of a source, and makes batches of them."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -30,15 +30,10 @@ from pipeline.data.example_store import (
     Store,
     decoded_specs,
     row_bytes,
+    short_columns,
 )
-from pipeline.data.split_names import SPLITS
-from pipeline.data.splits import (
-    Split,
-    divide,
-    exclude_near_duplicates,
-    require_disjoint,
-    shares,
-)
+from pipeline.data.raw_split import RawSplit
+from pipeline.data.splits import Split
 from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short, with_options
@@ -48,85 +43,78 @@ _CHUNK_ROWS = 1 << 22  # read from the order of the epoch at once
 
 
 def load(
-    source: Source,
+    included: Mapping[str, RawSplit],
+    parts: Mapping[str, RawSplit],
     task: Task,
     config: Config,
-    excluded: Mapping[int, str] | None = None,
-    groups: Mapping[int, int] | None = None,
+    excluded: Collection[int] = (),
 ) -> tuple[dict[str, Split], list[Decision]]:
-    """Loads the splits of a source; decodes all examples if a cache has space for them.
+    """Loads splits; decodes all examples if a cache has space for them.
 
-    The keys of `excluded` are the ids of examples to leave out. `groups` maps ids to
-    groups of near duplicates, of which only held-out examples are kept.
+    `included` are the splits of the source without the ids `excluded`, of which `parts`
+    are the splits of the run.
     """
-    options = config.data
-    decision = cache.choose(source, task, options)
-    excluded_ids = np.fromiter(excluded or {}, np.int64)
-    splits: dict[str, Split] = {}
+    source = parts["train"].source
+    decision = cache.choose(source, task, config.data)
+    excluded_ids = np.fromiter(excluded, np.int64)
+    stores: dict[str, Store] = {}
     reasons = [decision.reason]
     warnings: list[Decision] = []
     if decision.value != "none":
         progress_bar.stage("decoding", f"{sum(source.info.splits.values()):,} examples")
-    for name in source.info.splits:
+    for name, split in included.items():
         with decoder_warnings.collect() as split_warnings:
             store, note = _create_store(
-                decision.value, source, task, config, name, excluded_ids, split_warnings
+                decision.value, split, task, config, excluded_ids, split_warnings
             )
         if split_warnings.lines:
             undecoded = OnTheFly(source, task, name, {}, source.columns(name))
             warnings += split_warnings.notes(undecoded, source.location)
         if note:
             reasons.append(f"{name} {note}")
-        rows = np.flatnonzero(~np.isin(store.short["id"], excluded_ids))
-        splits[name] = Split(store, rows)
-        columns = {key: splits[name].column(key) for key in store.short}
+        rows = _rows(store, split, included)
+        columns = {key: values[rows] for key, values in store.short.items()}
         task.check(columns, name, source.location)
+        stores[name] = store
     decisions = [dataclasses.replace(decision, reason="; ".join(reasons)), *warnings]
-    held_out = shares(source.info.splits, options)
-    if held_out:
-        value = ", ".join(f"{share:g} for {name}" for name, share in held_out.items())
-        key = "group" if "group" in splits["train"].store.short else "ids"
-        reason = f"taken from train by a hash of the {key}"
-        decisions.append(Decision("splits", value, reason))
-        divided = divide(splits["train"], held_out, options.split_seed)
-        divided, counts = exclude_near_duplicates(divided, groups or {})
-        splits.update(divided)
-        if counts:
-            value = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
-            reason = (
-                "near duplicates of examples that are held out for test or validation"
-            )
-            decisions.append(Decision("excluded", value, reason))
-    require_disjoint(splits, source.location)
-    for name, split in splits.items():
-        if not len(split):
-            flags = "--data.validation, --data.test"
-            if groups:
-                flags += ", --clean.no-near"
-            raise UsageError(
-                f"the split {name!r} is empty; change {flags} or the source"
-            )
-    if len(splits["train"]) > epoch_order.LARGEST:
+    if len(parts["train"]) > epoch_order.LARGEST:
         size = f"blocks of {epoch_order.BLOCK:,} examples"
         reason = f"{size} are shuffled, then the examples within each, to save memory"
         decisions.append(Decision("order", "in blocks", reason))
-    return {name: splits[name] for name in SPLITS if name in splits}, decisions
+    splits = {}
+    for name, part in parts.items():
+        store = stores[part.source_split]
+        splits[name] = Split(store, _rows(store, part, included), part)
+    return splits, decisions
+
+
+def _rows(store: Store, part: RawSplit, included: Mapping[str, RawSplit]) -> np.ndarray:
+    """The rows of a store that have the examples of a split, int64 (examples,).
+
+    A cache has a row for each example that is included; without one, the row is the
+    position in the source.
+    """
+    cached = included[part.source_split].positions
+    if isinstance(store, OnTheFly) or len(cached) == len(part.columns["id"]):
+        return part.positions
+    return np.searchsorted(cached, part.positions)
 
 
 def _create_store(
     kind: str,
-    source: Source,
+    part: RawSplit,
     task: Task,
     config: Config,
-    split: str,
     excluded: np.ndarray,
     warnings: DecoderWarnings,
 ) -> tuple[Store, str]:
     """A store with the examples of one of the source's splits, and a note about it."""
+    source = part.source
+    split = part.source_split
     specs = decoded_specs(source, task)
     if kind == "none":
         columns = source.columns(split)
-        short = {name: values for name, values in columns.items() if name in specs}
+        short = short_columns(source, task, split, columns, part.positions)
         return OnTheFly(source, task, split, specs, short), ""
     specs[DIGEST] = tf.TensorSpec((), tf.int64)
     block = max(1, min(256, _BLOCK_BYTES // max(1, row_bytes(specs))))

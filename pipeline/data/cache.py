@@ -46,12 +46,6 @@ def choose(source: Source, task: Task, options: DataConfig) -> Decision:
     has_fingerprint = source.fingerprint() is not None
     specs = decoded_specs(source, task)
     size = row_bytes(specs) * sum(source.info.splits.values())
-    strings = [name for name, spec in specs.items() if spec.dtype == tf.string]
-    if options.cache == "disk" and strings:
-        raise UsageError(
-            f"--data.cache disk: the decoded field {strings[0]!r} has strings, which"
-            " differ in length; choose memory or none"
-        )
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
     # Twice the size, because TensorFlow copies each column once it is full.
@@ -79,7 +73,7 @@ def choose(source: Source, task: Task, options: DataConfig) -> Decision:
     folders = (options.cache_folder, *options.cache_folder.parents)
     disk_space = shutil.disk_usage(next(path for path in folders if path.exists())).free
     sizes += f", {disk_space / 1e9:,.0f} GB of disk"
-    if has_fingerprint and not strings and size <= _MAX_DISK_FRACTION * disk_space:
+    if has_fingerprint and size <= _MAX_DISK_FRACTION * disk_space:
         return Decision("cache", "disk", sizes)
     return Decision("cache", "none", f"{sizes}; each example is decoded in each epoch")
 
@@ -92,7 +86,7 @@ def directory_and_state(
     if config.source.path is not None:
         options["path"] = str(config.source.path.absolute())
     identity = [config.source.name, options, config.data.limit, config.task.name]
-    text = json.dumps([*identity, dict(task.metadata)], sort_keys=True)
+    text = json.dumps([*identity, dict(task.decode_metadata)], sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
     name = f"{Path(config.source.title).stem[:60]}-{split}-{key}"
     excluded_ids = np.sort(excluded).tobytes()
@@ -107,8 +101,9 @@ def directory_and_state(
 def _code_digest(source: Source, task: Task) -> str:
     """A digest of the code of the packages that define the source and the task."""
     whole = source.whole if isinstance(source, Subset) else source
-    classes = (*type(whole).__mro__[:-1], *type(task).__mro__[:-1])
-    modules = {cls.__module__ for cls in classes}
+    modules = set()
+    for part in (whole, *task.decoders):
+        modules |= {cls.__module__ for cls in type(part).__mro__[:-1]}
     # In this package, only `data` and `tasks` contain decoding code.
     paths = {*_PACKAGE.glob("data/**/*.py"), *_PACKAGE.glob("tasks/**/*.py")}
     digest = hashlib.sha256(tf.__version__.encode())

@@ -9,10 +9,11 @@ import numpy as np
 
 from pipeline.config import registry
 from pipeline.config.config import Config
-from pipeline.contracts import Decision, Info, Metadata, Source, Task, TrainingExamples
+from pipeline.contracts import Decision, Info, Metadata, Source, Task
 from pipeline.data import batching, splits
 from pipeline.data.cleaning import apply
 from pipeline.data.cleaning.apply import Cleaning
+from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
@@ -28,6 +29,8 @@ class LoadedData:
     source: Source
     metadata: Metadata
     """Metadata of the task, including what it learned from the training examples."""
+    learned: tuple[str, ...]
+    """Names of the metadata that it learned."""
     task: Task
     splits: dict[str, Split]
     """Decoded examples: train, and validation and test if they exist."""
@@ -51,21 +54,22 @@ class LoadedData:
         """
         if self.cleaning.findings is not None:
             self.cleaning.findings.write(run)
-        files.write_json(run.metadata, self.metadata)
-        splits.write_examples(run.splits, self.splits)
         fingerprint = self.source.fingerprint()
         previous = _read_state(run)
         if not previous or previous["fingerprint"] != fingerprint:
             content = _content_digest(self.source, self.splits)
             state = {"fingerprint": fingerprint, "content": content}
-            files.write_json(run.source, state)
+            # Before the metadata, whose learned entries it names.
+            files.write_json(run.source, {**state, "learned": self.learned})
+        files.write_json(run.metadata, self.metadata)
+        splits.write_examples(run.splits, self.splits)
 
 
-def _read_state(run: RunDirectory) -> dict[str, str | None]:
-    """The fingerprint and the digest that a run has recorded; empty in a new run."""
+def _read_state(run: RunDirectory) -> dict[str, Any]:
+    """The fingerprint, digest and names that a run has recorded; empty if it is new."""
     try:
         state = safe_io.read_json(run.source)
-        return {key: state[key] for key in ("fingerprint", "content")}
+        return {key: state[key] for key in ("fingerprint", "content", "learned")}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError):
@@ -194,9 +198,11 @@ def _kinds(config: Config, source: str) -> dict[str, str]:
 def create_task(config: Config, info: Info | Metadata) -> Task:
     """Creates the task for a source, or from the metadata of a run."""
     name = config.task.name
-    options: dict[str, Any] = {"raw": registry.builds_whole_model(config.model.name)}
-    if config.data.image_size is not None:
-        options["image_size"] = config.data.image_size
+    options: dict[str, Any] = {}
+    if isinstance(info, Info):
+        options["raw"] = registry.builds_whole_model(config.model.name)
+        if config.data.image_size is not None:
+            options["image_size"] = config.data.image_size
     if name != "supervised":
         known = registry.find("tasks", name).options
         options = {key: value for key, value in options.items() if key in known}
@@ -210,21 +216,26 @@ def create_task(config: Config, info: Info | Metadata) -> Task:
     return registry.call("tasks", name, config.task.options, info, parts)
 
 
-class _Decoded(TrainingExamples):
-    def __init__(self, split):
-        self._split = split
+def learn(
+    task: Task, train: RawSplit, run: RunDirectory | None
+) -> tuple[Metadata, tuple[str, ...]]:
+    """Returns all metadata of a task, and the names of what it learned.
 
-    def column(self, name):
-        return self._split.column(name)
-
-    def batches(self):
-        for start in range(0, len(self._split), 4096):
-            stop = min(start + 4096, len(self._split))
-            yield self._split.take(np.arange(start, stop))
+    A resumed run has learned it already. Raises UsageError if the metadata of the
+    source has changed since.
+    """
+    state = _read_state(run) if run else {}
+    if run and state:
+        learned = tuple(state["learned"])
+        saved = run_directory.original_metadata(run, task.metadata, learned)
+        if saved is not None:
+            return saved, learned
+    new = task.learn(train)
+    return {**task.metadata, **new}, tuple(new)
 
 
 def load(config: Config) -> LoadedData:
-    """Opens the source; cleans, decodes and splits the examples; learns the metadata.
+    """Opens the source; cleans and splits the examples; learns metadata; decodes.
 
     Raises UsageError if the examples or the metadata of a resumed run have changed.
     """
@@ -234,22 +245,21 @@ def load(config: Config) -> LoadedData:
     except UsageError as error:
         raise UsageError(f"{config.source.title}: {error}") from None
     cleaning = apply.clean(source, config)
-    start = time.monotonic()
-    parts, decisions = batching.load(
-        source, task, config, cleaning.excluded, cleaning.groups
-    )
-    seconds = time.monotonic() - start
-    decisions = [*cleaning.decisions, *decisions]
+    included = splits.included(source, cleaning.excluded)
+    raw_splits, split_decisions = splits.divide(included, config.data, cleaning.groups)
     run = RunDirectory(config.run_directory) if config.run_directory else None
     if run:
-        splits.require_same_examples(run.splits, parts, source.location)
-    learned = task.learn(_Decoded(parts["train"]))
-    metadata = run_directory.original_metadata(
-        config.run_directory, {**task.metadata, **learned}
+        splits.require_same_examples(run.splits, raw_splits, source.location)
+    metadata, learned = learn(task, raw_splits["train"], run)
+    task = create_task(config, metadata)
+    start = time.monotonic()
+    parts, decisions = batching.load(
+        included, raw_splits, task, config, cleaning.excluded
     )
+    seconds = time.monotonic() - start
+    decisions = [*cleaning.decisions, *decisions, *split_decisions]
     train = parts["train"]
-    columns = {name: train.column(name) for name in train.store.short}
-    notes = create_task(config, metadata).review(columns)
+    notes = task.review({name: train.column(name) for name in train.store.short})
     if not config.dry_run:
         decisions += notes
     decisions += _exact_copies(source, parts, config)
@@ -258,7 +268,8 @@ def load(config: Config) -> LoadedData:
     return LoadedData(
         source=source,
         metadata=metadata,
-        task=create_task(config, metadata),
+        learned=learned,
+        task=task,
         splits=parts,
         cleaning=cleaning,
         decisions=decisions,

@@ -10,14 +10,16 @@ import tensorflow as tf
 from pipeline.contracts import Example, Source, Task
 from pipeline.data.image_decoding import WARNINGS
 from pipeline.runtime import native_logs
+from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, is_short
+from pipeline.utils.tf_data import READ_ERRORS, is_short, with_options
 
 DIGEST = "_digest"
 """Column with a hash of all fields of an example that are not short."""
 ROW = "row"
 """Field of a batch with row numbers, for which the device gathers all other fields."""
 
+_BLOCK = 256  # examples that are decoded at once
 _REMEDY = "remove it, or exclude such examples from training with --clean.enabled"
 
 
@@ -200,20 +202,92 @@ def decoding_error(
 def decoded_specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
     """Shape and dtype of each field of a decoded example.
 
-    Raises UsageError if a shape is not fixed.
+    Raises UsageError if a field is not numeric, or if its shape is not fixed.
     """
-    example = {}
-    for name, field in source.info.fields.items():
-        shape = [1 if length is None else length for length in field.shape]
-        example[name] = tf.zeros(shape, field.dtype)
-    specs = tf.data.Dataset.from_tensors(example).map(task.decode).element_spec
+    specs, _ = _trace(source, task)
+    return specs
+
+
+def _trace(source: Source, task: Task) -> tuple[dict[str, tf.TensorSpec], set[str]]:
+    """The specs of decoded fields, and the names of those that `decode` leaves alone.
+
+    No example is read.
+    """
+    unchanged: set[str] = set()
+
+    def decode(example: Example) -> Example:
+        fields = task.decode(dict(example))
+        same = [name for name in fields if fields[name] is example.get(name)]
+        unchanged.update(same)
+        return fields
+
+    examples = tf.data.Dataset.from_generator(
+        lambda: iter(()), output_signature=dict(source.info.fields)
+    )
+    specs = examples.map(decode).element_spec
     for name, spec in specs.items():
+        dtype = spec.dtype
+        if not (dtype.is_floating or dtype.is_integer or dtype.is_bool):
+            raise UsageError(
+                f"the decoded field {name!r} is {dtype.name}, but Task.decode must"
+                " return numbers; leave it out, or turn it into numbers"
+            )
         if not spec.shape.is_fully_defined():
             raise UsageError(
                 f"the decoded field {name!r} has the shape {spec.shape}, but it must be"
                 " the same for all examples; resize or pad it in Task.decode"
             )
-    return specs
+    return specs, unchanged
+
+
+def short_columns(
+    source: Source,
+    task: Task,
+    split: str,
+    columns: Mapping[str, np.ndarray],
+    positions: np.ndarray,
+) -> dict[str, np.ndarray]:
+    """The short fields of decoded examples, (examples of the source's split, ...).
+
+    `columns` are those of the source. Fields that `decode` makes or changes are
+    computed for the examples at `positions`, int64 (n,), and 0 for the others; of
+    `decode`, only what they depend on runs. Raises UsageError naming the first example
+    that cannot be read or decoded.
+    """
+    specs, unchanged = _trace(source, task)
+    names = [name for name, spec in specs.items() if is_short(spec)]
+    short = {name: columns[name] for name in names if name in unchanged & set(columns)}
+    missing = [name for name in names if name not in short]
+    if not missing:
+        return short
+    read = source.reader(split)
+
+    def compute(position: tf.Tensor) -> Example:
+        fields = task.decode(read(position))
+        return {name: fields[name] for name in missing}
+
+    for name in missing:
+        shape = (len(columns["id"]), *specs[name].shape)
+        short[name] = np.zeros(shape, specs[name].dtype.as_numpy_dtype)
+    examples = tf.data.Dataset.from_tensor_slices(positions).map(
+        compute, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+    )
+    progress_bar.stage("decoding", f"{', '.join(missing)} of {split}")
+    start = 0
+    try:
+        for batch in with_options(examples.batch(_BLOCK)).as_numpy_iterator():
+            end = min(start + _BLOCK, len(positions))
+            for name in missing:
+                short[name][positions[start:end]] = batch[name]
+            start = end
+            progress_bar.count("decoding", start, len(positions))
+    except READ_ERRORS as error:
+        store = OnTheFly(source, task, split, specs, columns)
+        store.take(positions[start : start + _BLOCK])  # names the example
+        raise UsageError(
+            f"the split {split!r} cannot be decoded: {reason(error)}"
+        ) from None
+    return short
 
 
 def row_bytes(specs: Mapping[str, tf.TensorSpec]) -> int:

@@ -30,6 +30,7 @@ class FileSource(ArraySource):
         class_names: Names of the labels 0, 1, ...
         root: Directory that messages and the fingerprint leave out.
         notes: Lines for the user.
+        group_names: As for `ArraySource`.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class FileSource(ArraySource):
         *,
         root: str = "",
         notes: tuple[str, ...] = (),
+        group_names: Mapping[str, int] | None = None,
     ) -> None:
         self._fields = tuple(paths["train"])
         self._names: dict[int, str] = {}
@@ -66,7 +68,12 @@ class FileSource(ArraySource):
                 f"{error.filename} cannot be read: {error.strerror}"
             ) from None
         self._fingerprint = digest.hexdigest()
-        super().__init__(tables.pop("train"), tables, class_names=class_names)
+        super().__init__(
+            tables.pop("train"),
+            tables,
+            class_names=class_names,
+            group_names=group_names,
+        )
         notes = (*notes, *facts.pop("notes", ()))
         self.info = dataclasses.replace(self.info, notes=notes, **facts)
 

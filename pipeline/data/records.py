@@ -155,6 +155,7 @@ class RecordSource(Source):
         self._numbers = numbers
         self._layout = layout
         self._columns: dict[str, dict[str, np.ndarray]] = {}
+        self._group_names: dict[str, int] | None = None
 
     def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
         """Parses serialized examples into the fields of a layout."""
@@ -215,6 +216,32 @@ class RecordSource(Source):
             }
             self._columns[split] = {"id": self._ids[self._numbers[split]], **columns}
         return dict(self._columns[split])
+
+    def split_keys(self, split: str) -> dict[str, np.ndarray]:
+        """Reads records only for the groups."""
+        if "group" in self._layout:
+            return self.columns(split)
+        return {"id": self._ids[self._numbers[split]]}
+
+    def group_names(self) -> dict[str, int]:
+        """Reads all records of train once, unless the groups are numbers."""
+        if self._layout.get("group", ("", "int64"))[1] == "int64":
+            return dict(super().group_names())
+        if self._group_names is None:
+            layout = {"group": self._layout["group"]}
+            feature = self._layout["group"][0]
+
+            def parse(records: tf.Tensor) -> Example:
+                spec = {feature: tf.io.FixedLenFeature((), tf.string)}
+                names = tf.io.parse_example(records, spec)[feature]
+                return {"name": names, **parse_records(layout, records)}
+
+            self._group_names = {}
+            for batch in self._batches("train", parse):
+                names = [n.decode("utf-8", "surrogateescape") for n in batch["name"]]
+                pairs = zip(names, batch["group"].tolist(), strict=True)
+                self._group_names.update(pairs)
+        return self._group_names
 
     def _batches(
         self, split: str, parse: Callable[[tf.Tensor], Example]

@@ -1,6 +1,7 @@
 """Divides examples into training and held-out examples, by hashes of their ids."""
 
 import dataclasses
+import difflib
 import hashlib
 import itertools
 from collections.abc import Callable, Collection, Mapping
@@ -10,12 +11,17 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.config.sections import DataConfig
-from pipeline.contracts import Example, Source
+from pipeline.contracts import Decision, Example, Source
 from pipeline.data import seeds
 from pipeline.data.example_store import Store
+from pipeline.data.raw_split import RawSplit
 from pipeline.data.split_names import SPLITS
 from pipeline.utils import npz
-from pipeline.utils.errors import UsageError
+from pipeline.utils.console import pluralize
+from pipeline.utils.errors import UsageError, did_you_mean
+
+_MANY_GROUPS = 20
+_CHUNK_ROWS = 1 << 20  # whose ids or groups are hashed or sorted at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +31,8 @@ class Split:
     store: Store
     rows: np.ndarray
     """Rows of the store, int64 (examples,), in the order of the source."""
+    raw_split: RawSplit | None = None
+    """The same examples in the source; None if the columns of the store were made."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -39,68 +47,236 @@ class Split:
         """The columns of the examples at these positions of the split."""
         return self.store.take(self.rows[np.asarray(positions)])
 
+    def raw(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """The raw examples at these positions of the split, read from the source.
+
+        A field is an array (positions, ...); texts and encoded files are bytes in an
+        object array (positions,), as are arrays whose shapes differ. Raises UsageError
+        that names the first example that cannot be read.
+        """
+        if self.raw_split is None:
+            raise ValueError("the examples of this split have no source")
+        return self.raw_split.take(positions)
+
+
+def included(source: Source, excluded: Collection[int] = ()) -> dict[str, RawSplit]:
+    """The splits of a source without the examples of these ids."""
+    ids = np.fromiter(excluded, np.int64)
+    parts = {}
+    for name in source.info.splits:
+        columns = source.split_keys(name)
+        positions = np.flatnonzero(~np.isin(columns["id"], ids))
+        parts[name] = RawSplit(source, name, positions, columns)
+    return parts
+
+
+def divide(
+    parts: Mapping[str, RawSplit],
+    options: DataConfig,
+    near_duplicates: Mapping[int, int] | None = None,
+) -> tuple[dict[str, RawSplit], list[Decision]]:
+    """Takes the missing splits from `train`; no example is decoded.
+
+    `parts` are those of `included`. `near_duplicates` maps ids to groups of near
+    duplicates, of which only held-out examples are kept. Raises UsageError if a split
+    is empty, or if splits share an id or a group.
+    """
+    train = parts["train"]
+    source = train.source
+    held_out = shares(source.info.splits, options)
+    named = named_groups(source, options)
+    splits = dict(parts)
+    decisions = []
+    if held_out or named:
+        indices, reason = split_indices(
+            train.keys(), held_out, options.split_seed, named
+        )
+        names = [name for name in SPLITS if name in {"train", *held_out, *named}]
+        divided = {name: train.select(indices == SPLITS.index(name)) for name in names}
+        decisions.append(Decision("splits", _listing(held_out, options), reason))
+        divided, counts = exclude_near_duplicates(divided, near_duplicates or {})
+        splits.update(divided)
+        if counts:
+            value = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
+            reason = (
+                "near duplicates of examples that are held out for test or validation"
+            )
+            decisions.append(Decision("excluded", value, reason))
+    require_disjoint(splits, source.location)
+    for name, part in splits.items():
+        if not len(part):
+            flags = "--data.validation, --data.test"
+            flags += "".join(f", --data.{split}-groups" for split in named)
+            if near_duplicates:
+                flags += ", --clean.no-near"
+            raise UsageError(
+                f"the split {name!r} is empty; change {flags} or the source"
+            )
+    return {name: splits[name] for name in SPLITS if name in splits}, decisions
+
+
+def _listing(shares: Mapping[str, float], options: DataConfig) -> str:
+    """For example, `0.1 for validation, 2 groups (ward 3, ward 4) for test`."""
+    parts = [f"{share:g} for {name}" for name, share in shares.items()]
+    for name, groups in _requested_groups(options).items():
+        listing = ", ".join(groups[:3])
+        if len(groups) > 3:
+            listing += ", ..."
+        parts.append(f"{pluralize(len(groups), 'group')} ({listing}) for {name}")
+    return ", ".join(parts)
+
 
 def shares(existing: Collection[str], options: DataConfig) -> dict[str, float]:
     """Maps the splits to take from `train` to their fractions.
 
-    Splits in `existing`, which the source has, are not taken from `train`.
+    Splits in `existing`, which the source has, and splits whose groups are named are
+    not among them.
     """
-    fractions = {}
-    if options.validation and "validation" not in existing:
-        fractions["validation"] = options.validation
-    if options.test and "test" not in existing:
-        fractions["test"] = options.test
-    return fractions
-
-
-def split_indices(
-    columns: Mapping[str, np.ndarray], shares: Mapping[str, float], seed: int
-) -> np.ndarray:
-    """The split of each example of `train`, as an index of `SPLITS`, int64 (examples,).
-
-    A hash of the seed and the id, or of the group if there are groups, is compared with
-    the fractions. The hash depends on nothing else, so no example moves when other
-    examples or classes are added or removed. The actual fractions vary, because each
-    example or group is assigned independently.
-    """
-    keys = columns.get("group", columns["id"])
-    hashes = seeds.uniform(seeds.example_seeds(seed, 0, keys)).numpy()
-    indices = np.zeros(len(keys), np.int64)
-    # From both ends: changing the fraction of validation moves no example into test.
-    indices[hashes < shares.get("validation", 0.0)] = SPLITS.index("validation")
-    indices[hashes >= 1.0 - shares.get("test", 0.0)] = SPLITS.index("test")
-    return indices
-
-
-def divide(train: Split, shares: Mapping[str, float], seed: int) -> dict[str, Split]:
-    """Divides `train` into splits with these fractions, and the rest as `train`."""
-    names: tuple[str, ...] = ("id", "group")
-    columns = {name: train.column(name) for name in names if name in train.store.short}
-    indices = split_indices(columns, shares, seed)
+    fractions = {"validation": options.validation, "test": options.test}
+    others = {*existing, *_requested_groups(options)}
     return {
-        name: Split(train.store, train.rows[indices == SPLITS.index(name)])
-        for name in ("train", *shares)
+        name: share for name, share in fractions.items() if share and name not in others
     }
 
 
-def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) -> None:
+def _requested_groups(options: DataConfig) -> dict[str, tuple[str, ...]]:
+    """Maps splits to the names of their groups; only splits that have any."""
+    groups = {"validation": options.validation_groups, "test": options.test_groups}
+    return {split: names for split, names in groups.items() if names}
+
+
+def named_groups(source: Source, options: DataConfig) -> dict[str, list[int]]:
+    """Maps splits to the values of the groups that the user has named for them.
+
+    Raises UsageError if the source has such a split, no groups, or no group of a name.
+    """
+    values: dict[str, list[int]] = {}
+    for split, names in _requested_groups(options).items():
+        flag = f"--data.{split}-groups"
+        if split in source.info.splits:
+            raise UsageError(
+                f"{flag}: the source has a split {split!r}; remove the option"
+            )
+        if "group" not in source.info.fields:
+            raise UsageError(
+                f"{flag}: the source has no groups; set --source.group, if it has this"
+                " option"
+            )
+        known = source.group_names()
+        for name in names:
+            if name not in known:
+                closest = difflib.get_close_matches(name, known, n=3, cutoff=0)
+                raise UsageError(
+                    f"{flag}: train has no group {name!r}; {did_you_mean(closest)}"
+                )
+        values[split] = [known[name] for name in names]
+    return values
+
+
+def split_indices(
+    columns: Mapping[str, np.ndarray],
+    shares: Mapping[str, float],
+    seed: int,
+    named: Mapping[str, Collection[int]],
+) -> tuple[np.ndarray, str]:
+    """The split of each example of `train`, and a text that says how it was chosen.
+
+    The split is an index of `SPLITS`, int64 (examples,). A hash of the seed and the id,
+    or of the group if there are groups, is compared with the fractions. The hash
+    depends on nothing else, so no example moves when other examples or classes are
+    added or removed. The actual fractions vary, because each example or group is
+    assigned independently. Fewer than 20 groups are ranked by their hashes instead, so
+    that each split gets a group; no example moves unless a group is added or removed.
+
+    `named` maps splits to the values of their groups, which are not hashed.
+    """
+    key = "group" if "group" in columns else "id"
+    keys = columns[key]
+    indices = np.zeros(len(keys), np.int64)
+    for name, groups in named.items():
+        indices[np.isin(keys, [*groups])] = SPLITS.index(name)
+    if not shares:
+        return indices, "taken from train by name"
+    is_free = indices == 0
+    few = _few_groups(keys[is_free] if named else keys) if key == "group" else None
+    if few is not None:
+        for name, part in _rank_groups(few, shares, seed).items():
+            indices[np.isin(keys, part)] = SPLITS.index(name)
+        count = pluralize(len(few), "group")
+        return indices, f"taken from train by the rank of a hash of each of {count}"
+    hashes = _hashes(keys, seed)
+    # From both ends: changing the fraction of validation moves no example into test.
+    for name, is_part in (
+        ("validation", hashes < shares.get("validation", 0.0)),
+        ("test", hashes >= 1.0 - shares.get("test", 0.0)),
+    ):
+        indices[is_part & is_free] = SPLITS.index(name)
+    text = "group" if key == "group" else "ids"
+    return indices, f"taken from train by a hash of the {text}"
+
+
+def _hashes(keys: np.ndarray, seed: int) -> np.ndarray:
+    """A number in [0, 1) for each key, float32 (keys,)."""
+    hashes = np.empty(len(keys), np.float32)
+    for start in range(0, len(keys), _CHUNK_ROWS):  # to save memory
+        rows = slice(start, start + _CHUNK_ROWS)
+        hashes[rows] = seeds.uniform(seeds.example_seeds(seed, 0, keys[rows])).numpy()
+    return hashes
+
+
+def _few_groups(groups: np.ndarray) -> np.ndarray | None:
+    """The distinct groups; None if there are `_MANY_GROUPS` or more."""
+    distinct = np.empty(0, groups.dtype)
+    for start in range(0, len(groups), _CHUNK_ROWS):  # sorting all takes long
+        chunk = groups[start : start + _CHUNK_ROWS]
+        distinct = np.union1d(distinct, chunk[~np.isin(chunk, distinct)])
+        if len(distinct) >= _MANY_GROUPS:
+            return None
+    return distinct
+
+
+def _rank_groups(
+    groups: np.ndarray, shares: Mapping[str, float], seed: int
+) -> dict[str, np.ndarray]:
+    """Maps splits to groups: as many as their fractions, but at least one of each.
+
+    If there are too few groups, `train` comes first.
+    """
+    counts = {
+        name: max(1, round(share * len(groups))) for name, share in shares.items()
+    }
+    while sum(counts.values()) >= max(1, len(groups)):
+        counts[max(counts, key=lambda name: counts[name])] -= 1
+    ranked = groups[np.lexsort((groups, _hashes(groups, seed)))]
+    last = len(ranked) - counts.get("test", 0)
+    return {"validation": ranked[: counts.get("validation", 0)], "test": ranked[last:]}
+
+
+def require_disjoint(
+    splits: Mapping[str, RawSplit], locate: Callable[[int], str]
+) -> None:
     """Raises UsageError if splits share an id or a group.
 
     `locate` maps the id of an example to its name in messages.
     """
+    ids_of = {name: _distinct(split.column("id")) for name, split in splits.items()}
+    groups_of = {
+        name: _distinct(split.column("group"))
+        for name, split in splits.items()
+        if "group" in split.columns
+    }
     for name_a, name_b in itertools.combinations(splits, 2):
-        split_a = splits[name_a]
-        split_b = splits[name_b]
-        ids = np.intersect1d(split_a.column("id"), split_b.column("id"))
+        ids = _shared(ids_of[name_a], ids_of[name_b])
         if len(ids):
             raise UsageError(
                 f"{name_a} and {name_b} share {len(ids):,} ids, such as {ids[0]}; each"
                 " example of a source must have a unique id"
             )
-        if "group" not in split_a.store.short or "group" not in split_b.store.short:
+        if name_a not in groups_of or name_b not in groups_of:
             continue
-        groups = np.intersect1d(split_a.column("group"), split_b.column("group"))
+        groups = _shared(groups_of[name_a], groups_of[name_b])
         if len(groups):
+            split_a = splits[name_a]
             id = split_a.column("id")[split_a.column("group") == groups[0]][0]
             raise UsageError(
                 f"{len(groups):,} groups are in both {name_a} and {name_b}, such as the"
@@ -109,9 +285,29 @@ def require_disjoint(splits: Mapping[str, Split], locate: Callable[[int], str]) 
             )
 
 
+def _distinct(values: np.ndarray) -> np.ndarray:
+    """The distinct values, sorted.
+
+    For 20 million ids, `numpy.unique` takes ten times as long.
+    """
+    values = np.sort(values)
+    is_first = np.ones(len(values), bool)
+    is_first[1:] = values[1:] != values[:-1]
+    return values[is_first]
+
+
+def _shared(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The values that are in both of two sorted arrays of distinct values."""
+    few, many = sorted((a, b), key=len)
+    if not len(many):
+        return many
+    places = np.minimum(np.searchsorted(many, few), len(many) - 1)
+    return few[many[places] == few]
+
+
 def exclude_near_duplicates(
-    splits: Mapping[str, Split], groups: Mapping[int, int]
-) -> tuple[dict[str, Split], dict[str, int]]:
+    splits: Mapping[str, RawSplit], groups: Mapping[int, int]
+) -> tuple[dict[str, RawSplit], dict[str, int]]:
     """Excludes near duplicates of test examples, then of validation examples.
 
     `groups` maps ids to groups of near duplicates. Returns the remaining splits, and
@@ -119,6 +315,8 @@ def exclude_near_duplicates(
     """
     remaining = dict(splits)
     counts: dict[str, int] = {}
+    if not groups:
+        return remaining, counts
     held_out: set[int] = set()
     for name in reversed(SPLITS):
         if name not in splits:
@@ -127,7 +325,7 @@ def exclude_near_duplicates(
         split_groups = [groups.get(id) for id in split.column("id").tolist()]
         is_copy = np.array([group in held_out for group in split_groups], bool)
         if is_copy.any():
-            remaining[name] = Split(split.store, split.rows[~is_copy])
+            remaining[name] = split.select(~is_copy)
             counts[name] = int(is_copy.sum())
         held_out.update(group for group in split_groups if group is not None)
     return remaining, counts
@@ -159,6 +357,9 @@ class Subset(Source):
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
         return dict(self._columns[split])
 
+    def group_names(self) -> Mapping[str, int]:
+        return self.whole.group_names()
+
     def fingerprint(self) -> str | None:
         """Hash of the source's fingerprint and of the ids."""
         fingerprint = self.whole.fingerprint()
@@ -182,12 +383,13 @@ def limit_examples(source: Source, options: DataConfig) -> Source:
     if limit is None or limit >= max(source.info.splits.values()):
         return source
     held_out = shares(source.info.splits, options)
+    named = named_groups(source, options)
     rows = {}
     for split in source.info.splits:
         columns = source.columns(split)
         part = np.zeros(len(columns["id"]), np.int64)
         if split == "train":
-            part = split_indices(columns, held_out, seed)
+            part, _ = split_indices(columns, held_out, seed, named)
         rows[split] = sample(columns["id"], columns.get("label"), part, limit, seed)
     return Subset(source, rows)
 
@@ -233,7 +435,7 @@ def _ranks(groups: np.ndarray, *keys: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def require_same_examples(
-    path: Path, splits: Mapping[str, Split], locate: Callable[[int], str]
+    path: Path, splits: Mapping[str, Split | RawSplit], locate: Callable[[int], str]
 ) -> None:
     """Raises UsageError if the splits differ from those in a file, if it exists."""
     if not path.exists():

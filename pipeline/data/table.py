@@ -105,7 +105,14 @@ def _file_source(table: Table, columns: Columns, options: Options) -> Source:
         paths[split] = {field: list(chosen)}
         if masks:
             paths[split]["mask"] = [row.truths["mask"] for row in chosen.values()]
-    return FileSource(paths, arrays, class_names, root=root, notes=tuple(notes))
+    return FileSource(
+        paths,
+        arrays,
+        class_names,
+        root=root,
+        notes=tuple(notes),
+        group_names=_group_names(table, columns),
+    )
 
 
 class _RowSource(ArraySource):
@@ -153,6 +160,7 @@ def _feature_source(table: Table, columns: Columns, options: Options) -> Source:
         arrays,
         class_names=class_names,
         feature_names=feature_names,
+        group_names=_group_names(table, columns),
     )
     notes = (
         *result.info.notes,
@@ -189,8 +197,20 @@ def _row(
         text = _text(table.columns[columns.group][position])
         if not text:
             raise _missing(table, columns.group, position)
-        group = stable_hash(text.encode("utf-8", "surrogatepass"))
+        group = _group(text)
     return _Row(truths, _SPLITS[split.lower()], group)
+
+
+def _group(text: str) -> int:
+    return stable_hash(text.encode("utf-8", "surrogatepass"))
+
+
+def _group_names(table: Table, columns: Columns) -> dict[str, int] | None:
+    """The names of the groups and their values in examples; None without groups."""
+    if not columns.group:
+        return None
+    texts = {_text(value) for value in table.columns[columns.group]}
+    return {text: _group(text) for text in texts}
 
 
 def _truths(table: Table, columns: Columns, position: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import numpy as np
 from pipeline.config.config import Config
 from pipeline.contracts import Batches, Source, Task
 from pipeline.data import batching, dataset, seeds
+from pipeline.data import splits as data_splits
 from pipeline.data.cleaning import manifest
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
@@ -114,9 +115,16 @@ def out_of_fold(
         entries += manifest.replace_stop(manifest.read(config.clean.manifest), "keep")
     # Each example is decoded only once.
     uncached = config.changed(data={"cache": "none"})
-    task = dataset.create_task(config, source.info)
     excluded = manifest.excluded_ids(entries)
-    splits = list(batching.load(source, task, uncached, excluded)[0].values())
+    included = data_splits.included(source, excluded)
+    parts, _ = data_splits.divide(included, config.data)
+
+    def decode(task: Task) -> list[Split]:
+        return [*batching.load(included, parts, task, uncached, excluded)[0].values()]
+
+    task = dataset.create_task(config, source.info)
+    metadata, _ = dataset.learn(task, parts["train"], None)
+    splits = decode(dataset.create_task(config, metadata))
     ids = np.concatenate([split.column("id") for split in splits])
     labels = np.concatenate([split.column("label") for split in splits])
     units = _units(ids, splits, entries)
@@ -131,7 +139,7 @@ def out_of_fold(
     for number in range(folds):
         run = folder / "folds" / f"{number + 1}-of-{folds}"
         held_out = ids[fold == number]
-        answers.append(_predict_fold(config, splits, entries, held_out, run, fit))
+        answers.append(_predict_fold(config, decode, entries, held_out, run, fit))
         text = f"accuracy {_accuracy(answers[-1]):.4f} on {len(held_out):,} examples"
         say("fold", f"{number + 1} of {folds}: {text}")
     return {name: np.concatenate([a[name] for a in answers]) for name in answers[0]}
@@ -211,7 +219,7 @@ def _require_enough(
 
 def _predict_fold(
     config: Config,
-    splits: Sequence[Split],
+    decode: Callable[[Task], Sequence[Split]],
     entries: Sequence[manifest.Entry],
     held_out: np.ndarray,
     folder: Path,
@@ -230,12 +238,17 @@ def _predict_fold(
         run_directory=folder,
         dry_run=False,
         clean={"enabled": False, "manifest": exclusions},
-        data={"test": 0.0, "cache_directory": folder.parent / "cache"},
+        data={
+            "test": 0.0,
+            "test_groups": (),
+            "validation_groups": (),
+            "cache_directory": folder.parent / "cache",
+        },
         export={"enabled": False},
         runtime={"time_limit": None},
     )
     parts = []
-    for split in splits:
+    for split in decode(run.task):  # each model has learned its own metadata
         part = Split(split.store, split.rows[np.isin(split.column("id"), held_out)])
         if len(part):
             batches = batching.evaluation(part, config.train)

@@ -11,7 +11,8 @@ from pipeline.config import data_path, objects, registry
 from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Example, Source, Task
 from pipeline.data import batching, decoder_warnings, in_memory, split_names
-from pipeline.data.example_store import OnTheFly, decoded_specs
+from pipeline.data.example_store import OnTheFly, decoded_specs, short_columns
+from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.evaluation.answers import Evaluation, answer_function
@@ -39,9 +40,12 @@ def load_splits(data: Any, task: Task) -> Examples:
     for split in source.info.splits:
         name = split if len(source.info.splits) > 1 else "data"
         columns = source.columns(split)
-        store = OnTheFly(source, matched, split, specs, columns, "remove it")
-        splits[name] = Split(store, np.arange(len(columns["id"])))
-        task.check(store.short, name, source.location)
+        positions = np.arange(len(columns["id"]))
+        short = short_columns(source, matched, split, columns, positions)
+        task.check(short, name, source.location)
+        store = OnTheFly(source, matched, split, specs, short, "remove it")
+        raw_split = RawSplit(source, split, positions, columns)
+        splits[name] = Split(store, positions, raw_split)
     return splits, source.location
 
 
@@ -49,7 +53,10 @@ def _source(data: Any, task: Task) -> Source:
     """Creates a source of the data for a model of this task."""
     names = task.metadata.get("class_names") or ()
     if isinstance(data, str | Path):
-        options = data_path.source(Path(data), names)
+        own_input = task.metadata.get("input")
+        if own_input in registry.names("inputs"):
+            own_input = None  # the files tell
+        options = data_path.source(Path(data), names, own_input)
         name = options.pop("name")
         if names and name == "arrays":
             options["class_names"] = tuple(names)

@@ -5,7 +5,7 @@ import dataclasses
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,19 +138,19 @@ def with_saved_plan(config: Config, planned: Sequence[str]) -> Config:
 
 
 def original_metadata(
-    path: Path | None, metadata: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Returns the original metadata of a run, or these if the run is new.
+    run: RunDirectory, metadata: Mapping[str, Any], learned: Collection[str]
+) -> Mapping[str, Any] | None:
+    """Returns the metadata that a run began with; None if the run is new.
 
-    Raises UsageError if they differ by more than rounding errors: in classes, sizes or
-    means.
+    `metadata` is that of the source now; the run has learned the entries `learned` from
+    its training examples. Raises UsageError if the other entries differ by more than
+    rounding errors: classes or sizes.
     """
-    run = RunDirectory(path) if path else None
-    if run is None or not run.metadata.exists():
-        return metadata
+    if not run.metadata.exists():
+        return None
     try:
         before = safe_io.read_json(run.metadata)
-        names = {**before, **metadata}
+        names = sorted({**before, **metadata}.keys() - {*learned})
         changed = [n for n in names if not _is_close(before.get(n), metadata.get(n))]
     except (OSError, ValueError, TypeError):
         raise UsageError(

@@ -42,9 +42,13 @@ class SeveralInputs(Input):
         return {"inputs": inputs}
 
     @property
-    def learned_after_decoding(self) -> frozenset[str]:  # type: ignore[override]
-        """Nothing: the metadata of all parts are one entry."""
-        return frozenset()
+    def decoders(self) -> list[Any]:
+        return list(self._parts.values())
+
+    @property
+    def decode_metadata(self) -> Metadata:
+        inputs = {name: part.decode_metadata for name, part in self._parts.items()}
+        return {"inputs": inputs}
 
     def decode(self, example: Example) -> tuple[Example, None]:
         fields: Example = {}
@@ -150,6 +154,15 @@ class _Part(TrainingExamples):
     def __init__(self, examples: TrainingExamples, name: str) -> None:
         self._examples = examples
         self._name = name
+
+    def __len__(self) -> int:
+        return len(self._examples)
+
+    @property
+    def short_fields(self) -> frozenset[str]:
+        return frozenset(
+            _select(dict.fromkeys(self._examples.short_fields), self._name)
+        )
 
     def column(self, name: str) -> np.ndarray:
         return self._examples.column(f"{self._name}/{name}")

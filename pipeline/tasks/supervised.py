@@ -52,8 +52,12 @@ def supervised(
     input = parts.get("input")
     target = parts.get("target")
     if not isinstance(info, Info):
+        names = {"input": str(input)} if input and "inputs" not in info else {}
+        if target:
+            names["target"] = str(target)
+        metadata = {**names, **info}
         return Supervised(
-            info, _create_input(info, input), _create_target(info, target)
+            metadata, _create_input(metadata, input), _create_target(metadata, target)
         )
     options = parts.get("input_options", {})
     input_metadata = _input_metadata(info, input, options)
@@ -191,27 +195,46 @@ def _create_target(metadata: Metadata, name: str | None) -> Target:
 
 
 class Supervised(Task):
-    """Joins an input and a target, which do not know each other."""
+    """Joins an input and a target, which do not know each other.
 
-    def __init__(self, metadata: Metadata, input: Input, target: Target) -> None:
+    Without them, they are created from their names in the metadata.
+    """
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        input: Input | None = None,
+        target: Target | None = None,
+    ) -> None:
         super().__init__(metadata)
-        self.input = input
-        self.wanted = target
+        self.input = input or _create_input(metadata, None)
+        self.wanted = target = target or _create_target(metadata, None)
         self.selection_metric = target.selection_metric
         self.output = target.output
         self.spatial_fields = target.spatial_fields
-        self.learned_after_decoding = (
-            input.learned_after_decoding | target.learned_after_decoding
-        )
+
+    @property
+    def decode_metadata(self) -> Metadata:
+        names = self.not_decoded | self.input.not_decoded | self.wanted.not_decoded
+        metadata = {
+            name: value for name, value in self.metadata.items() if name not in names
+        }
+        if isinstance(self.input, SeveralInputs):
+            metadata |= self.input.decode_metadata
+        return metadata
 
     def with_metadata(self, changes: Metadata) -> "Supervised":
         metadata = {**self.metadata, **changes}
         input = self.input.with_metadata(metadata)
-        return Supervised(metadata, input, type(self.wanted)(metadata))
+        return type(self)(metadata, input, type(self.wanted)(metadata))
+
+    @property
+    def decoders(self) -> list[Any]:
+        return [self, *self.input.decoders, self.wanted]
 
     def match(self, source: Source) -> "Supervised":
         input = self.input.match(source)
-        return Supervised(self.metadata, input, self.wanted.match(source))
+        return type(self)(self.metadata, input, self.wanted.match(source))
 
     def learn(self, examples: TrainingExamples) -> Metadata:
         return {**self.input.learn(examples), **self.wanted.learn(examples)}

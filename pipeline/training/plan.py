@@ -138,6 +138,8 @@ def _choose_sizes(
     reason = f"{total:,} images"
     if "test" in source.info.splits:
         reason = "unused: there is a test split"
+    elif choices.config.data.test_groups:
+        reason = "unused: --data.test-groups"
     choices.choose("data.test", 0.1 if total >= 2000 else 0.2, reason)
     config = choices.config
     held_out = sum(splits.shares(source.info.splits, config.data).values())

@@ -34,6 +34,13 @@ class Examples(TrainingExamples):
     def __init__(self, columns):
         self.columns = columns
 
+    def __len__(self):
+        return SIZE
+
+    @property
+    def short_fields(self):
+        return frozenset(self.columns)
+
     def column(self, name):
         return self.columns[name]
 

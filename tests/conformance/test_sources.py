@@ -151,6 +151,12 @@ def test_examples_columns_and_reader_agree(name, opened):
         np.testing.assert_array_equal(
             column, np.stack([example[field] for example in examples])
         )
+    keys = source.split_keys("train")
+    assert {"id"} <= set(keys) <= short and ("group" in keys) == ("group" in short)
+    for field, column in keys.items():
+        np.testing.assert_array_equal(column, columns[field])
+    groups = set(columns.get("group", np.empty(0)).tolist())
+    assert set(source.group_names().values()) == groups
     places = tf.data.Dataset.from_tensor_slices(np.array([5, 0, 17])).map(
         source.reader("train")
     )

@@ -121,8 +121,8 @@ def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
 
     own_base = tmp_path / "own_base.py"
     own_base.write_text(
-        "from pipeline.tasks.image_classification import ImageClassification\n"
-        "class Base(ImageClassification):\n    pass\n"
+        "from pipeline.tasks.supervised import Supervised\n"
+        "class Base(Supervised):\n    pass\n"
     )
     (tmp_path / "own_task.py").write_text(
         "from own_base import Base\nclass Own(Base):\n    pass\n"
@@ -194,14 +194,53 @@ class Noted(type(TASK)):
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_strings_are_not_cached_on_disk(rank):
+def test_a_decoded_field_of_strings_is_refused(rank):
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"note": tf.fill([2] * rank, tf.strings.as_string(id))}
-    with pytest.raises(UsageError, match="disk: the decoded field 'note' has strings"):
-        cache.choose(Pictures(), task, config.DataConfig(cache="disk"))
-    splits, _ = loaded(Pictures(), task, (), validation=0.25, test=0, cache="memory")
-    first = splits["train"].take(np.arange(1))
-    assert first["note"].ravel()[0] == str(first["id"][0]).encode()
+    message = "the decoded field 'note' is string, but Task.decode must return numbers"
+    for kind in ("auto", "none"):
+        with pytest.raises(UsageError, match=message):
+            cache.choose(Pictures(), task, config.DataConfig(cache=kind))
+
+
+class Measured(type(TASK)):
+    """Keeps the brightness of each image, and the square of its id."""
+
+    def decode(self, example):
+        fields = super().decode(example)
+        brightness = tf.reduce_mean(tf.cast(fields["image"], tf.float32))
+        square = tf.cast(example["id"], tf.float32) ** 2
+        return {**fields, "measures": tf.stack([brightness, square])}
+
+    def check(self, columns, split, locate):
+        super().check(columns, split, locate)
+        assert (
+            columns["measures"][:, 1] == columns["id"].astype(np.float32) ** 2
+        ).all()
+
+
+def test_short_fields_of_decode_are_columns_with_every_cache():
+    columns = []
+    for kind in ("memory", "none"):
+        task = Measured(TASK.metadata)
+        splits, _ = loaded(Pictures(), task, [103], validation=0.25, test=0, cache=kind)
+        names = ("id", "label", "measures")
+        columns.append([s.column(n) for s in splits.values() for n in names])
+    for cached, uncached in zip(*columns, strict=True):
+        np.testing.assert_array_equal(cached, uncached)
+    with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
+        loaded(Pictures(damaged=17), task, cache="none")
+
+
+def test_without_a_cache_only_what_short_fields_depend_on_runs():
+    """The label is computed, but no image is decoded: one of them is damaged."""
+    task = Noted(TASK.metadata)
+    task.fields = lambda id: {"place": id - 100, "label": (id - 100) % CLASSES}
+    splits, _ = loaded(
+        Pictures(damaged=17), task, validation=0.25, test=0, cache="none"
+    )
+    for split in splits.values():
+        np.testing.assert_array_equal(split.column("place"), split.column("id") - 100)
 
 
 @pytest.mark.parametrize("kind", ["none", "memory"])
@@ -213,9 +252,9 @@ def test_a_field_without_a_fixed_shape_is_named(kind):
 
 
 OWN = """
-from pipeline.tasks.image_classification import ImageClassification, image_classification
+from pipeline.tasks.supervised import Supervised, image_classification
 
-class Own(ImageClassification):
+class Own(Supervised):
     pass
 
 def own(info, *, image_size=None):

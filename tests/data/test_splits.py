@@ -12,7 +12,9 @@ from counting import Counting, ids, load
 from PIL import Image
 
 from pipeline.config import command_line, registry
-from pipeline.data import dataset, example_store, splits
+from pipeline.config.sections import DataConfig
+from pipeline.data import dataset, seeds, splits
+from pipeline.data.array_source import ArraySource
 from pipeline.runtime import run_directory
 from pipeline.utils.errors import UsageError
 
@@ -107,10 +109,134 @@ def test_near_duplicates_of_held_out_examples_are_excluded_and_nothing_moves():
     assert excluded == f"{counts[1]:,} of validation, {counts[0]:,} of train"
 
 
+def grouped(groups, splits=("train",)):
+    """Splits with these groups, a number or text for each example."""
+    values, numbers = np.unique(groups, return_inverse=True)
+    names = {str(value): 1000 + n for n, value in enumerate(values)}
+    columns = {
+        "image": np.zeros((len(groups), 2, 2, 1), np.uint8),
+        "label": np.arange(len(groups)) % 3,
+        "group": 1000 + numbers,
+    }
+    held_out = dict.fromkeys(splits[1:], columns)
+    return ArraySource(
+        columns, held_out, class_names=("a", "b", "c"), group_names=names
+    )
+
+
+def groups_of(source, **options):
+    """The names of the groups of each split."""
+    names = {value: name for name, value in source.group_names().items()}
+    options = DataConfig(**options)
+    included = splits.included(splits.limit_examples(source, options))
+    return {
+        name: {names[group] for group in split.column("group").tolist()}
+        for name, split in splits.divide(included, options)[0].items()
+    }
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_each_split_gets_one_of_a_few_groups(seed):
+    wards = [f"ward {n % 6}" for n in range(120)]
+    parts = groups_of(grouped(wards), validation=0.1, test=0.1, split_seed=seed)
+    assert [len(groups) for groups in parts.values()] == [4, 1, 1]
+    # Neither more examples, nor fewer, nor another order move a group.
+    for others in (wards + ["ward 1"] * 500, wards[::-1], wards[:90]):
+        again = groups_of(grouped(others), validation=0.1, test=0.1, split_seed=seed)
+        assert again == parts
+    limited = groups_of(
+        grouped(wards), validation=0.1, test=0.1, split_seed=seed, limit=60
+    )
+    assert limited == parts
+    more = groups_of(grouped(wards), validation=0.3, test=0.1, split_seed=seed)
+    assert len(more["validation"]) == 2 and more["test"] == parts["test"]
+
+
+def test_seeds_choose_different_groups():
+    wards = grouped([f"ward {n % 6}" for n in range(120)])
+    chosen = {str(groups_of(wards, split_seed=seed)["test"]) for seed in range(20)}
+    assert len(chosen) > 3
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_too_few_groups_are_an_error(count):
+    with pytest.raises(UsageError, match="split 'validation' is empty; change --data."):
+        load(grouped([n % count for n in range(60)]))
+    if count == 2:
+        parts = groups_of(grouped([n % 2 for n in range(60)]), validation=0, test=0.9)
+        assert [len(groups) for groups in parts.values()] == [1, 1]
+
+
+def test_many_groups_are_hashed_one_by_one():
+    source = grouped(np.arange(2000) % 20)
+    parts = groups_of(source, validation=0.2, test=0.3, split_seed=1)
+    names = sorted(source.group_names(), key=source.group_names().get)
+    keys = seeds.example_seeds(1, 0, np.arange(1000, 1020))
+    hashes = dict(zip(names, seeds.uniform(keys).numpy(), strict=True))
+    assert parts["validation"] == {name for name in names if hashes[name] < 0.2}
+    assert parts["test"] == {name for name in names if hashes[name] >= 1 - 0.3}
+
+
+def test_named_groups_are_the_splits():
+    wards = grouped([f"ward {n % 30}" for n in range(300)])
+    hashed = groups_of(wards)
+    parts = groups_of(wards, test_groups=("ward 3", "ward 4"))
+    assert parts["test"] == {"ward 3", "ward 4"}
+    assert parts["validation"] == hashed["validation"] - parts["test"]
+    both = {"test_groups": ("ward 3",), "validation_groups": ("ward 1", "ward 2")}
+    parts = groups_of(wards, **both)
+    assert parts["validation"] == {"ward 1", "ward 2"} and parts["test"] == {"ward 3"}
+    assert len(parts["train"]) == 27
+    assert groups_of(wards, limit=100, **both)["test"] == {"ward 3"}
+    decisions = [str(d) for d in load(wards, **both)[1] if d.name == "splits"]
+    assert decisions == [
+        "2 groups (ward 1, ward 2) for validation, 1 group (ward 3) for test"
+        " (taken from train by name)"
+    ]
+    few = grouped([f"ward {n % 4}" for n in range(40)])
+    parts = groups_of(few, test_groups=("ward 3",))
+    assert parts["test"] == {"ward 3"} and len(parts["validation"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        (
+            grouped([f"ward {n % 9}" for n in range(90)]),
+            {"test_groups": ("wart 8",)},
+            "--data.test-groups: train has no group 'wart 8'; did you mean 'ward 8' or",
+        ),
+        (
+            grouped([n % 9 for n in range(90)], splits=("train", "test")),
+            {"test_groups": ("8",)},
+            "--data.test-groups: the source has a split 'test'; remove the",
+        ),
+        (
+            Counting(90),
+            {"validation_groups": ("8",)},
+            "--data.validation-groups: the source has no groups; set --source.group",
+        ),
+        (
+            grouped([n % 2 for n in range(90)]),
+            {"test_groups": ("0", "1"), "validation": 0},
+            "split 'train' is empty; change .*--data.test-groups",
+        ),
+        (
+            Counting(9),
+            {"validation_groups": ("7", "8"), "test_groups": ("8",)},
+            "--data.validation-groups and --data.test-groups share '8'",
+        ),
+    ],
+)
+def test_groups_that_cannot_be_held_out_are_one_line(source, options, message):
+    with pytest.raises(UsageError, match=message):
+        load(source, **options)
+
+
 def test_splits_must_not_share_a_group_or_an_id():
     def split(*ids, groups):
         columns = {"id": np.array(ids), "group": np.array(groups)}
-        return splits.Split(example_store.MemoryStore(columns), np.arange(len(ids)))
+        return splits.RawSplit(None, "train", np.arange(len(ids)), columns)
 
     train = split(1, 2, 3, groups=[7, 8, 8])
     message = "1 groups are in both train and test, such as the group of 2; move each"

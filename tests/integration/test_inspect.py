@@ -17,10 +17,9 @@ from pipeline import inspect
 from pipeline.config import registry
 from pipeline.data import image_sizes
 from pipeline.data.augmentation import Augmenter
-from pipeline.data.example_store import MemoryStore
-from pipeline.data.splits import Split
 from pipeline.evaluation import dataset_report
 from pipeline.runtime import dtype_policy
+from pipeline.tasks.targets.classes import ClassTarget
 from pipeline.training import speed
 from pipeline.utils import html_pages
 from pipeline.utils.errors import UsageError
@@ -154,10 +153,8 @@ def test_each_augmentation_is_shown_before_and_after():
 
 def test_of_many_classes_the_first_are_listed():
     labels = np.arange(400, dtype=np.int64) % 300
-    splits = {
-        "train": Split(MemoryStore({"id": labels, "label": labels}), np.arange(400))
-    }
-    found = dataset_report.classes(splits, [f"c{i}" for i in range(300)])
+    classes = ClassTarget({"class_names": [f"c{i}" for i in range(300)]})
+    found = classes.describe({"train": {"label": labels}})
     first, *rows = (text for _, text in found)
     assert first.startswith(
         "300, with 1 to 2 examples in train; always predicting 'c0' is right"

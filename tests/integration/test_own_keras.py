@@ -521,7 +521,7 @@ BAD = {
     ),
     "flat images": (
         {"data": lambda: (X.reshape(-1, 64), Y)},
-        r"images have shape \(n, height",
+        r"the data have \(64,\); reshape x to \(n, 8, 8, 1\), or change the model",
     ),
     "no arguments": (
         {"model": lambda: lambda: network()},

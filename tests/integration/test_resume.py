@@ -25,7 +25,10 @@ NEVER = {
     "source": {"name", "options"},
     "task": {"name", "options"},
     "clean": {"enabled", "allow_leakage", "drop_leakage", "near"},
-    "data": {"image_size", "validation", "test", "split_seed", "limit", "augment"},
+    "data": {
+        *("image_size", "validation", "test", "validation_groups", "test_groups"),
+        *("split_seed", "limit", "augment"),
+    },
     "model": {"name", "options", "weights", "fused_batch_norm"},
     "train": {
         *("batch_size", "optimizer", "optimizer_options"),

@@ -11,7 +11,6 @@ from evaluations import evaluation_of
 
 from pipeline.evaluation import answers
 from pipeline.report import pictures, results
-from pipeline.utils.columns import Columns
 
 NAMES = ["$a_{$", "猫", "<b>", "a name that is much too long for the side of a picture"]
 
@@ -132,7 +131,7 @@ def test_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
     def refused(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(Columns, "csv", refused)
+    monkeypatch.setattr(answers.Evaluation, "csv", refused)
     monkeypatch.setattr(pictures, "curves", refused)
     written = results.show(found, tmp_path, {"loss": [1.0]})
     assert written == ["mistakes.png", "confusion_matrix.png"]

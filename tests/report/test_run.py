@@ -109,10 +109,13 @@ def test_other_data_are_matched_by_the_names_of_their_classes(
     assert set(loaded.evaluate("one").predictions["truth"]) == {"7"}
     (path / "3").rename(path / "owl")
     for data, message in (
-        ("wrong.npz", "the label of example 0 of wrong.npz must be from 0 to 1; got"),
+        (
+            "wrong.npz",
+            "the label of example 0 of wrong.npz must be from 0 to 9; got -1",
+        ),
         (
             (np.ones((9, 4)), np.ones(9)),
-            "takes image .8, 8, 1.; the data has features .4,., label",
+            "images must have shape .n, height, width.*got float64 of shape .9, 4.",
         ),
         (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
         ((floats / 255, arrays[1]), "are float32; the model takes uint8; scale, round"),

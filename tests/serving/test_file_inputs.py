@@ -44,7 +44,7 @@ def test_words_stand_for_files_directories_and_patterns(workplace):
     names = ["g/sub/b.PNG", "elsewhere/far.png", "gone.png"]
     assert file_predictions.find(words, image_formats.SUFFIXES) == names
     errors = [
-        item.error for item in file_predictions.images(["gone.png", "*.gone", "g"])
+        item.error for item in file_predictions.contents(["gone.png", "*.gone", "g"])
     ]
     assert errors == ["No such file or directory"] * 2 + ["Is a directory"]
 

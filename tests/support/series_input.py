@@ -27,7 +27,7 @@ def series(
 
 
 class Series(Input):
-    learned_after_decoding = frozenset({"scale"})
+    not_decoded = frozenset({"scale"})
 
     def __init__(self, metadata):
         super().__init__(metadata)

@@ -99,7 +99,7 @@ def read(source, split="train"):
 def loaded(source, task=TASK, excluded=(), groups=None, **data):
     """Splits and decisions of a source of the test's own."""
     settings = command_line.recipe("digits").changed(data=data)
-    source = splits.limit_examples(source, settings.data)
-    return batching.load(
-        source, task, settings, dict.fromkeys(excluded, "why"), groups or {}
-    )
+    included = splits.included(splits.limit_examples(source, settings.data), excluded)
+    parts, decisions = splits.divide(included, settings.data, groups)
+    loaded, more = batching.load(included, parts, task, settings, excluded)
+    return loaded, [*more, *decisions]

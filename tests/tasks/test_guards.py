@@ -88,10 +88,8 @@ def test_the_best_five_classes_are_named_in_order(images):
     few = registry.load("tasks", "image_classification")(
         {"class_names": ["x", "y"], "image_shape": SHAPE}
     )
-    two = few.serve(lambda inputs, training: sums(inputs, training)[:, :2])[
-        "serving_default"
-    ][0]
-    assert two(tf.constant(IMAGES))["top_labels"].shape == (3, 2)
+    two = signatures(few, lambda inputs, training: sums(inputs, training)[:, :2])
+    assert two["serving_default"](tf.constant(IMAGES))["top_labels"].shape == (3, 2)
 
 
 def test_a_temperature_makes_the_answers_less_sure():

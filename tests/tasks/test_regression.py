@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import serving
 import tensorflow as tf
+from evaluations import measure
 from sklearn import metrics as reference
 
 from pipeline.config import registry
-from pipeline.data import batching
+from pipeline.data import batching, dataset, splits
 from pipeline.data.array_source import ArraySource
 from pipeline.fit import fit
 from pipeline.runtime import environment
@@ -33,9 +34,10 @@ make = registry.load("tasks", "regression")
 
 def loaded(source, settings=RECIPE):
     """The task with all its metadata, and the splits."""
-    metadata = make(source.info).metadata
-    splits, _ = batching.load(source, make(metadata), settings)
-    return make({**metadata, **make(metadata).learn(splits["train"].column)}), splits
+    included = splits.included(source)
+    parts, _ = splits.divide(included, settings.data)
+    metadata, _ = dataset.learn(make(source.info), parts["train"], None)
+    return make(metadata), batching.load(included, parts, make(metadata), settings)[0]
 
 
 def least_squares(split):
@@ -90,19 +92,19 @@ def test_the_examples_of_the_serving_page_work_as_they_stand(run, ports, way, ca
 
 @pytest.mark.parametrize("engine", registry.names("engines"))
 def test_training_ends_at_the_closed_form(diabetes, engine):
-    task, splits = diabetes
+    task, parts = diabetes
     keras.utils.set_random_seed(1)  # any start will do
-    batches = batching.training(splits["train"], RECIPE.train, 1)
+    batches = batching.training(parts["train"], RECIPE.train, 1)
     model = build(task, RECIPE, MACHINE, batches)
     registry.load("engines", engine)(model, batches, None, [])
-    found, wanted = coefficients(model, task), least_squares(splits["train"])
+    found, wanted = coefficients(model, task), least_squares(parts["train"])
     assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
 
 
 def test_the_recipe_ends_with_a_verified_export(run):
     assert run.result["verification"]["passed"] and run.export.name == "1"
-    traces = [key for key in run.network.step.compiled if key[0] == "answers"]
+    traces = [key for key in run.network.step.compiled if key[0] == "outputs"]
     assert len(traces) == 1, "one trace of the model answers all splits"
     assert (run.directory / "predictions.png").read_bytes().startswith(b"\x89PNG")
     result = json.loads((run.directory / "result.json").read_text())
@@ -140,8 +142,8 @@ def test_the_served_predictions_are_those_of_the_closed_form(run):
 
 
 def test_nothing_held_out_is_learned_from(diabetes):
-    task, splits = diabetes
-    seen = splits["train"].column("features").astype(np.float64)
+    task, parts = diabetes
+    seen = parts["train"].column("features").astype(np.float64)
     np.testing.assert_allclose(task.metadata["mean"], seen.mean(0))
     np.testing.assert_allclose(task.metadata["deviation"], seen.std(0))
     prepared = task.prepare({"features": tf.constant(seen, tf.float32)})[
@@ -154,7 +156,8 @@ def test_nothing_held_out_is_learned_from(diabetes):
 @pytest.mark.parametrize("constant", [0.0, 0.1, 1e9])
 def test_a_constant_feature_does_no_harm(constant):
     features = np.column_stack([np.full(50, constant), np.arange(50.0)])
-    learned = make(METADATA).learn({"features": features.astype(np.float32)}.get)
+    source = ArraySource({"features": features, "target": features[:, 0]})
+    learned = make(METADATA).learn(splits.included(source)["train"])
     assert learned["deviation"][0] == 1 and learned["deviation"][1] == pytest.approx(
         14.43, 1e-3
     )
@@ -167,12 +170,9 @@ def test_a_constant_feature_does_no_harm(constant):
 def test_evaluation_equals_scikit_learn(tmp_path):
     generator = np.random.default_rng(0)
     truth, predicted = generator.normal(size=(2, 1200)).astype(np.float32)
-    answers = {
-        "truth": truth[:, None],
-        "prediction": predicted,
-        "loss": (truth - predicted) ** 2,
-    }
-    found = make(METADATA).evaluate(answers)
+    outputs = predicted[:, None]
+    loss = (truth - predicted) ** 2
+    found, _ = measure(make(METADATA), outputs, {"target": truth}, loss)
     assert found["examples"] == 1200 and len(found["pairs"]["true"]) == 500
     assert found["mse"] == pytest.approx(found["loss"], rel=1e-5)
     assert found["mse"] == pytest.approx(reference.mean_squared_error(truth, predicted))
@@ -184,9 +184,7 @@ def test_evaluation_equals_scikit_learn(tmp_path):
     )
     assert found["r2"] == pytest.approx(reference.r2_score(truth, predicted))
     assert json.loads(json.dumps(found)) == found
-    alike = make(METADATA).evaluate(
-        {name: column[:1] for name, column in answers.items()}
-    )
+    alike, _ = measure(make(METADATA), outputs[:1], {"target": truth[:1]}, loss[:1])
     assert alike["r2"] is None and alike["examples"] == 1
     for metrics in (found, alike):
         ((name, figure),) = make(METADATA).pictures(metrics).items()
@@ -227,12 +225,12 @@ def test_numbers_that_are_none_are_named(features, target, message):
     ("columns", "message"),
     [
         (
-            {"features": GOOD, "target": GOOD},
-            r"target to be one number .* float64 of shape \(2,\)",
+            {"features": GOOD, "target": GOOD.reshape(20, 2, 1)},
+            r"target: the target must be one number, .* float64 of shape \(2, 1\)",
         ),
         (
             {"features": GOOD[:, 0], "target": GOOD[:, 0]},
-            r"features to be a vector .* shape \(\)",
+            r"features: features must be numbers of a fixed shape.* shape \(\)",
         ),
         (
             {"features": GOOD},

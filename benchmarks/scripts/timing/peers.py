@@ -52,7 +52,7 @@ def specification(training: Training, folder: Path) -> dict[str, Any]:
         raise MeasurementError(
             f"the scripts train with sgd or adam, not with {train.optimizer}"
         )
-    if network not in _BOUNDS or config.task.name != "image_classification":
+    if network not in _BOUNDS or "class_names" not in training.data.metadata:
         raise MeasurementError(
             f"not available for the model {config.model.name}, only for convnet,"
             " sequential, lenet, and resnet with depth=18"

@@ -252,7 +252,8 @@ def serving_lines(
         folder, model, task, training.config, split, metrics={}, trained={}
     )
     columns = split.take(np.arange(_BATCHES[-1]) % len(split))
-    request, session = task.requests(columns)["serving_default"], Session(folder)
+    request = task.serving_inputs()[0].request(columns)
+    session = Session(folder)
     latencies: dict[int, list[float]] = {size: [] for size in _BATCHES}
 
     def answer(size: int) -> int:

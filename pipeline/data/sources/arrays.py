@@ -74,7 +74,17 @@ def arrays(
                 f"{folder}/class_names.npy differs from that of train; use the same in"
                 " all splits"
             )
-    source = ArraySource(splits.pop("train"), splits, class_names=names, name=path.name)
+    groups = arrays["train"].get("groups")
+    group_names = None
+    if groups is not None and groups.dtype.kind == "U":
+        group_names = {name: _hash(name) for name in np.unique(groups).tolist()}
+    source = ArraySource(
+        splits.pop("train"),
+        splits,
+        class_names=names,
+        name=path.name,
+        group_names=group_names,
+    )
     notes = (*source.info.notes, *train.notes)
     source.info = dataclasses.replace(source.info, notes=notes)
     return source
@@ -164,5 +174,9 @@ def _groups(groups: np.ndarray, count: int, path: Path) -> np.ndarray:
     if groups.dtype.kind != "U":
         return np.array(groups, np.int64)
     texts, indices = np.unique(groups, return_inverse=True)
-    hashes = [stable_hash(text.encode("utf-8", "surrogatepass")) for text in texts]
+    hashes = [_hash(text) for text in texts.tolist()]
     return np.array(hashes, np.int64)[indices]
+
+
+def _hash(group: str) -> int:
+    return stable_hash(group.encode("utf-8", "surrogatepass"))

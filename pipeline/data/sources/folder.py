@@ -74,6 +74,7 @@ def folder(
     field = file_types.most_common((file.name for file in every), types)
     paths: dict[str, dict[str, list[str]]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
+    group_names: dict[str, int] = {}
     for split, files_by_class in candidates.items():
         examples = []
         for name, readable in files_by_class.items():
@@ -93,10 +94,21 @@ def folder(
             "label": np.array([label for _, label in examples], np.int64),
         }
         if group is not None:
-            columns[split]["group"] = _groups(names, group)
+            names_of_files = _groups(names, group)
+            values = {name: stable_hash(os.fsencode(name)) for name in names_of_files}
+            group_of_files = [values[name] for name in names_of_files]
+            columns[split]["group"] = np.array(group_of_files, np.int64)
+            group_names = values if split == "train" else group_names
         paths[split] = {field: [str(file) for file, _ in examples]}
     notes = _notes(path, every, field, types, ignored)
-    return FileSource(paths, columns, classes, root=str(path), notes=notes)
+    return FileSource(
+        paths,
+        columns,
+        classes,
+        root=str(path),
+        notes=notes,
+        group_names=group_names if group is not None else None,
+    )
 
 
 def _class_files(
@@ -192,7 +204,8 @@ def _split_folders(root: Path) -> dict[str, Path]:
     return split_names.directories(root, names)
 
 
-def _groups(files: list[str], pattern: str) -> np.ndarray:
+def _groups(files: list[str], pattern: str) -> list[str]:
+    """The name of each file's group."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -207,5 +220,5 @@ def _groups(files: list[str], pattern: str) -> np.ndarray:
         text = match[number] if match else None
         if not text:
             raise UsageError(f"--source.group {pattern!r} does not match {file}")
-        groups.append(stable_hash(os.fsencode(text)))
-    return np.array(groups, np.int64)
+        groups.append(text)
+    return groups

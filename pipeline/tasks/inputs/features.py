@@ -19,7 +19,6 @@ from pipeline.contracts import (
 from pipeline.data.npy_decoding import decode_npy
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
-from pipeline.utils.tf_data import is_short
 
 _PROBES = 8  # examples on which a user's network is tried
 
@@ -87,7 +86,7 @@ class FeatureInput(Input):
     needs steps proportional to the spread of each feature.
     """
 
-    learned_after_decoding = frozenset({"mean", "deviation", "features_range"})
+    not_decoded = frozenset({"mean", "deviation", "features_range"})
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
@@ -110,23 +109,28 @@ class FeatureInput(Input):
             return {"features_range": [low, high]}
         if self._is_raw:
             return {}
-        if is_short(tf.TensorSpec(self._shape, tf.float32)):
-            values = np.concatenate(list(self._read(examples)))
-            mean, deviation = values.mean(axis=0), values.std(axis=0)
-        else:
+        # `check` refuses numbers that are not finite, later.
+        with np.errstate(invalid="ignore", over="ignore"):
             mean, deviation = self._moments(examples)
         # Dividing a feature that is constant in float32 would only amplify rounding
         # errors.
-        varies = deviation > np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
+        smallest = np.maximum(np.abs(mean) * np.finfo(np.float32).eps, 1e-30)
+        varies = deviation > smallest
         return {
             "mean": mean.tolist(),
             "deviation": np.where(varies, deviation, 1.0).tolist(),
         }
 
     def _moments(self, examples: TrainingExamples) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and deviation of each channel, from sums of deviations from the first
-        example, which keeps them exact for a large mean.
+        """Mean and deviation of each feature or channel, float64.
+
+        Those of long examples come from sums of differences from the first one, which
+        keeps them exact for a large mean.
         """
+        if len(self._shape) == 1 and self._field in examples.short_fields:
+            values = examples.column(self._field).astype(np.float32)
+            values = values.astype(np.float64)
+            return values.mean(axis=0), values.std(axis=0)
         count = 0
         shift: Any = None
         total: Any = 0.0

@@ -87,7 +87,7 @@ class ImageInput(Input):
     source has pixels of another dtype.
     """
 
-    learned_after_decoding = frozenset({"image_range"})
+    not_decoded = frozenset({"image_range"})
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)

@@ -71,6 +71,7 @@ class ClassTarget(Target):
     """
 
     selection_metric = ("accuracy", 1)
+    not_decoded = frozenset({"class_names", "temperature"})
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)

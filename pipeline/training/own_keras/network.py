@@ -436,7 +436,10 @@ def _require_shape(inputs: Any, tensor: Any) -> None:
     pairs = zip(expected, shape, strict=False)
     if len(expected) != len(shape) or any(a not in (None, b) for a, b in pairs):
         remedy = "change the model"
-        if len(shape) == 3:
+        if None not in expected and np.prod(expected) == np.prod(shape):
+            sizes = ", ".join(map(str, expected))
+            remedy = f"reshape x to (n, {sizes}), or change the model"
+        elif len(shape) == 3:
             remedy = (
                 'resize the images with task={"image_size": (height, width)}, or'
                 " change the model"

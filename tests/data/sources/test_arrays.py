@@ -46,7 +46,10 @@ def test_the_examples_are_the_content_of_the_files(tmp_path, kind):
     np.testing.assert_array_equal([e["image"] for e in examples], IMAGES)
     assert [e["label"] for e in examples] == LABELS.tolist()
     assert [e["id"] for e in examples] == list(range(12))
-    assert [e["group"] == examples[0]["group"] for e in examples] == [True, False] * 6
+    names = source.group_names()
+    assert [e["group"] for e in examples] == [names["x"], names["y"]] * 6
+    numbers = SAVES[kind](tmp_path / "n", groups=[3, -7] * 6)
+    assert arrays(path=numbers).group_names() == {"3": 3, "-7": -7}
     assert source.location(7) == f"example 7 of {path.name}"
 
 

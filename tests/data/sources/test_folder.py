@@ -104,6 +104,8 @@ def test_groups_join_files(root):
     for example in read(folder(path=root, group=r"(\w+)\.\w+$")):
         groups.setdefault(example["group"], set()).add(example["label"])
     assert list(groups.values()) == [{0, 1}] * 5
+    names = folder(path=root, group=r"(\w+)\.\w+$").group_names()
+    assert set(names.values()) == set(groups) and all(n.isalnum() for n in names)
     source = folder(path=root, group=r"(ant|bee)")
     with pytest.raises(
         UsageError, match="groups are in both train and validation, .* train/ant"
@@ -201,10 +203,11 @@ def test_16_bit_images_are_decoded_alike_in_training_and_serving(tmp_path):
     )
     task = task_of(source)
     content = (tmp_path / "a/1.png").read_bytes()
-    decoded = task.decode({"image": tf.constant(content)})["image"]
+    raw = {"image": tf.constant(content), "label": tf.constant(0, tf.int64)}
+    decoded = task.decode(raw)["image"]
     np.testing.assert_array_equal(decoded[..., 0], levels >> 4)
     again = registry.load("tasks", "image_classification")(task.metadata)
-    served = again.decode({"image": tf.constant(content)})["image"]
+    served = again.decode(raw)["image"]
     np.testing.assert_array_equal(served, decoded)
 
 

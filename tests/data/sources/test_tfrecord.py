@@ -95,6 +95,9 @@ def test_a_group_is_a_feature(root):
     assert columns["group"].tolist() == [e["group"] for e in read(source)]
     assert len(set(columns["group"])) == 3
     assert source.columns("test")["group"][0] == columns["group"][0]  # the same text
+    names = source.group_names()
+    assert [names[f"p{n // 2}"] for n in range(5)] * 3 == columns["group"].tolist()
+    assert tfrecord(path=root, group="label").group_names() == {"0": 0, "1": 1, "2": 2}
 
 
 def test_labels_are_numbers_or_texts_with_names_or_without(root):

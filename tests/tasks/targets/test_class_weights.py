@@ -1,8 +1,8 @@
 """Class weights: which classes they name."""
 
 import pytest
-from pipeline.tasks._class_weights import weights_by_name
 
+from pipeline.tasks.targets._class_weights import weights_by_name
 from pipeline.utils.errors import UsageError
 
 
