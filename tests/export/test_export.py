@@ -194,6 +194,7 @@ def test_the_manifest_describes_the_version_and_every_file(digits_run):
         "steps": digits_run.result["steps"],
         "of": digits_run.result["steps"],
         "complete": True,
+        "stopped": None,
         "examples": {name: len(split) for name, split in digits_run.splits.items()},
         "left_out": 0,
     }
