@@ -94,7 +94,8 @@ def photos(request: Request, machine: Machine, seconds: float | None = None) -> 
     with machine.strategy.scope():
         devices = max(1, len(tf.config.get_visible_devices("GPU")))
         seconds_per_pixel = mean_over_workers(seconds_per_pixel / devices)
-    return _choose_sizes(choices, source, seconds_per_pixel, seconds)
+    parts = machine.replicas * choices.config.train.accumulate
+    return _choose_sizes(choices, source, seconds_per_pixel, seconds, parts)
 
 
 def _choose_for_target(choices: _Choices, source: Source) -> None:
@@ -135,9 +136,16 @@ def _choose_pretrained(choices: _Choices) -> None:
 
 
 def _choose_sizes(
-    choices: _Choices, source: Source, seconds_per_pixel: float, limit: float | None
+    choices: _Choices,
+    source: Source,
+    seconds_per_pixel: float,
+    limit: float | None,
+    parts: int,
 ) -> Config:
-    """Chooses the batch size, the image size, the epochs, and what depends on them."""
+    """Chooses the batch size, the image size, the epochs, and what depends on them.
+
+    The batch size is a multiple of `parts`.
+    """
     total = source.info.splits["train"]
     reason = f"{total:,} images"
     if "test" in source.info.splits:
@@ -152,7 +160,8 @@ def _choose_sizes(
     images = f"about {pluralize(count, 'training image')}"
     if source.info.class_names:
         images += f" of {pluralize(len(source.info.class_names), 'class')}"
-    choices.choose("train.batch_size", _batch_size(count), images)
+    batch = max(1, _batch_size(count) // parts) * parts
+    choices.choose("train.batch_size", batch, images)
     batch = choices.config.train.batch_size
     steps = max(1, count // batch)
 
@@ -205,7 +214,8 @@ def _choose_sizes(
     choices.choose("data.augment", operations, "usual for photographs")
     lag = max(1.0, steps * epochs * _AVERAGED_FRACTION)
     reason = f"about {lag:,.0f} of {pluralize(steps * epochs, 'step')}"
-    choices.choose("train.ema", round(1 - 1 / (1 + lag), 4), reason)
+    rest = float(f"{1 / (1 + lag):.2g}")  # two digits of it, as 1 is no average
+    choices.choose("train.ema", round(1 - rest, 12), reason)
     return choices.config
 
 

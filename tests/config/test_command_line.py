@@ -143,6 +143,7 @@ def test_resume_takes_the_options_and_the_directory_of_a_run(tmp_path, monkeypat
         "--resume moved": (
             "moved is not a run: it has no config.json; choose from runs/mine-1"
         ),
+        "--config runs/mine-1 --config=a.json": "--config is given twice; keep one",
         "--resume --force": "--resume needs a run, such as runs/digits-1",
         "digits --resume runs/mine-1": (
             "use only one of the recipe 'digits' and --resume"
