@@ -203,9 +203,14 @@ def _row_bytes(columns: list[np.ndarray]) -> np.ndarray:
 def open_source(config: Config) -> Source:
     """Opens the source and limits it to `--data.limit` examples."""
     progress_bar.stage("opening", config.source.title)
+    return splits.limit_examples(create_source(config), config.data)
+
+
+def create_source(config: Config) -> Source:
+    """Opens the source with all of its examples."""
     name = config.source.name
     options = {**_kinds(config, name), **config.source.options}
-    return splits.limit_examples(registry.call("sources", name, options), config.data)
+    return registry.call("sources", name, options)
 
 
 def _kinds(config: Config, source: str) -> dict[str, str]:

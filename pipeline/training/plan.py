@@ -84,8 +84,7 @@ def photos(request: Request, machine: Machine, seconds: float | None = None) -> 
     fast, reason = dtype_policy.fast_policy()
     choices.choose("runtime.precision", fast or "float32", reason)
     _choose_pretrained(choices)
-    options = choices.config.source
-    source = registry.call("sources", options.name, options.options)
+    source = dataset.create_source(choices.config)
     precision: str = choices.config.runtime.precision
     if precision == "auto":
         precision = machine.precision

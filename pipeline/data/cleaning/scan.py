@@ -49,7 +49,8 @@ class Scan:
     id: np.ndarray
     """int64 (examples,)."""
     label: np.ndarray
-    """The class; otherwise, a number that is equal for equal targets, int64 (examples,).
+    """The class; otherwise, a number that is the same for equal targets, int64
+    (examples,).
     """
     digest: np.ndarray
     """Hash of the decoded pixels and their shape, or of the fields of the input, int64
