@@ -117,12 +117,13 @@ def main(arguments: list[str]) -> int:
 
         source = dataset.open_source(config)
         task = None
-        if folds or scan.needs_decoding(source):
-            task = dataset.create_task(config, source.info)
         if folds:
             from pipeline.evaluation import label_noise
 
+            task = dataset.create_task(config, source.info)
             label_noise.require_classes(task)
+        elif scan.needs_decoding(source):
+            task = dataset.create_task(config, source.info)
         findings = apply.Findings(source, config, task)
     folder = config.clean.directory or files.make_next(CLEANED, config.name)
     folder.mkdir(parents=True, exist_ok=True)

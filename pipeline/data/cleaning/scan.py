@@ -59,8 +59,8 @@ class Scan:
     errors: Mapping[int, str]
     """Maps a row to the reason why it cannot be decoded."""
     has_images: bool
-    target: str | None
-    """Name of the field that is to be predicted; None: there is none."""
+    target: str
+    """Name of the field that is to be predicted; empty: there is none."""
     truth: np.ndarray | None
     """The target if it is short, (examples, ...)."""
     not_finite: Mapping[int, str]
@@ -113,6 +113,8 @@ def scan(
     counts = source.info.splits
     total = sum(counts.values())
     progress_bar.stage("scanning", f"{total:,} examples")
+    names = [name for name in TARGETS if name in source.info.fields]
+    target = target or next(iter(names), "")
     measures = _Measures(source, decode, target)
     columns = measures.new_columns(total)
     truths: list[np.ndarray] = []
@@ -127,18 +129,19 @@ def scan(
             errors[start + position] = error
         short_columns = source.columns(split)
         split_columns["id"][:] = short_columns["id"]
-        if measures.target in short_columns:
-            truths.append(short_columns[measures.target])
+        if target in short_columns:
+            truths.append(short_columns[target])
         start = end
     truth = np.concatenate(truths) if truths else None
     if truth is not None:
-        columns["label"] = truth if measures.target == "label" else _number(truth)
+        is_class = target == "label"
+        columns["label"] = truth.astype(np.int64) if is_class else _number(truth)
     return Scan(
         splits=tuple(counts),
         split=np.repeat(np.arange(len(counts), dtype=np.int8), list(counts.values())),
         errors=errors,
         has_images=measures.has_images,
-        target=measures.target,
+        target=target,
         truth=truth,
         not_finite=measures.not_finite(columns.pop("not_finite")),
         **columns,
@@ -230,19 +233,21 @@ class _Measures:
         self,
         source: Source,
         decode: Callable[[Example], Example] | None,
-        target: str | None,
+        target: str,
     ) -> None:
         fields = source.info.fields
-        names = [name for name in TARGETS if name in fields]
-        self.target = target or next(iter(names), None)
         self.has_images = has_images(source)
         self._source = source
         self._decode = decode
-        self._inputs = sorted(fields.keys() - _NOT_INPUTS - {self.target})
+        self._inputs = sorted(fields.keys() - _NOT_INPUTS - {target})
         if self.has_images:
             self._inputs = ["image"]
-        self._is_long = self.target is not None and not is_short(fields[self.target])
-        read = [*self._inputs, self.target] if self.target else self._inputs
+        answers = [target] if target else []
+        self._long_targets = []
+        for name in answers:
+            if not is_short(source.info.field(name)):
+                self._long_targets.append(name)
+        read = [*self._inputs, *answers]
         self._floats = [name for name in read if fields[name].dtype.is_floating]
 
     def new_columns(self, count: int) -> dict[str, np.ndarray]:
@@ -267,9 +272,8 @@ class _Measures:
         else:
             parts = [tf.io.serialize_tensor(example[name]) for name in self._inputs]
             measured = {"digest": _digest(tf.strings.join(["", *parts]))}
-        if self._is_long:
-            content = tf.io.serialize_tensor(example[self.target])
-            measured["label"] = _digest(content)[0]
+        for name in self._long_targets:
+            measured["label"] = _digest(tf.io.serialize_tensor(example[name]))[0]
         if self._floats:
             places = [_first_not_finite(example[name]) for name in self._floats]
             measured["not_finite"] = tf.stack(places)
