@@ -20,10 +20,10 @@ from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "pipeline clean"
 PURPOSE = """\
-Finds images of a recipe's source that are damaged, blank, duplicate, have two different
-labels, or are in two splits. Writes a manifest for --clean.manifest and a gallery of
-the findings; changes nothing else. The exit code is 1 if an image is in two splits,
-because this stops a run.
+Finds examples of a recipe's source that are damaged, duplicate, have two different
+labels, or are in two splits; and images that are blank or nearly duplicate. Writes a
+manifest for --clean.manifest and a gallery of the findings; changes nothing else. The
+exit code is 1 if an example is in two splits, because this stops a run.
 
 --label-noise RUN_DIRECTORY, instead of a recipe, also lists the labels that are
 probably wrong, the most suspicious first (needs the package cleanlab). It trains the
@@ -88,12 +88,7 @@ def _configure(arguments: list[str]) -> tuple[Config, int, list[str]]:
         )
     saved = command_line.config_file(run)
     words = ["--config", str(saved), *words]
-    config = command_line.configure(words, PROGRAM, PURPOSE)
-    if config.task.name == "regression":
-        raise UsageError(
-            f"--label-noise requires classes, but the task of {run} is regression"
-        )
-    return config, folds, words
+    return command_line.configure(words, PROGRAM, PURPOSE), folds, words
 
 
 def _parse_folds(word: str) -> int:
@@ -118,14 +113,21 @@ def main(arguments: list[str]) -> int:
         progress_bar.stage("importing", "TensorFlow")
         environment.start(runtime)
         from pipeline.data import dataset
-        from pipeline.data.cleaning import apply, issues
+        from pipeline.data.cleaning import apply, issues, scan
 
         source = dataset.open_source(config)
-        findings = apply.Findings(source, config)
+        task = None
+        if folds:
+            from pipeline.evaluation import label_noise
+
+            task = dataset.create_task(config, source.info)
+            label_noise.require_classes(task)
+        elif scan.needs_decoding(source):
+            task = dataset.create_task(config, source.info)
+        findings = apply.Findings(source, config, task)
     folder = config.clean.directory or files.make_next(CLEANED, config.name)
     folder.mkdir(parents=True, exist_ok=True)
     if folds:
-        from pipeline.evaluation import label_noise
         from pipeline.fit import fit
 
         answers = label_noise.out_of_fold(

@@ -9,6 +9,7 @@ padding) and `epoch` (int64), both of shape (batch,).
 
 import abc
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
@@ -405,6 +406,12 @@ class Task(Objective):
     A registered function creates the task for a source (`Info`), or from the metadata
     of a run; `learn` adds the metadata that depends on the training examples.
     """
+
+    @property
+    def title(self) -> str:
+        """What is predicted, for people; by default, the name of the class in words."""
+        words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", type(self).__name__)
+        return " ".join(words).lower()
 
     def with_metadata(self, changes: Metadata) -> "Task":
         """The same task with changed metadata, such as a temperature."""

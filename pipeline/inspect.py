@@ -1,10 +1,10 @@
-"""Shows a recipe's data: counts, sizes, example images, input pipeline speed."""
+"""Shows a recipe's data: counts, sizes, examples, input pipeline speed."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import command_line, registry
+from pipeline.config import command_line
 from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.runtime.signals import StopSignals
@@ -20,12 +20,12 @@ if TYPE_CHECKING:  # configs are checked before TensorFlow is imported
 INSPECTED = Path("inspected")
 PROGRAM = "pipeline inspect"
 PURPOSE = """\
-Shows a recipe's data: counts, sizes and example images. Measures the speed of the input
+Shows a recipe's data: counts, sizes and examples. Measures the speed of the input
 pipeline and of training, and reports how to increase it."""
 
 
 def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
-    """Prints statistics of a recipe's data, and writes an HTML page with images.
+    """Prints statistics of a recipe's data, and writes an HTML page with examples.
 
     Args:
         recipe: Name of a registered function, a dotted name, or a Config.
@@ -70,8 +70,7 @@ def _inspect(request: Request) -> Path:
     try:
         loaded = dataset.load(config)
     except UsageError:
-        source = registry.call("sources", config.source.name, config.source.options)
-        report(dataset_report.files(source))
+        report(dataset_report.files(dataset.create_source(config)))
         raise
     for decision in (*machine.decisions, *loaded.decisions):
         report([(decision.name, decision)])
@@ -81,7 +80,7 @@ def _inspect(request: Request) -> Path:
     title = f"{config.name}: {config.source.title}"
     pictures = dataset_report.pictures(loaded, config)
     files.write_text(page, html_pages.page(title, pictures, table=lines))
-    say("written", f"{page}: this report, with images")
+    say("written", f"{page}: this report, with examples")
     return page
 
 

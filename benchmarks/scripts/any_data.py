@@ -162,7 +162,8 @@ def rows(names: list[str]) -> Iterator[str]:
             with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
                 with contextlib.redirect_stdout(io.StringIO()):
                     run = train(seed)
-                assert run.export, "the export is not verified"
+                if not run.export:
+                    raise RuntimeError(f"{name}: the export is not verified")
             values.append(run.test[metric])
             seconds.append(time.monotonic() - start)
         listing = ", ".join(f"{value:.4f}" for value in values)

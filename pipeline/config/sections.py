@@ -103,15 +103,15 @@ class CleanConfig(Checked):
     excluded.
     """
     allow_leakage: bool = False
-    """If images occur in several splits, list them instead of stopping."""
+    """If examples occur in several splits, list them instead of stopping."""
     drop_leakage: bool = False
-    """If an image occurs in several splits, keep one copy: in test, or else in
+    """If an example occurs in several splits, keep one copy: in test, or else in
     validation.
     """
     near: bool = True
-    """Also look for near duplicates: copies that were re-encoded, resized, mirrored or
-    shifted by a pixel. If they fall into several splits, only the held-out ones are
-    kept.
+    """Among images, also look for near duplicates: copies that were re-encoded,
+    resized, mirrored or shifted by a pixel. If they fall into several splits, only the
+    held-out ones are kept.
     """
     directory: Path | None = None
     """Directory for the manifest and the gallery of the command `clean`; None: the next

@@ -18,8 +18,12 @@ from pipeline.data.splits import Split
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, progress_bar, safe_io
-from pipeline.utils.console import pluralize
+from pipeline.utils.console import join_words, pluralize
 from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import is_short
+
+_KEYS = ("id", "group", "sample_weight")
+"""Fields of an example that no task reads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,36 +133,42 @@ def _require_unchanged(
 def _exact_copies(
     source: Source, parts: dict[str, Split], config: Config
 ) -> list[Decision]:
-    """Notes images with the same pixels, within a split or across splits.
+    """Notes examples with the same long fields, such as pixels, within a split or
+    across splits.
 
-    Compares the digests of cached images, so it reads no image. Returns nothing if
+    Compares the digests of cached examples, so it reads no example. Returns nothing if
     cleaning searches for copies or the user accepts them.
     """
     if config.clean.enabled or config.clean.allow_leakage:
         return []
-    digests: list[np.ndarray] = []
+    keys: list[np.ndarray] = []
     for split in parts.values():
-        has_images = {"image", "label"} <= split.store.specs.keys()
-        if split.store.digest is None or not has_images:
+        store = split.store
+        # Without long fields, all digests are equal.
+        if store.digest is None or all(map(is_short, store.specs.values())):
             return []
-        digests.append(split.store.digest[split.rows])
+        # Of several inputs, the short ones count, too.
+        inputs = [split.column(name) for name in sorted(store.short) if "/" in name]
+        keys.append(_row_bytes([store.digest[split.rows], *inputs]))
     _, first, group = np.unique(
-        np.concatenate(digests), return_index=True, return_inverse=True
+        np.concatenate(keys), return_index=True, return_inverse=True
     )
     copies = np.flatnonzero(first[group] != np.arange(len(group)))
     if not len(copies):
         return []
     originals = first[group[copies]]
     ids = np.concatenate([split.column("id") for split in parts.values()])
-    labels = np.concatenate([split.column("label") for split in parts.values()])
-    differs = labels[copies] != labels[originals]
-    # An example with two classes, if there is one.
-    example = np.argmax(differs)
+    note = f"duplicates: {pluralize(len(copies), 'example')}"
+    example = 0
+    if all("label" in split.store.short for split in parts.values()):
+        labels = np.concatenate([split.column("label") for split in parts.values()])
+        differs = labels[copies] != labels[originals]
+        # An example with two classes, if there is one.
+        example = int(np.argmax(differs))
+        if differs.any():
+            note += f", {differs.sum():,} of them in two classes"
     original = source.location(int(ids[originals[example]]))
     copy = source.location(int(ids[copies[example]]))
-    note = f"filed twice: {pluralize(len(copies), 'image')}"
-    if differs.any():
-        note += f", {differs.sum():,} of them in two classes"
     notes = [f"{note}, such as {original} and {copy}"]
     sizes = [len(split) for split in parts.values()]
     part = np.repeat(np.arange(len(parts)), sizes)
@@ -171,19 +181,36 @@ def _exact_copies(
             if count
         ]
         listing = ", ".join(counts_by_split)
-        notes.append(f"exact copies of images in another split: {listing}")
+        notes.append(f"exact copies of examples in another split: {listing}")
     remedy = "--clean.enabled"
     if len(source.info.splits) > 1:
         remedy += " --clean.drop-leakage"
     return [Decision("note", note, f"{remedy} excludes them") for note in notes]
 
 
+def _row_bytes(columns: list[np.ndarray]) -> np.ndarray:
+    """Joins the bytes of each row to one value that can be sorted, (rows,)."""
+    if len(columns) == 1 and columns[0].ndim == 1:
+        return columns[0]
+    parts = []
+    for column in columns:
+        rows = np.ascontiguousarray(column).reshape(len(column), -1)
+        parts.append(rows.view(np.uint8))
+    rows = np.concatenate(parts, axis=1)
+    return rows.view(np.dtype((np.void, rows.shape[1])))[:, 0]
+
+
 def open_source(config: Config) -> Source:
     """Opens the source and limits it to `--data.limit` examples."""
     progress_bar.stage("opening", config.source.title)
+    return splits.limit_examples(create_source(config), config.data)
+
+
+def create_source(config: Config) -> Source:
+    """Opens the source with all of its examples."""
     name = config.source.name
     options = {**_kinds(config, name), **config.source.options}
-    return splits.limit_examples(registry.call("sources", name, options), config.data)
+    return registry.call("sources", name, options)
 
 
 def _kinds(config: Config, source: str) -> dict[str, str]:
@@ -218,6 +245,14 @@ def create_task(config: Config, info: Info | Metadata) -> Task:
     return registry.call("tasks", name, config.task.options, info, parts)
 
 
+def _task_decision(source: Source, task: Task, config: Config) -> Decision:
+    options = config.task
+    is_requested = options.name != "supervised" or options.input or options.target
+    fields = [name for name in source.info.fields if name not in _KEYS]
+    reason = "requested" if is_requested else f"from the fields {join_words(fields)}"
+    return Decision("task", task.title, reason)
+
+
 def learn(
     task: Task, train: RawSplit, run: RunDirectory | None
 ) -> tuple[Metadata, tuple[str, ...]]:
@@ -246,7 +281,7 @@ def load(config: Config) -> LoadedData:
         task = create_task(config, source.info)
     except UsageError as error:
         raise UsageError(f"{config.source.title}: {error}") from None
-    cleaning = apply.clean(source, config)
+    cleaning = apply.clean(source, config, task)
     included = splits.included(source, cleaning.excluded)
     raw_splits, split_decisions = splits.divide(included, config.data, cleaning.groups)
     run = RunDirectory(config.run_directory) if config.run_directory else None
@@ -259,7 +294,12 @@ def load(config: Config) -> LoadedData:
         included, raw_splits, task, config, cleaning.excluded
     )
     seconds = time.monotonic() - start
-    decisions = [*cleaning.decisions, *decisions, *split_decisions]
+    decisions = [
+        _task_decision(source, task, config),
+        *cleaning.decisions,
+        *decisions,
+        *split_decisions,
+    ]
     train = parts["train"]
     notes = task.review({name: train.column(name) for name in train.store.short})
     if not config.dry_run:

@@ -1,4 +1,4 @@
-"""Describes the data: statistics, and images by class and with augmentation."""
+"""Describes the data: statistics, examples, and images with augmentation."""
 
 import collections
 import io
@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipeline.config import registry
 from pipeline.config.config import Config
-from pipeline.contracts import Source
+from pipeline.contracts import Input, Source
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.dataset import LoadedData
 from pipeline.data.image_sizes import sample, spread
@@ -26,6 +26,8 @@ _CLASSES = 50  # classes with images
 _PER_CLASS = 8  # images of a class
 # Images before and after; an even number, because some augmentations pair them.
 _AUGMENTED = 6
+_DRAWN = 12  # examples in the figure
+_COLUMNS = 4  # examples in a row of it
 
 
 def statistics(data: LoadedData) -> Lines:
@@ -81,21 +83,32 @@ def files(source: Source) -> Lines:
 
 
 def pictures(data: LoadedData, config: Config) -> list[PageSection]:
-    """Shows images of each class, evenly spread over its examples, and augmented."""
+    """Shows training examples: images of each class, or else a few of any input; and
+    images with augmentation.
+    """
     train = data.splits["train"]
-    location = data.source.location
+    has_images = "image" in train.store.specs
     names = _class_names(data)
-    if "image" not in train.store.specs:
-        return []
-    augmented = augmentations(
-        train,
-        config.data.augment,
-        config.runtime.seed,
-        location,
-        data.task.spatial_fields,
-    )
-    if not names:
-        return augmented
+    sections = []
+    if has_images and names:
+        sections.append(_classes(train, names, data.source.location))
+    else:
+        sections += _examples(data)
+    if has_images:
+        sections += augmentations(
+            train,
+            config.data.augment,
+            config.runtime.seed,
+            data.source.location,
+            data.task.spatial_fields,
+        )
+    return sections
+
+
+def _classes(
+    train: Split, names: Sequence[str], location: Callable[[int], str]
+) -> PageSection:
+    """Images of each class, evenly spread over its examples."""
     labels = train.column("label")
     rows = []
     for label, name in enumerate(names[:_CLASSES]):
@@ -106,7 +119,33 @@ def pictures(data: LoadedData, config: Config) -> list[PageSection]:
         subset = train.take(positions[spread(len(positions), _PER_CLASS)])
         titles = [f"{name}: {location(int(id))}" for id in subset["id"]]
         rows.append(_row(subset["image"], titles, name))
-    return [PageSection("Examples of each class in train", rows=rows), *augmented]
+    return PageSection("Examples of each class in train", rows=rows)
+
+
+def _examples(data: LoadedData) -> list[PageSection]:
+    """A figure of evenly spread examples, if the input of the task draws them."""
+    from matplotlib.figure import Figure
+
+    own_input = getattr(data.task, "input", None)
+    if not isinstance(own_input, Input) or type(own_input).draw is Input.draw:
+        return []
+    train = data.splits["train"]
+    subset = train.take(spread(len(train), _DRAWN))
+    count = len(subset["id"])
+    rows = -(-count // _COLUMNS)
+    figure = Figure(figsize=(3 * _COLUMNS, 2.6 * rows), layout="constrained")
+    for row in range(count):
+        example = {name: column[row] for name, column in subset.items()}
+        axes = figure.add_subplot(rows, _COLUMNS, row + 1)
+        own_input.draw(axes, example)
+        for name in data.task.spatial_fields:
+            if example[name].ndim == 2:  # a mask, over its image
+                shown = np.ma.masked_equal(example[name], 0)
+                axes.imshow(shown, cmap="tab20", alpha=0.4, vmin=0, vmax=20)
+        name = data.source.location(int(example["id"]))
+        name = name.encode(errors="replace").decode()
+        axes.set_title(name[-32:], fontsize=8, parse_math=False)
+    return [PageSection("Examples in train", figure=html_pages.figure(figure))]
 
 
 def augmentations(

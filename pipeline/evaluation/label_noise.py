@@ -90,6 +90,17 @@ def assign_folds(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarra
     return fold[np.searchsorted(names, units)]
 
 
+def require_classes(task: Task) -> None:
+    """Raises UsageError unless the task chooses one class for each example."""
+    output = task.output
+    is_class = output is not None and output.activation == "softmax"
+    if output is None or not is_class or len(output.shape) != 1:
+        raise UsageError(
+            "--label-noise requires a task that chooses one class for each example;"
+            f" the task of this run is {task.title}"
+        )
+
+
 def out_of_fold(
     config: Config,
     source: Source,
@@ -125,6 +136,8 @@ def out_of_fold(
     task = dataset.create_task(config, source.info)
     metadata, _ = dataset.learn(task, parts["train"], None)
     splits = decode(dataset.create_task(config, metadata))
+    if any("label" not in split.store.short for split in splits):
+        raise UsageError("--label-noise: the decoded examples have no field 'label'")
     ids = np.concatenate([split.column("id") for split in splits])
     labels = np.concatenate([split.column("label") for split in splits])
     units = _units(ids, splits, entries)

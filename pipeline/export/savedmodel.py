@@ -192,7 +192,7 @@ def write(
         "compared": len(next(iter(requests["serving_default"].values()))),
         "difference": difference(model, exported, task, golden["serving_default"]),
     }
-    card = text_files.model_card(config, manifest, metrics, task.limitations())
+    card = text_files.model_card(config, manifest, metrics, task)
     files.write_text(directory / text_files.MODEL_CARD, card)
     version_manifest.write(directory, manifest)
     return manifest

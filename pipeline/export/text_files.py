@@ -10,6 +10,7 @@ from urllib.parse import quote
 import numpy as np
 
 from pipeline.config.config import Config
+from pipeline.contracts import Task
 from pipeline.serving import file_predictions, repository
 from pipeline.serving.signatures import Field, Signature
 from pipeline.utils import files
@@ -28,7 +29,7 @@ def model_card(
     config: Config,
     manifest: Mapping[str, Any],
     metrics: Mapping[str, Mapping[str, Any]],
-    limits: Sequence[str],
+    task: Task,
 ) -> str:
     """Returns the model card as Markdown.
 
@@ -50,7 +51,7 @@ def model_card(
         **manifest,
         config=config,
         title=config.source.title,
-        task_name=config.task.name.rpartition(".")[2].replace("_", " "),
+        task_title=task.title,
         counts=manifest["trained"].get("examples", {}),
         splits=splits,
         rows=list(rows),
@@ -63,7 +64,7 @@ def model_card(
             :_MOST_CLASSES
         ],
         differences=differences(manifest["difference"]),
-        limits=limits,
+        limits=task.limitations(),
         config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),
     )
 

@@ -27,6 +27,7 @@ from pipeline.contracts import (
 from pipeline.serving import request_guards
 from pipeline.tasks._several_inputs import SeveralInputs
 from pipeline.utils.columns import Columns
+from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError
 
 _KEPT = ("id", "group", "sample_weight")
@@ -214,6 +215,19 @@ class Supervised(Task):
         self.spatial_fields = target.spatial_fields
 
     @property
+    def title(self) -> str:
+        """Such as "classes from image" or "number from a (image) and b (features)"."""
+        target = _plain_name(self.metadata.get("target"), self.wanted)
+        if not isinstance(self.input, SeveralInputs):
+            return (
+                f"{target} from {_plain_name(self.metadata.get('input'), self.input)}"
+            )
+        parts = []
+        for part, values in self.metadata["inputs"].items():
+            parts.append(f"{part} ({_plain_name(values['input'])})")
+        return f"{target} from {join_words(parts)}"
+
+    @property
     def decode_metadata(self) -> Metadata:
         names = self.not_decoded | self.input.not_decoded | self.wanted.not_decoded
         metadata = {
@@ -349,3 +363,9 @@ class Supervised(Task):
 
     def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
         return self.wanted.standalone_loss(output_kind)
+
+
+def _plain_name(name: Any, part: Any = None) -> str:
+    """The name of an input or target in words, without its module."""
+    name = str(name or type(part).__name__)
+    return name.rpartition(".")[2].rpartition(":")[2].replace("_", " ")

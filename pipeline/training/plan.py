@@ -83,8 +83,7 @@ def photos(request: Request, machine: Machine, seconds: float | None = None) -> 
     choices = _Choices(request)
     fast, reason = dtype_policy.fast_policy()
     choices.choose("runtime.precision", fast or "float32", reason)
-    options = choices.config.source
-    source = registry.call("sources", options.name, options.options)
+    source = dataset.create_source(choices.config)
     _choose_for_target(choices, source)
     _choose_pretrained(choices)
     precision: str = choices.config.runtime.precision

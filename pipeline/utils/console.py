@@ -28,6 +28,11 @@ def pluralize(number: int, noun: str) -> str:
     return f"{number:,} {noun}"
 
 
+def join_words(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
 def clock(seconds: float) -> str:
     """`1:05`, `2:00:00`."""
     minutes, seconds = divmod(round(seconds), 60)

@@ -2,8 +2,9 @@
 
 import base64
 import io
+import warnings
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,11 +29,13 @@ class Row(NamedTuple):
 
 
 class PageSection(NamedTuple):
-    """A heading, a text, and rows of images."""
+    """A heading, a text, rows of images, and a wide figure."""
 
     heading: str
     text: str = ""
     rows: Sequence[Row] = ()
+    figure: str | None = None
+    """A data URI."""
 
 
 def page(
@@ -80,4 +83,16 @@ def image(array: np.ndarray) -> str:
     picture.thumbnail((SIDE, SIDE))
     file = io.BytesIO()
     picture.save(file, kind, quality=90)
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
+    return _data_uri(kind, file.getvalue())
+
+
+def figure(drawing: Any) -> str:
+    """The data URI of a figure of matplotlib."""
+    file = io.BytesIO()
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # about fonts
+        drawing.savefig(file, format="png", dpi=100)
+    return _data_uri("png", file.getvalue())
+
+
+def _data_uri(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

@@ -158,7 +158,7 @@ def test_bad_requests_are_reported_in_one_line(workplace, monkeypatch):
         (["--label-noise", "mine"], "mine is not a run: it has no config.json; choose"),
         (
             ["--label-noise", "regression"],
-            "requires classes, but the task of regression is reg",
+            "one class for each example; the task of this run is number from features",
         ),
     ]:
         given = words if "--label-noise" in words else ["--label-noise", run, *words]

@@ -234,6 +234,7 @@ def test_the_model_card_contains_all_measurements(digits_run):
     card = (digits_run.export / text_files.MODEL_CARD).read_text()
     sections = ["Data", "Metrics", "Classes", "Answers", "Limits", "Training"]
     assert re.findall(r"^## (.*)$", card, re.MULTILINE) == [*sections, "Usage"]
+    assert "\nA network for the task “classes from image”: " in card
     assert f"{digits_run.network.count_params():,} parameters" in card
     steps = f"{digits_run.result['steps']:,}"
     assert f"Trained for {steps} of {steps} steps." in card

@@ -1,14 +1,17 @@
 """Cleaning end to end: the command, and runs that apply its findings."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import unclean
 from unclean import config, noise, save, source_of
 
 from pipeline import clean
+from pipeline.config import command_line
 from pipeline.data import dataset
 from pipeline.data.cleaning import apply, manifest
 from pipeline.fit import fit
@@ -88,6 +91,29 @@ def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
     assert set(again.excluded.values()) == {"mine"} and again.findings is None
 
 
+def test_a_table_is_cleaned_by_the_command_and_by_a_run(workplace, capsys):
+    numbers = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    numbers[7] = numbers[3]
+    numbers[9] = numbers[5]
+    targets = numbers[:, 0].copy()
+    targets[9] += 1
+    np.savez("table.npz", features=numbers, targets=targets)
+    assert clean.main(["table.npz", "--clean.directory", "found"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"duplicate +1  drop +example 7 of table.npz = example 3", said)
+    assert re.search(r"two targets +2  drop +example 5 of table.npz = example 9", said)
+    page = Path("found/gallery.html").read_text()
+    assert page.count("<article>") == 3 and "<img" not in page
+    settings = command_line.request(["table.npz", "--clean.enabled"]).config
+    loaded = dataset.load(settings)
+    assert sum(map(len, loaded.splits.values())) == 57
+    assert set(loaded.cleaning.excluded) == {5, 7, 9}
+    applied = settings.changed(
+        clean={"enabled": False, "manifest": "found/manifest.jsonl"}
+    )
+    assert dataset.load(applied).cleaning.excluded == loaded.cleaning.excluded
+
+
 def notes(settings):
     """The notes on copies when the data are loaded, and the splits."""
     found = dataset.load(settings)
@@ -115,7 +141,7 @@ def test_copies_across_splits_are_noted_under_every_cache(folder, workplace):
         before |= set(images)
     assert len(expected) == 2, "no copy is in another split"
     assert note.startswith(
-        f"exact copies of images in another split: {', '.join(expected)} (--clean"
+        f"exact copies of examples in another split: {', '.join(expected)} (--clean"
     )
     cached = uncached.changed(data={"cache": "disk"})
     assert notes(cached)[0] == notes(cached)[0] == [note], (

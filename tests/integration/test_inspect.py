@@ -14,10 +14,13 @@ from PIL import Image
 from small import random_split
 
 from pipeline import inspect
-from pipeline.config import registry
-from pipeline.data import image_sizes
+from pipeline.config import objects, registry
+from pipeline.config.sections import SourceConfig
+from pipeline.data import dataset, image_sizes
+from pipeline.data.array_source import ArraySource
 from pipeline.data.augmentation import Augmenter
 from pipeline.evaluation import dataset_report
+from pipeline.recipes import tabular
 from pipeline.runtime import dtype_policy
 from pipeline.tasks.targets.classes import ClassTarget
 from pipeline.training import speed
@@ -95,7 +98,7 @@ def test_the_report_on_a_classification_is_right(
         str(max(train)),
     )
     assert re.match(
-        r"exact copies of images in another split: \d+ in validation, ", said["note"]
+        r"exact copies of examples in another split: \d+ in validation, ", said["note"]
     )
     assert said["cache"].startswith("memory (") and said["augment"].startswith(
         "device ("
@@ -120,12 +123,66 @@ def test_the_report_on_a_classification_is_right(
         np.testing.assert_array_equal(image, images[int(example), :, :, 0])
 
 
-def test_a_regression_has_no_pictures(workplace, quick, capsys):
+def test_a_table_is_drawn_without_files_classes_and_augmentation(
+    workplace, quick, capsys
+):
     page = inspect.inspect("regression_linear", train={"batch_size": 32, "epochs": 1})
     said = capsys.readouterr().out
-    assert "classes" not in said and "<img" not in page.read_text()
+    assert not re.search(r"^(classes|files|augment)", said, re.MULTILINE)
+    assert "task       number from features (requested)" in said
+    html = page.read_text()
+    assert re.findall("<h2>(.*)</h2>", html) == ["Examples in train"]
+    ((figure, _),) = pictures(html)
+    assert figure.shape[1] > 1000 and len(np.unique(figure)) > 10
     assert re.search(r"field +target float32, 25 to 346\n", said)
     assert re.search(r"field +features 10 float32, -0\.\d+ to 0\.\d+", said)
+
+
+def _numbers(shape):
+    return np.random.default_rng(0).normal(size=shape).astype(np.float32)
+
+
+def _images(count):
+    generator = np.random.default_rng(0)
+    return generator.integers(0, 256, (count, 16, 16, 3)).astype(np.uint8)
+
+
+DATA = {
+    "several labels": {
+        "image": _images(40),
+        "labels": np.eye(3, dtype=np.uint8)[np.arange(40) % 3],
+    },
+    "several inputs": {
+        "left/image": _images(40),
+        "right/features": _numbers((40, 4)),
+        "target": _numbers(40),
+    },
+    "series": {"features": _numbers((40, 20, 2)), "label": np.arange(40) % 3},
+    "mask": {"image": _images(40), "mask": (_images(40)[..., 0] > 99).astype(np.uint8)},
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_examples_of_any_input_and_target_are_drawn(name):
+    columns = DATA[name]
+
+    def source():
+        return ArraySource(columns, class_names=("a", "b", "c"))
+
+    options = SourceConfig(name=objects.name_of(source, "sources"))
+    config = tabular.data(options)
+    loaded = dataset.load(config)
+    lines = dict(dataset_report.statistics(loaded))
+    assert lines["examples"].startswith("train 27") and "files" not in lines
+    first, *others = dataset_report.pictures(loaded, config)
+    assert first.heading == "Examples in train"
+    html = html_pages.page("title", [first])
+    assert html.count("<img") == html.count('class="figure"') == 1
+    assert bool(others) == ("image" in columns)
+    if name == "mask":
+        texts = {section.heading: section.text for section in others}
+        moved = [heading for heading, text in texts.items() if "mask" in text]
+        assert moved and "Augmentation of this run" not in moved
 
 
 def test_each_augmentation_is_shown_before_and_after():

@@ -47,7 +47,7 @@ def test_a_folder_in_one_line_is_trained_and_resumed(photos, workplace):
     said, after = process.stdout.split(f"run        photos in runs/{photos.name}-1\n")
     assert said.startswith(f"data       {photos}/flowers, the only data in {photos}\n")
     assert re.search(r"note +similar classes: 'Rose' and 'roses' \(", after)
-    assert "filed twice: 2 images, 2 of them in two classes, such as " in after
+    assert "duplicates: 2 examples, 2 of them in two classes, such as " in after
     words = [str(photos), *SMALL.split(), "--run-directory", f"runs/{photos.name}-1"]
     run = command.run(command_line.request(words))
     assert len(run.history["loss"]) == 2

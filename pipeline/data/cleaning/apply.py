@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from pipeline.config.config import Config
-from pipeline.contracts import Decision, Source
+from pipeline.contracts import Decision, Source, Task
 from pipeline.data.cleaning import issues, manifest, scan
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import files, html_pages
@@ -18,13 +18,18 @@ MAX_SHOWN = 60
 
 
 class Findings:
-    """The findings in a source; UsageError if its examples are not images."""
+    """The findings in a source; `task` may be None unless `scan.needs_decoding`."""
 
-    def __init__(self, source: Source, config: Config) -> None:
+    def __init__(
+        self, source: Source, config: Config, task: Task | None = None
+    ) -> None:
         start = time.monotonic()
         self._source = source
         self._title = config.source.title
-        self.scan = scan.scan(source)
+        needs_task = task is not None and scan.needs_decoding(source)
+        decode = task.decode if task is not None and needs_task else None
+        target = config.task.target_options.get("field")
+        self.scan = scan.scan(source, decode, target)
         entries = issues.find(source, self.scan, config.clean.near)
         self.entries = _resolve_leakage(entries, config)
         self.notes = issues.notes(self.scan, self.entries)
@@ -34,7 +39,9 @@ class Findings:
         """Writes the manifest and the gallery to an existing run directory."""
         manifest.write(run.manifest, self.entries)
         title = f"{self._title}: {len(self.scan):,} examples"
-        picture = scan.pictures(self._source, self.scan)
+        picture = None
+        if self.scan.has_images:
+            picture = scan.pictures(self._source, self.scan)
         notes = [*self._source.info.notes, *self.notes]
         files.write_text(run.gallery, gallery(title, self.entries, picture, notes))
 
@@ -52,8 +59,10 @@ class Cleaning:
     """What this run has found and not written yet; None if it reads a manifest."""
 
 
-def clean(source: Source, config: Config) -> Cleaning:
+def clean(source: Source, config: Config, task: Task | None = None) -> Cleaning:
     """Applies the section `clean` of a config; a resumed run keeps its manifest.
+
+    The task decodes examples that are not images, to find those that are damaged.
 
     Raises:
         UsageError: The manifest cannot be read, or a finding stops the run.
@@ -65,7 +74,7 @@ def clean(source: Source, config: Config) -> Cleaning:
         entries = manifest.read(run.manifest)
         reason = "same as when this run started"
     elif options.enabled:
-        findings = Findings(source, config)
+        findings = Findings(source, config, task)
         entries = findings.entries
         count = len(findings.scan)
         reason = f"found among {count:,} examples in {findings.seconds:.0f} s"
@@ -142,12 +151,13 @@ def stop_message(stopping: list[manifest.Entry], where: str) -> str:
 def gallery(
     title: str,
     entries: Iterable[manifest.Entry],
-    picture: Callable[[int], str | None],
+    picture: Callable[[int], str | None] | None,
     notes: Sequence[str] = (),
 ) -> str:
     """An HTML page with the first findings of each reason; `stop` comes first.
 
-    `picture` maps an id to a data URI, or None for an example without an image.
+    `picture` maps an id to a data URI, or None for an image that cannot be decoded; it
+    is None if the examples are not images.
     """
     entries_by_reason = defaultdict(list)
     for entry in entries:
@@ -167,8 +177,8 @@ def gallery(
     return html_pages.page(title, sections, notes)
 
 
-def _row(entry: manifest.Entry, picture: Callable[[int], str | None]) -> Row:
-    """A row with the image of an example, or of both examples of a pair."""
+def _row(entry: manifest.Entry, picture: Callable[[int], str | None] | None) -> Row:
+    """A row that names an example or both examples of a pair, with their images."""
     pictures = []
     captions = []
     for key, prefix in (("id", ""), ("of", "of_")):
@@ -176,6 +186,7 @@ def _row(entry: manifest.Entry, picture: Callable[[int], str | None]) -> Row:
             continue
         parts = [entry.get(prefix + name) for name in ("file", "split", "label")]
         caption = ", ".join(str(part) for part in parts if part is not None)
-        pictures.append(Picture(picture(entry[key]), caption))
+        if picture is not None:
+            pictures.append(Picture(picture(entry[key]), caption))
         captions.append(caption)
     return Row(pictures, text=" = ".join(captions) + f" {entry.get('detail', '')}")

@@ -3,7 +3,8 @@
 The action depends on the cost of a wrong decision. Examples are dropped if nothing can
 be learned from them (no pixels, a label out of range, an exact copy) or if they
 contradict each other (the same pixels with two labels, of which the right one is
-unknown). An image in two splits stops the run, because the test result would be too
+unknown). Examples that are not images are the same if the fields of their input are. An
+example in two splits stops the run, because the test result would be too
 good. Everything that requires human judgment is kept and listed. The manifest can be
 edited.
 """
@@ -22,15 +23,18 @@ from pipeline.data.cleaning.scan import Scan
 
 ACTIONS = {
     "undecodable": "drop",
+    "not finite": "drop",
     "label out of range": "drop",
     "blank": "drop",
     "tiny": "drop",
     "duplicate": "drop",
     "two labels": "drop",
+    "two targets": "drop",
     "leakage": "stop",
     "near leakage": "stop",
     "near duplicate": "keep",
     "near duplicate, two labels": "keep",
+    "near duplicate, two targets": "keep",
     "all alike": "keep",
     "label noise": "keep",
 }
@@ -57,7 +61,7 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
     """Finds all issues: entries of a manifest, in the order of the scan.
 
     An entry for leakage refers to the copy in train, or in validation if the other one
-    is in test. `near` also searches for near duplicates.
+    is in test. `near` also searches for near duplicates among images.
     """
     issues = list(_single_issues(scan, len(source.info.class_names or ())))
     is_sound = np.ones(len(scan), bool)
@@ -67,7 +71,7 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
     issues += copies
     distances = np.zeros(len(pairs))
     issues += _leakage(scan, pairs[:, 0], pairs[:, 1], distances, "leakage")
-    if near:
+    if near and scan.has_images:
         issues += _near_duplicates(scan, np.flatnonzero(is_sound))
     reasons = list(ACTIONS)
     issues.sort(key=lambda issue: (issue.row, reasons.index(issue.reason)))
@@ -99,12 +103,25 @@ def _single_issues(scan: Scan, classes: int) -> Iterator[_Issue]:
     """Issues of single examples."""
     for row, error in scan.errors.items():
         yield _Issue(row, "undecodable", detail=error)
-    is_decoded = np.ones(len(scan), bool)
-    is_decoded[list(scan.errors)] = False
-    if classes:
+    for row, name in scan.not_finite.items():
+        yield _Issue(row, "not finite", detail=f"{name} is not finite in float32")
+    if scan.target == "label" and classes:
         for row in np.flatnonzero((scan.label < 0) | (scan.label >= classes)).tolist():
             detail = f"label {scan.label[row]}; the classes are 0 to {classes - 1}"
             yield _Issue(row, "label out of range", detail=detail)
+    if scan.target == "labels" and scan.truth is not None:
+        is_label = (scan.truth == 0) | (scan.truth == 1)
+        for row in np.flatnonzero(~is_label.all(axis=1)).tolist():
+            detail = f"labels {_join(scan.truth[row])}; each is 0 or 1"
+            yield _Issue(row, "label out of range", detail=detail)
+    if scan.has_images:
+        yield from _image_issues(scan)
+
+
+def _image_issues(scan: Scan) -> Iterator[_Issue]:
+    """Images from which nothing can be learned."""
+    is_decoded = np.ones(len(scan), bool)
+    is_decoded[list(scan.errors)] = False
     shorter_side = scan.size[:, :2].min(axis=1)
     median = np.median(shorter_side[is_decoded]) if is_decoded.any() else 0
     is_blank = scan.spread < _MIN_SPREAD
@@ -138,7 +155,7 @@ def _exact_copies(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], np.ndarra
                 continue
             for row, label in zip(same, labels, strict=True):
                 contradicting = same[int(np.argmax(labels != label))]
-                copies.append(_Issue(row, "two labels", contradicting))
+                copies.append(_Issue(row, f"two {_noun(scan)}s", contradicting))
         pairs += itertools.combinations(originals, 2)
     return copies, np.array(pairs, np.int64).reshape(-1, 2)
 
@@ -187,7 +204,7 @@ def _leakage(
     leaking = []
     for row, held_out_row in zip(copy[nearest], held_out[nearest], strict=True):
         differs = scan.label[row] != scan.label[held_out_row]
-        detail = "with a different label" if differs else ""
+        detail = f"with a different {_noun(scan)}" if differs else ""
         leaking.append(_Issue(int(row), reason, int(held_out_row), detail))
     return leaking
 
@@ -202,21 +219,45 @@ def _spanning_trees(
     duplicates = []
     for original, row in np.sort([tree.row, tree.col], axis=0).T.tolist():
         differs = scan.label[row] != scan.label[original]
-        reason = "near duplicate, two labels" if differs else "near duplicate"
+        reason = "near duplicate"
+        if differs:
+            reason += f", two {_noun(scan)}s"
         duplicates.append(_Issue(row, reason, original))
     return duplicates
 
 
-def _entry(source: Source, scan: Scan, issue: _Issue) -> Entry:
-    names = source.info.class_names or ()
+def _noun(scan: Scan) -> str:
+    return "label" if scan.target == "label" else "target"
 
+
+def _join(values: np.ndarray) -> str:
+    return " ".join(f"{value:.6g}" for value in np.ravel(values))
+
+
+def _truth(source: Source, scan: Scan, row: int) -> object:
+    """The label or target for people; None if there is none, or if it is long."""
+    if scan.truth is None:
+        return None
+    names = source.info.class_names or ()
+    value = scan.truth[row]
+    if scan.target == "label":
+        label = int(value)
+        return names[label] if 0 <= label < len(names) else label
+    if scan.target == "labels" and len(names) == len(value):
+        return "|".join(names[index] for index in np.flatnonzero(value))
+    return _join(value)
+
+
+def _entry(source: Source, scan: Scan, issue: _Issue) -> Entry:
     def describe(row: int, prefix: str = "") -> dict[str, object]:
-        label = int(scan.label[row])
-        return {
+        facts: dict[str, object] = {
             f"{prefix}file": source.location(int(scan.id[row])),
             f"{prefix}split": scan.splits[scan.split[row]],
-            f"{prefix}label": names[label] if 0 <= label < len(names) else label,
         }
+        truth = _truth(source, scan, row)
+        if truth is not None:
+            facts[f"{prefix}label"] = truth
+        return facts
 
     entry: dict[str, object] = {"id": int(scan.id[issue.row])}
     entry |= describe(issue.row)

@@ -49,3 +49,10 @@ def test_many_entries_are_counted_and_the_first_shown():
     assert page.count("<article") == apply.MAX_SHOWN + 1
     assert "1,234, action drop" in page and "the first 60" in page
     assert "Nothing was found." in apply.gallery("title", [], {}.get)
+
+
+def test_examples_that_are_not_images_are_rows_of_text():
+    pair = entry(1, "duplicate", split="train", label="2.5", of=2, of_file="2.png")
+    page = apply.gallery("title", [pair], None)
+    assert "<img" not in page and "no image" not in page
+    assert "1.png, train, 2.5 = 2.png" in page

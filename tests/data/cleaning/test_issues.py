@@ -14,7 +14,6 @@ from unclean import entries_of, find, noise, save, source_of
 from pipeline.config import registry
 from pipeline.data.array_source import ArraySource
 from pipeline.data.cleaning import issues, manifest, scan
-from pipeline.utils.errors import UsageError
 
 
 @pytest.fixture
@@ -145,9 +144,123 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     )
 
 
-def test_only_images_with_labels_can_be_cleaned():
-    source = registry.load("sources", "scikit_learn")(dataset="diabetes")
-    with pytest.raises(
-        UsageError, match="only images .* this source has id .int64., features"
-    ):
-        scan.scan(source)
+def _table(count, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, 3)).astype(np.float32)
+
+
+def _short(entries):
+    """(id, reason, action, id of the other example), with ids in their split."""
+    rows = []
+    for entry in entries:
+        of = entry["of"] & 0xFFFF if "of" in entry else None
+        rows.append((entry["id"], entry["reason"], entry["action"], of))
+    return rows
+
+
+def test_rows_of_numbers_that_are_the_same_in_a_split_and_across_splits():
+    features, labels = _table(20), np.arange(20) % 3
+    features[5] = features[2]  # under the same label
+    features[9] = features[3]  # under another label
+    features[7, 1], features[8, 0] = np.nan, np.inf
+    labels[[9, 11]] = 1, 9
+    train = {"features": features, "label": labels, "group": np.arange(20)}
+    test = {"features": _table(4, 1), "label": labels[:4], "group": np.arange(4)}
+    test["features"][1] = features[6]
+    source = ArraySource(
+        train,
+        {"test": test},
+        class_names=("a", "b", "c"),
+        feature_names=("u", "v", "w"),
+    )
+    entries = entries_of(source)
+    assert _short(entries) == [
+        (3, "two labels", "drop", 9),
+        (5, "duplicate", "drop", 2),
+        (6, "leakage", "stop", 1),
+        (7, "not finite", "drop", None),
+        (8, "not finite", "drop", None),
+        (9, "two labels", "drop", 3),
+        (11, "label out of range", "drop", None),
+    ]
+    details = {entry["id"]: entry.get("detail") for entry in entries}
+    assert details[7] == "feature 'v' is not finite in float32"
+    assert details[6] == "with a different label"
+    assert [entries[0][key] for key in ("label", "of_label")] == ["a", "b"]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint16])
+def test_arrays_of_any_dtype_and_numbers_to_predict(dtype):
+    series = (np.arange(16 * 4 * 5 * 3).reshape(16, 4, 5, 3) * 7).astype(dtype)
+    series[4] = series[1]
+    series[6] = series[2]
+    target = np.linspace(0, 1, 16).astype(np.float32)
+    target[4] = target[1]
+    target[9] = np.nan
+    source = ArraySource({"features": series, "target": target})
+    entries = entries_of(source)
+    assert _short(entries) == [
+        (2, "two targets", "drop", 6),
+        (4, "duplicate", "drop", 1),
+        (6, "two targets", "drop", 2),
+        (9, "not finite", "drop", None),
+    ]
+    assert entries[0]["label"] == "0.133333" and entries[0]["of_label"] == "0.4"
+    # A field of another name, which the config names.
+    renamed = ArraySource({"x": series, "y": target})
+    found = issues.find(renamed, scan.scan(renamed, target="y"))
+    assert _short(found) == _short(entries)
+
+
+def test_several_inputs_are_the_same_only_together():
+    images = np.stack([noise(n, (6, 6)) for n in range(12)])
+    table = _table(12)
+    images[3], table[3] = images[1], table[1]
+    images[5] = images[2]
+    labels = np.eye(2, dtype=np.uint8)[np.arange(12) % 2]
+    labels[8, 0] = 2
+    columns = {"left/image": images, "right/features": table, "labels": labels}
+    source = ArraySource(columns, class_names=("a", "b"))
+    entries = entries_of(source)
+    assert _short(entries) == [
+        (3, "duplicate", "drop", 1),
+        (8, "label out of range", "drop", None),
+    ]
+    assert entries[0]["label"] == "b"
+
+
+def test_masks_of_images_are_decoded_and_compared():
+    images = np.stack([noise(n, (16, 16)) for n in range(24)])
+    masks = (images[..., 0] > 99).astype(np.uint8)
+    images[3], masks[3] = images[1], masks[1]
+    images[5], masks[5] = images[2], 1 - masks[2]
+    masks[7, 0, 0] = 9
+    source = ArraySource({"image": images, "mask": masks}, class_names=("a", "b"))
+    task = registry.load("tasks", "supervised")(source.info)
+    assert scan.needs_decoding(source)
+    entries = issues.find(source, scan.scan(source, task.decode))
+    assert _short(entries) == [
+        (2, "two targets", "drop", 5),
+        (3, "duplicate", "drop", 1),
+        (5, "two targets", "drop", 2),
+        (7, "undecodable", "drop", None),
+    ]
+    assert "not from 0 to 1" in entries[-1]["detail"] and "label" not in entries[0]
+
+
+def test_damaged_files_of_numbers_are_found_by_decoding(tmp_path):
+    for number in range(12):
+        path = tmp_path / f"{'ab'[number % 2]}/{number:02}.npy"
+        path.parent.mkdir(exist_ok=True)
+        np.save(path, _table(4, number))
+    (tmp_path / "a/02.npy").write_bytes(b"no array")
+    (tmp_path / "b/03.npy").write_bytes((tmp_path / "b/01.npy").read_bytes())
+    options = {"path": tmp_path, "suffixes": (".npy",), "field": "features"}
+    source = registry.load("sources", "folder")(**options)
+    parts = {"input": "features", "input_options": {"shape": (4, 3)}}
+    task = registry.load("tasks", "supervised")(source.info, parts)
+    entries = issues.find(source, scan.scan(source, task.decode))
+    assert [(e["file"], e["reason"], e.get("of_file")) for e in entries] == [
+        ("a/02.npy", "undecodable", None),
+        ("b/03.npy", "duplicate", "b/01.npy"),
+    ]
+    assert "not an .npy file" in entries[0]["detail"]
