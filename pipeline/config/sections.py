@@ -333,7 +333,8 @@ class TrainConfig(FunctionSection):
     patience: Count | None = None
     """Stop after this many epochs without a lower validation loss, and restore the best
     weights. With --train.evaluate-every, the accuracy of classes, the F1 of labels, the
-    r2 of numbers or the IoU of masks takes the place of the loss.
+    r2 of numbers or the IoU of masks takes the place of the loss, and only the epochs
+    after which it is computed are counted.
     """
     evaluate_every: Count | None = None
     """Also compute the metrics of the final test for the validation split, after every

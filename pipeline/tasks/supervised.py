@@ -100,7 +100,7 @@ def image_classification(
 
 
 def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
-    """Numbers from numbers: the input `features` and the target `number`.
+    """Numbers from numbers: the input `features` and the target `number`, not scaled.
 
     Args:
         info: The source's description, or the metadata of a run.
@@ -111,7 +111,12 @@ def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
         UsageError: A field is missing or has another type or shape.
     """
     options = {"raw": raw}
-    parts = {"input": "features", "input_options": options, "target": "number"}
+    parts = {
+        "input": "features",
+        "input_options": options,
+        "target": "number",
+        "target_options": {"scaled": False},
+    }
     return supervised(info, parts)
 
 

@@ -15,6 +15,7 @@ from pipeline.contracts import (
     OutputSpec,
     Source,
     Target,
+    TrainingExamples,
 )
 from pipeline.utils.errors import UsageError
 
@@ -22,12 +23,18 @@ from pipeline.utils.errors import UsageError
 _PAIRS = 500
 
 
-def number(info: Info | Metadata, *, field: str = "target") -> Target:
+def number(
+    info: Info | Metadata, *, field: str = "target", scaled: bool = True
+) -> Target:
     """One or several numbers.
 
     Args:
         info: The source's description, or the metadata of a run.
         field: The field of the source.
+        scaled: Train with numbers of mean 0 and deviation 1 over the training examples,
+            so that prices are learned as fast as fractions. Answers, and all metrics
+            but the loss, are in the numbers' own units. Your own network gets numbers
+            as they are.
 
     Raises:
         UsageError: The field is missing or has another type or shape.
@@ -42,6 +49,10 @@ def number(info: Info | Metadata, *, field: str = "target") -> Target:
             f" example; got {spec.dtype.name} of shape {spec.shape}"
         )
     metadata: dict[str, Any] = {}
+    if scaled:
+        width = spec.shape.num_elements()
+        metadata["target_mean"] = [0.0] * width
+        metadata["target_deviation"] = [1.0] * width
     if spec.shape.rank == 1:
         metadata["target_shape"] = spec.shape.as_list()
     if field != "target":
@@ -53,6 +64,7 @@ class NumberTarget(Target):
     """Decoded examples have `target`, float32 () or (n,), in its own units."""
 
     selection_metric = ("r2", 1)
+    not_decoded = frozenset({"target_mean", "target_deviation"})
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
@@ -60,6 +72,25 @@ class NumberTarget(Target):
         self._width = self._shape[0] if self._shape else 1
         self._field = metadata.get("target_field", "target")
         self.output = OutputSpec((self._width,), "linear")
+        self._mean = metadata.get("target_mean")
+        self._deviation = metadata.get("target_deviation")
+        if metadata.get("raw"):
+            self._mean = None
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        """Learns mean and deviation of each number, unless they are not scaled."""
+        if self._mean is None:
+            return {}
+        values = examples.column(self._field).astype(np.float64)
+        values = values.reshape(-1, self._width)
+        with np.errstate(invalid="ignore", over="ignore"):  # `check` refuses these
+            mean = values.mean(axis=0)
+            deviation = values.std(axis=0)
+        varies = deviation > 1e-30
+        return {
+            "target_mean": mean.tolist(),
+            "target_deviation": np.where(varies, deviation, 1.0).tolist(),
+        }
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         """Converts numbers of any type to float32."""
@@ -103,10 +134,25 @@ class NumberTarget(Target):
                 f" got ({shape}); add GlobalAveragePooling2D or Flatten"
             )
         dense = keras.layers.Dense(self._width, dtype="float32", name="prediction")
-        return dense(features)
+        outputs = dense(features)
+        if self._mean is None:
+            return outputs
+        units = keras.layers.Rescaling(
+            self._deviation, self._mean, dtype="float32", name="units"
+        )
+        return units(outputs)
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        return keras.losses.mean_squared_error  # the mean over the numbers
+        """The squared error, averaged over the numbers; in deviations if scaled."""
+        if self._mean is None:
+            return keras.losses.mean_squared_error
+        deviation = tf.constant(self._deviation, tf.float32)
+
+        def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+            error = (tf.cast(outputs, tf.float32) - y) / deviation
+            return tf.reduce_mean(error**2, axis=-1)
+
+        return loss
 
     def metrics(self) -> list[keras.metrics.Metric]:
         """Returns root mean squared and mean absolute error, in units of the target."""

@@ -12,8 +12,8 @@ class EarlyStopping(keras.callbacks.Callback):
     It comes right before the checkpoint callback, which restores the best weights.
 
     Args:
-        patience: Number of epochs without a better value after which training ends;
-            None: training does not end early.
+        patience: Number of epochs with a value, but not a better one, after which
+            training ends; None: training does not end early.
         monitor: The value in the logs. It may be missing in some epochs, unless it is
             `val_loss`, which is missing only if there is no validation split.
         direction: 1 if higher is better, -1 if lower is better.
@@ -29,7 +29,7 @@ class EarlyStopping(keras.callbacks.Callback):
         self.best = -direction * math.inf
         """The best value."""
         self.wait = 0
-        """Number of epochs since then."""
+        """Number of values since then."""
         self.improved = False
         """Whether the last epoch is the best so far, as always without validation."""
 
@@ -42,11 +42,11 @@ class EarlyStopping(keras.callbacks.Callback):
         value = logs.get(self.monitor)
         if value is None:
             self.improved = self.monitor == "val_loss"
-        else:
-            # A NaN is never the best.
-            self.improved = self.direction * (value - self.best) > 0
+            return
+        # A NaN is never the best.
+        self.improved = self.direction * (value - self.best) > 0
         if self.improved:
-            self.best = float(value or 0.0)
+            self.best = float(value)
             self.wait = 0
         else:
             self.wait += 1
