@@ -6,6 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
+import pipeline
 from pipeline.utils.errors import UsageError, run_command, suggest
 
 _PACKAGE = Path(__file__).parent
@@ -17,7 +18,8 @@ From images on disk to a verified SavedModel, with Keras 3 and TensorFlow.
 commands:
 {commands}
 
-pipeline COMMAND --help  shows the arguments of a command."""
+pipeline COMMAND --help  shows the arguments of a command.
+pipeline --version       shows the version of the package."""
 
 
 def main() -> None:
@@ -53,7 +55,10 @@ def commands() -> dict[str, str]:
 
 
 def _list(arguments: list[str]) -> int:
-    """Prints the commands; UsageError for any other word."""
+    """Prints the commands, or the version; UsageError for any other word."""
+    if arguments == ["--version"]:
+        print(f"pipeline {pipeline.__version__}")
+        return 0
     summaries = commands()
     if arguments and arguments[0] not in ("--help", "-h"):
         raise UsageError(

@@ -27,7 +27,7 @@ __all__ = ["Run", "fit", "main"]
 
 
 def fit(
-    recipe: str | Path | Config | None = None,
+    recipe: Any = None,
     *positional: Any,
     model: Any = None,
     data: Any = None,
@@ -49,7 +49,7 @@ def fit(
 
     Args:
         recipe: A name, the path of your images, or a Config; None: none with `data`,
-            else `digits`.
+            else `digits`. Also a keras.Model: `fit(model, data=(x, y))`.
         model: A name, a keras.Model, or a function `(input_shape, classes) ->
             keras.Model`.
         data: A path or a name, `(x, y)` or `(x, y, sample_weight)` arrays, a

@@ -105,7 +105,7 @@ def _speed(
         step = speed.step_speed(trainer.model, trainer.batches)
     yield "feed", f"{feed:,.0f} examples/s, the input pipeline alone"
     yield "step", f"{step:,.0f} examples/s, the model on one batch on the device"
-    yield "bottleneck", speed.bottleneck(step, feed)
+    yield "bottleneck", speed.bottleneck(step, feed, trainer.machine.precision)
 
 
 def main(arguments: list[str]) -> int:

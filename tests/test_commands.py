@@ -5,6 +5,7 @@ import configparser
 import pytest
 from conftest import REPOSITORY, run_module, run_python
 
+import pipeline
 from pipeline import __main__
 
 
@@ -34,6 +35,7 @@ def test_every_command_is_listed_with_one_line(script, workplace):
         assert f"  {name:{max(map(len, known))}}  {summary}\n" in listed.stdout
         assert summary.endswith(".") and len(summary) < 90
     assert run_module("pipeline", cwd=workplace, fresh=True).stdout == listed.stdout
+    assert script("--version").stdout == f"pipeline {pipeline.__version__}\n"
 
 
 def test_a_wrong_command_gets_the_nearest_one(script, workplace):

@@ -18,7 +18,7 @@ from pipeline.config import (
     raw_field,
     registry,
 )
-from pipeline.config.config import RUNS, Config, SourceConfig
+from pipeline.config.config import FORMAT, RUNS, Config, SourceConfig
 from pipeline.config.request import Request
 from pipeline.config.validation import only_one, require_path
 from pipeline.utils import safe_io
@@ -96,10 +96,14 @@ def request(
         saved = config_file(saved)
     options = cli_parser.changes(words, Config)
     source = options.get("source", {})
-    if name is None and "path" not in source:
+    no_recipe = name is None and "path" not in source
+    if no_recipe:
         name = DEFAULT_RECIPE
     if saved:
         start = _saved_request(saved, source)
+    elif no_recipe and _has_other_data(source):
+        fields = {"name": _word(source["name"]), "options": {}}
+        start = data_request(SourceConfig.from_file(fields, checked=False), recipe=DATA)
     else:
         start = _recipe_request(
             name, source, _task_input(options), allow_no_data=topic is not None
@@ -196,10 +200,22 @@ def _add_kind(source: dict[str, Any], task_input: str | None = None) -> None:
         source[option] = list(value) if isinstance(value, tuple) else str(value)
 
 
+def _has_other_data(source: Mapping[str, Any]) -> bool:
+    """Whether a source without a path has other data than images, or unknown data."""
+    options = {key: _word(words) for key, words in source.items()}
+    name = options.pop("name", "")
+    is_own = "." in name or ":" in name
+    return is_own or raw_field.raw_field(name, options) != file_types.IMAGE
+
+
 def _task_input(options: Mapping[str, Any]) -> str | None:
     """The word of `--task.input`."""
     words = options.get("task", {}).get("input")
-    return " ".join(words) if isinstance(words, list) else words
+    return None if words is None else _word(words)
+
+
+def _word(words: str | list[str]) -> str:
+    return words if isinstance(words, str) else " ".join(words)
 
 
 def recipe(name: str) -> Config:
@@ -347,7 +363,7 @@ def _saved_request(path: Path, source: dict[str, Any]) -> Request:
 def pop(words: list[str], flag: str, expected: str) -> str | None:
     """Removes `--flag VALUE` from the words and returns the value.
 
-    Raises UsageError with the `expected` value if there is none.
+    Raises UsageError with the `expected` value if there is none, or if there are two.
     """
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
@@ -359,6 +375,8 @@ def pop(words: list[str], flag: str, expected: str) -> str | None:
         if not value:
             raise UsageError(f"{flag} needs {expected}")
         del words[index]
+        if any(word.partition("=")[0] == flag for word in words):
+            raise UsageError(f"{flag} is given twice; keep one")
         return value
     return None
 
@@ -417,7 +435,10 @@ def read(
         raise UsageError(f"--config {path} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(f"--config {path} is not a JSON file: {error}") from None
+    is_current = True
     try:
+        # What a user has written need not say its format.
+        is_current = values.pop("format", None) == FORMAT or "recipe" not in values
         if names_only:
             return _read_names_only(values)
         # The source is created in one step, because some of its options are required.
@@ -428,11 +449,22 @@ def read(
         config = Config(source=SourceConfig(name=name, options=options))
         return config.changed(**values)
     except UsageError as error:
+        _require_current(is_current, path)
         raise UsageError(f"--config {path}: {error}") from None
     except (KeyError, TypeError, AttributeError):
+        _require_current(is_current, path)
         raise UsageError(
             f"--config {path} is not a config; use the config.json of a run"
         ) from None
+
+
+def _require_current(is_current: bool, path: Path) -> None:
+    """Raises UsageError for the config of a run of an earlier version."""
+    if not is_current:
+        raise UsageError(
+            f"{path.parent} was started by an earlier version; start it again in a new"
+            " --run-directory"
+        )
 
 
 def _read_names_only(values: dict[str, Any]) -> Config:

@@ -31,6 +31,10 @@ from pipeline.utils.errors import UsageError, suggest
 
 RUNS = Path("runs")
 """Parent of the run directories."""
+FORMAT = 1
+"""Version of the files in a run directory; increase it when older runs cannot be
+resumed.
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,13 +138,15 @@ class Config(Checked):
         dry_run=True)`.
 
         A mapping changes options of a section; any other value replaces the old one.
+        `export=False` is short for `export={"enabled": False}`.
         Raises UsageError for unknown names and invalid values.
         """
         return _replace(self, changes, "")
 
     def as_json(self) -> dict[str, Any]:
-        """Nested plain values, which `read` can load."""
-        return json.loads(json.dumps(dataclasses.asdict(self), default=str))
+        """Nested plain values and the `FORMAT` of a run, which `read` can load."""
+        values = {"format": FORMAT, **dataclasses.asdict(self)}
+        return json.loads(json.dumps(values, default=str))
 
     def digest(self) -> str:
         """sha256 of everything that can change the result, in hexadecimal digits."""
@@ -158,7 +164,7 @@ def _replace(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
     hints = typing.get_type_hints(type(part), include_extras=True)
     values: dict[str, Any] = {}
     changes = {
-        name: objects.names_of(hints.get(name), value)
+        name: type_hints.plain(objects.names_of(hints.get(name), value))
         for name, value in changes.items()
     }
     for name, value in changes.items():
@@ -180,7 +186,9 @@ def _replace(part: Any, changes: Mapping[str, Any], prefix: str) -> Any:
         if not dataclasses.is_dataclass(current):
             values[name] = type_hints.from_json(hints[name], value)
             continue
-        if hasattr(current, "name") and type(value) not in (dict, type(current)):
+        if isinstance(value, bool) and hasattr(current, "enabled"):
+            value = {"enabled": value}
+        elif hasattr(current, "name") and type(value) not in (dict, type(current)):
             value = {"name": value}
         if isinstance(value, Mapping):
             value = _replace(current, value, f"{prefix}{name}.")

@@ -54,6 +54,14 @@ def has_object(value: Any) -> bool:
     return isinstance(value, ObjectName)
 
 
+def title(name: str) -> str:
+    """A name for people: the class or function of an object, without its module."""
+    value = getattr(name, "value", None)
+    if value is None:
+        return name.rpartition(":")[2]
+    return getattr(value, "__name__", type(value).__name__)
+
+
 def name_of(value: Any, registry: str) -> str:
     """A config's name for an object: `module:function` if it can be imported, else an
     `ObjectName`.
@@ -91,7 +99,7 @@ def names_of(hint: Any, value: Any) -> Any:
     """The value of a config field, with names for objects if its hint names a registry.
 
     In a field of several functions with their options, a list stands for functions
-    without options.
+    without options, and anything else for one function.
     """
     registry = _registry_of(hint)
     if registry is None or value is None:
@@ -101,8 +109,10 @@ def names_of(hint: Any, value: Any) -> Any:
     pairs: list[tuple[Any, Any]]
     if isinstance(value, Mapping):
         pairs = list(value.items())
-    else:
+    elif isinstance(value, list | tuple | set | frozenset):
         pairs = [(item, {}) for item in value]
+    else:
+        pairs = [(value, {})]
     names: dict[str, Any] = {}
     for item, options in pairs:
         names[_unique(name_of(item, registry), names)] = options

@@ -5,6 +5,7 @@ Request.
 import contextlib
 import dataclasses
 import re
+import typing
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from pipeline.config import (
     keras_words,
     objects,
     registry,
+    type_hints,
+    validation,
 )
 from pipeline.config.config import Config
 from pipeline.config.request import Request
@@ -38,8 +41,9 @@ def request(
 
     `recipe` is the name of a recipe, a path of data, or a Config. None means the path
     if `data` is a path and there is no `model`, `digits` if there is no `data`, and
-    else no recipe. Raises UsageError for unknown or contradictory arguments, and for
-    wrong values.
+    else no recipe. A Keras model in place of the recipe is the `model`.
+
+    Raises UsageError for unknown or contradictory arguments, and for wrong values.
     """
     values: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -48,6 +52,10 @@ def request(
     values.pop("recipe", None)
     values.pop("changes", None)
     _require_known(values)
+    _require_sections(values)
+    if hasattr(recipe, "_flatten_layers") and "model" not in values:
+        values["model"] = recipe
+        recipe = None
     if not isinstance(recipe, str | Path | Config | None):
         raise UsageError(
             f"a recipe must be a name, a path or a Config; got {type(recipe).__name__};"
@@ -75,8 +83,24 @@ def _require_known(arguments: Mapping[str, Any]) -> None:
             fields.add(field.name)
     for name in arguments.keys() - fields - {*_SHORT, *keras_words.ARGUMENTS}:
         flags = cli_parser.matching_flags(f"--{name}", Config)
+        if flags == ["--train.learning-rate"]:  # `lr`
+            flags = ["learning_rate"]
         hint = did_you_mean(flags) if flags else suggest(name, {*fields, *_SHORT})
         raise UsageError(f"unknown argument {name!r}; {hint}")
+
+
+def _require_sections(arguments: Mapping[str, Any]) -> None:
+    """Raises UsageError for a section that is neither a dictionary nor its class."""
+    for name, kind in typing.get_type_hints(Config).items():
+        value = arguments.get(name)
+        is_bool = isinstance(value, bool) and hasattr(kind, "enabled")
+        if value is None or not dataclasses.is_dataclass(kind) or is_bool:
+            continue
+        # A section with a name also takes the name alone; `data` is also the data.
+        if name != "data" and not hasattr(kind, "name"):
+            is_section = isinstance(value, dict | kind)
+            expected = type_hints.describe(kind)
+            validation.require(is_section, f"--{name}", repr(value), expected)
 
 
 def _pop_path(arguments: dict[str, Any]) -> Path | None:

@@ -21,6 +21,8 @@ def raw_field(source: str, options: Mapping[str, Any]) -> str:
         source: Name of the source.
         options: Options of the source.
     """
+    if source == "scikit_learn" and options.get("dataset", "digits") != "digits":
+        return "features"
     path = options.get("path")
     if path is None or not Path(path).exists():
         return file_types.IMAGE

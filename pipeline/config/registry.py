@@ -104,8 +104,17 @@ def find(registry: str, name: str) -> Function:
     group = f"pipeline.{registry}"
     for entry_point in importlib.metadata.entry_points(group=group, name=name):
         return find_dotted(entry_point.value)
-    choices = [*functions, *keras_names(registry)]
-    raise UsageError(f"unknown {kind} {name!r}; {suggest(name, choices)}")
+    raise UsageError(f"unknown {kind} {name!r}; {_suggest_name(registry, name)}")
+
+
+def _suggest_name(registry: str, wrong: str) -> str:
+    """The end of an error message about an unknown name."""
+    if registry != "callbacks":
+        return suggest(wrong, [*names(registry), *keras_names(registry)])
+    # The registered ones are part of every run.
+    if wrong.replace("_", "").lower() == "earlystopping":
+        return "--train.patience stops early"
+    return "name a function or a class: package.module:name"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,10 +124,13 @@ class Named:
     registry: str
 
     def __call__(self) -> str:
+        own = "package.module:name"
+        if self.registry == "callbacks":  # the registered ones are part of every run
+            return own
         values = names(self.registry)
         if self.registry in KERAS:
             values.append("any of Keras")
-        return f"{', '.join(values)}, or package.module:name"
+        return f"{', '.join(values)}, or {own}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,15 +22,33 @@ class Request:
 
         The arguments are the same as for `Config.changed`.
         """
-        config = self.config.changed(**changes)
+        planned = tuple(name for name in self.planned if not _sets(changes, name))
         reasons = {
             option: reason
-            for option, reason in config.reasons.items()
+            for option, reason in self.config.reasons.items()
             if not _sets(changes, option)
         }
+        if "train.batch_size" in planned:
+            changes["train"] = self._with_batch_size(changes)
+        config = self.config.changed(**changes)
         config = dataclasses.replace(config, reasons=reasons)
-        planned = tuple(name for name in self.planned if not _sets(changes, name))
         return dataclasses.replace(self, config=config, planned=planned)
+
+    def _with_batch_size(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """The changes of `train` with a batch size that divides into equal parts.
+
+        Until the plan has chosen the batch size, a config needs one that is valid.
+        """
+        train = dict(changes.get("train", {}))
+        accumulate = train.get("accumulate", self.config.train.accumulate)
+        runtime = changes.get("runtime", {})
+        if not isinstance(runtime, Mapping):
+            runtime = {"replicas": runtime.replicas}
+        replicas = runtime.get("replicas", self.config.runtime.replicas)
+        for count in (accumulate, replicas):
+            if isinstance(count, int):  # anything else is `auto`, or reported later
+                train["batch_size"] = train.get("batch_size", 1) * count
+        return train
 
 
 def _sets(changes: Mapping[str, Any], name: str) -> bool:

@@ -52,6 +52,7 @@ FORCEABLE: dict[str, tuple[str, ...]] = {
         "epochs",
         "steps",
         "patience",
+        "evaluate_every",
         "accumulate",
         "max_bad_steps",
         "on_bad_steps",

@@ -148,15 +148,14 @@ def from_json(hint: Any, value: Any) -> Any:
     """Converts a value of a JSON file or of Python to the type of the hint.
 
     A list becomes a tuple, for example. In a dictionary from strings to numbers, such
-    as `class_weight`, whole numbers as keys become strings, and NumPy numbers become
-    Python numbers.
+    as `class_weight`, whole numbers as keys become strings.
     """
     if isinstance(value, str) and is_path(hint):
         return Path(value)
     if isinstance(value, Mapping) and typing.get_origin(hint) is dict:
         key_hint, value_hint = typing.get_args(hint)
         if key_hint is str and _is_number(value_hint):
-            return {_key(key): _plain(number) for key, number in value.items()}
+            return {_key(key): number for key, number in value.items()}
     if hint is float and type(value) is int:
         return float(value)
     return tuple(value) if isinstance(value, list) else value
@@ -169,10 +168,16 @@ def _key(key: Any) -> Any:
     return str(key) if isinstance(key, str) else key
 
 
-def _plain(number: Any) -> Any:
-    """Converts a NumPy number to a Python number."""
-    is_foreign = isinstance(number, Real) and type(number) not in (bool, int, float)
-    return number.item() if is_foreign and hasattr(number, "item") else number
+def plain(value: Any) -> Any:
+    """Converts NumPy scalars to Python values, also in dictionaries, lists and
+    tuples.
+    """
+    if type(value) is dict:
+        return {key: plain(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(map(plain, value))
+    is_scalar = type(value).__module__ == "numpy" and getattr(value, "shape", 0) == ()
+    return value.item() if is_scalar else value
 
 
 def is_path(hint: Any) -> bool:
@@ -315,7 +320,7 @@ def describe(hint: Any) -> str:
             return "words"
         return f"values separated by commas, each {kind}"
     if dataclasses.is_dataclass(hint):
-        return "a section"
+        return "a section (a dictionary of options)"
     if origin in (dict, Mapping):
         if typing.get_origin(arguments[1]) is Annotated:
             return f"{_NAMES[dict]}, each value {describe(arguments[1])}"

@@ -217,9 +217,11 @@ def _kinds(config: Config, source: str) -> dict[str, str]:
     """The options of a source that say as what it reads its arrays, if it has them."""
     task = registry.load("tasks", config.task.name)
     input, target = getattr(task, "kinds", (config.task.input, config.task.target))
-    known = registry.find("sources", source).options
     kinds = {"input": input, "target": target}
-    return {key: str(value) for key, value in kinds.items() if value and key in known}
+    known = registry.find("sources", source).options
+    if not kinds.keys() <= known.keys():  # `target` alone is a column of a table
+        return {}
+    return {key: str(value) for key, value in kinds.items() if value}
 
 
 def create_task(config: Config, info: Info | Metadata) -> Task:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Decision
 from pipeline.data.example_store import OnTheFly
-from pipeline.data.image_decoding import WARNINGS
+from pipeline.data.image_decoding import DAMAGE, WARNINGS
 from pipeline.runtime import native_logs
 from pipeline.utils.console import pluralize
 from pipeline.utils.tf_data import READ_ERRORS
@@ -38,7 +38,7 @@ class DecoderWarnings:
     @property
     def lines(self) -> list[str]:
         """The warnings, once the block of `collect` has ended."""
-        return self._lines.dropped
+        return _warnings(self._lines)
 
     def notes(self, store: OnTheFly, locate: Callable[[int], str]) -> list[Decision]:
         """A note that names the first images with warnings, if there were any.
@@ -66,7 +66,12 @@ def _has_warnings(store: OnTheFly, row: int) -> bool:
             store.decode(tf.constant(row, tf.int64))
         except READ_ERRORS:  # reported elsewhere
             return False
-    return bool(lines.dropped)
+    return bool(_warnings(lines))
+
+
+def _warnings(lines: native_logs.Lines) -> list[str]:
+    """The lines about images that were decoded all the same."""
+    return [line for line in lines.dropped if DAMAGE not in line]
 
 
 @contextmanager

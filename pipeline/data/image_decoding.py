@@ -33,6 +33,8 @@ _HEADER_BYTES = 34  # enough for the sizes of a GIF, BMP or WebP
 _COLOR_TABLE_BYTES = np.array(
     [3 * 2 ** (1 + flags % 8) if flags >= 128 else 0 for flags in range(256)]
 )
+DAMAGE = "Improper call to JPEG library"
+"""Part of a line about an image that cannot be decoded, which is reported as such."""
 WARNINGS = (
     "Corrupt JPEG data",
     "Premature end of JPEG",
@@ -43,6 +45,7 @@ WARNINGS = (
     "Application transferred too",
     "PNG warning:",
     "Only partially decoded the GIF",
+    DAMAGE,
 )
 """Parts of the lines that decoders write to stderr, without the name of the file."""
 _ORIENTATION = 0x0112  # EXIF 2.3, 4.6.4 A

@@ -100,7 +100,7 @@ class Evaluation:
             row = {name: values[0] for name, values in rows.items()}
             return (
                 f"; the most confident: {row['file']}, {row['prediction']}"
-                f" {row['probability']:.3f} instead of {row['truth']}"
+                f" ({row['probability']:.3f}) instead of {row['truth']}"
             )
         cells = list(zip(rows, rows.rows()[0], strict=True))
         return f"; first {', '.join(f'{name} {text}' for name, text in cells[:4])}"

@@ -1,7 +1,6 @@
 """Exports the model of a run again, without training, or pins the served version."""
 
 import dataclasses
-import shlex
 import sys
 import time
 from pathlib import Path
@@ -100,17 +99,16 @@ def configure(path: Path, words: list[str]) -> Config:
     changes = _changes(words)
     config = command_line.read(run.config, changes.get("source"), names_only=stored)
     changes["export"] = {**changes.get("export", {}), "enabled": True}
+    runtime = {**run_directory.ANY_MACHINE, **changes.get("runtime", {})}
+    changes["runtime"] = runtime
     config = config.changed(**changes, run_directory=path)
     if stored and config.export.precision != "float32":
         raise UsageError(
             f"--export.precision {config.export.precision}: the metrics of a run with"
             " Python objects are not measured again; pass --export.precision float32"
         )
-    if not stored and not run_directory.steps(run.checkpoints):
-        resume = shlex.join(["--resume", str(run)])
-        raise UsageError(
-            f"{run} has no checkpoint yet; train it: {command_line.PROGRAM} {resume}"
-        )
+    if not stored:
+        run_directory.require_checkpoint(run)
     preflight.check(config)
     return config
 

@@ -33,11 +33,14 @@ from pipeline.utils.errors import UsageError, reason
 def restore_trainer(config: Config, machine: Machine) -> Trainer:
     """Restores the newest checkpoint of an earlier run, without writing to the run.
 
-    Raises UsageError if the data or the checkpoints of the run cannot be used.
+    Raises UsageError if the data or the checkpoints of the run cannot be used, or if
+    there is no checkpoint.
     """
+    run = RunDirectory(Path(str(config.run_directory)))
+    run_directory.require_checkpoint(run)
     trainer = Trainer(config, machine, dataset.load(config), StopSignals())
     trainer.build()
-    trainer.resume(RunDirectory(Path(str(config.run_directory))), writes=False)
+    trainer.resume(run, writes=False)
     return trainer
 
 
@@ -56,6 +59,7 @@ class Handoff:
         self.checkpoint = trainer.checkpoint
         self.evaluated = trainer.evaluation_batches
         self.start = start
+        self._was_timed_out = trainer.has_used_time_limit()
         self.test_split = split_names.evaluation_split(self.evaluated)
         """The split of the final test: test, or else validation, or else train."""
         self.table: dict[str, np.ndarray] = {}
@@ -135,7 +139,10 @@ class Handoff:
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports without writing to the run; returns the result."""
         self.choose_weights()
-        result = self._export(self._test())
+        result = self._test()
+        if not self._was_timed_out:  # but interrupted
+            result["trained"]["stopped"] = None
+        result = self._export(result)
         run_result.report_export(self.config, self.run, result)
         return result
 
@@ -171,6 +178,7 @@ class Handoff:
             "steps": self.checkpoint.step,
             "of": self.checkpoint.batches.last_step,
             "complete": self.checkpoint.complete,
+            "stopped": result["stopped"],
             "examples": {name: len(split) for name, split in self.data.splits.items()},
             "left_out": len(self.data.cleaning.excluded),
         }

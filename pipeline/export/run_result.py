@@ -131,7 +131,9 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
         return
     metrics = result[split]
     say(split, f"{numbers(metrics)}  ({pluralize(metrics['examples'], 'example')})")
-    if result["calibration"]:
+    if result["calibration"] == {"temperature": 1.0}:
+        say("calibrated", "not: all answers to the validation split are right")
+    elif result["calibration"]:
         values = result["calibration"].items()
         calibration = ", ".join(f"{name} {value:.3f}" for name, value in values)
         changes = []

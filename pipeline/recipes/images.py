@@ -156,7 +156,6 @@ def photos(data: SourceConfig) -> Request:
             weight_decay=0.1,
             schedule="cosine",
             schedule_options={"warmup": 0.05},
-            label_smoothing=0.1,
         ),
     )
     return Request(
@@ -171,5 +170,6 @@ def photos(data: SourceConfig) -> Request:
             "train.epochs",
             "train.learning_rate",
             "train.ema",
+            "train.label_smoothing",
         ),
     )

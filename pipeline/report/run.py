@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 from pipeline.config import command_line
 from pipeline.config.config import Config
 from pipeline.data import split_names
+from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import safe_io
 from pipeline.utils.columns import Columns
-from pipeline.utils.console import numbers
+from pipeline.utils.console import numbers, pluralize
 from pipeline.utils.errors import UsageError, reason, suggest
 
 if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
@@ -115,13 +116,15 @@ class Run:
         return self._trainer
 
     def _restore(self) -> "Trainer":
+        # One device of this machine is enough, whatever the run was trained on.
+        runtime = {**run_directory.ANY_MACHINE, "replicas": 1}
+        config = self.config.changed(run_directory=self.directory, runtime=runtime)
         # The modules import TensorFlow.
         from pipeline.runtime import environment
 
-        machine = environment.start(self.config.runtime)
+        machine = environment.start(config.runtime)
         from pipeline.export import handoff
 
-        config = self.config.changed(run_directory=self.directory)
         trainer = handoff.restore_trainer(config, machine)
         trainer.checkpoint.restore_final_weights()
         trainer.model.step.update.swap_ema()
@@ -204,16 +207,17 @@ class Run:
         """
         if data is None:
             self._require_data()
+            # First: TensorFlow's devices are set up before anything else uses them.
+            examples = self._examples()
         from pipeline.evaluation import labelled_data
 
         task = self.task
-        network = self.trainer.model if data is None else self.network
-        if data is None:
-            examples = self._examples()
-        else:
+        if data is not None:
             examples = labelled_data.load_splits(data, task)
         options = self.config.train
-        return labelled_data.evaluate_split(network, task, examples, split, options)
+        return labelled_data.evaluate_split(
+            self.network, task, examples, split, options
+        )
 
     def _examples(self) -> "Examples":
         return self.splits, self.trainer.data.source.location
@@ -328,7 +332,7 @@ class Run:
 
     def __repr__(self) -> str:
         count = len(self.history.get("loss", ()))
-        epochs = f"{count:,} of {self.config.train.epochs:,} epochs"
+        epochs = f"{count:,} of {pluralize(self.config.train.epochs, 'epoch')}"
         lines = [
             f"training   unfinished: {epochs}; fit(..., run_directory=...) continues"
         ]

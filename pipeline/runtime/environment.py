@@ -114,6 +114,9 @@ def start(
         decisions.append(Decision("oneDNN", "off", reason))
     if options.precision != "auto":
         decisions.append(Decision("precision", precision, "requested"))
+    if precision == "mixed_float16" and not gpus:
+        reason = "slow; a CPU computes it in float32: use mixed_bfloat16 or float32"
+        decisions.append(Decision("float16", "emulated", reason))
     decisions += [Decision(name, value, reason) for name, value, reason in settings]
     if tf.config.functions_run_eagerly():
         reason = "tf.config.run_functions_eagerly is set, for debugging; this is slow"

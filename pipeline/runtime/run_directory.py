@@ -4,17 +4,24 @@ import contextlib
 import dataclasses
 import math
 import re
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import resume_policy
-from pipeline.config.config import RUNS, Config
+from pipeline.config.config import FORMAT, RUNS, Config
 from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.errors import UsageError
 
 STEP = re.compile(r"step-(?:[0-9]{8}|[1-9][0-9]{8,})")
 """The name of a checkpoint."""
+ANY_MACHINE: dict[str, Any] = {
+    "devices": "auto",
+    "gpu_memory": None,
+    "require_gpu": False,
+}
+"""Options of `runtime` with which any machine can restore a run."""
 
 
 class RunDirectory:
@@ -53,6 +60,26 @@ def steps(checkpoints: Path) -> list[int]:
         if STEP.fullmatch(path.name) and path.is_dir():
             steps.append(int(path.name.removeprefix("step-")))
     return sorted(steps)
+
+
+def require_checkpoint(run: RunDirectory) -> None:
+    """Raises UsageError if a run has no checkpoint, or one of an earlier version."""
+    with contextlib.suppress(OSError, ValueError):  # whoever reads it tells why
+        _require_format(run, safe_io.read_json(run.config))
+    if not steps(run.checkpoints):
+        resume = shlex.join(["--resume", str(run)])
+        raise UsageError(
+            f"{run} has no checkpoint yet; train it: pipeline fit {resume}"
+        )
+
+
+def _require_format(run: RunDirectory, values: Any) -> None:
+    """Raises UsageError if an earlier version has written the config of a run."""
+    if isinstance(values, dict) and values.get("format") != FORMAT:
+        raise UsageError(
+            f"{run} was started by an earlier version; start it again in a new"
+            " --run-directory"
+        )
 
 
 @contextlib.contextmanager
@@ -178,6 +205,7 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
         )
     try:
         before = safe_io.read_json(run.config)
+        _require_format(run, before)
         changes = resume_policy.changes(before, config.as_json())
     except (OSError, ValueError, TypeError, AttributeError):
         raise UsageError(

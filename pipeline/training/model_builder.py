@@ -62,7 +62,7 @@ def _network(task: Task, options: config.ModelConfig, precision: str) -> Stepped
         if registry.builds_whole_model(options.name):
             return _user_network(task, options, inputs)
         try:
-            features = registry.call("models", options.name, options.options, inputs)
+            features = _features(options, inputs)
             for tensor in keras.tree.flatten(features):
                 flag = f"--model.name {options.name}"
                 require_kind(tensor, keras.KerasTensor, flag, "a tensor of features")
@@ -80,6 +80,27 @@ def _network(task: Task, options: config.ModelConfig, precision: str) -> Stepped
         model = SteppedModel(inputs, outputs, name="network")
         model.task = task
         return model
+
+
+def _features(options: config.ModelConfig, inputs: Any) -> Any:
+    """Calls a function from tensors to features.
+
+    Raises UsageError for one that expects a shape, or returns a whole model.
+    """
+    why = "returns a keras.Model"
+    try:
+        features = registry.call("models", options.name, options.options, inputs)
+        if not isinstance(features, keras.Model):
+            return features
+    except Exception as error:
+        if "KerasTensor" not in str(error):
+            raise
+        why = f"cannot use a KerasTensor: {reason(error)}"
+    raise UsageError(
+        f"--model.name {options.name} {why}; a function of one argument takes a tensor"
+        " and returns features: to return a keras.Model, write a function"
+        " (input_shape, classes)"
+    )
 
 
 def _user_network(task: Task, options: config.ModelConfig, inputs: Any) -> SteppedModel:

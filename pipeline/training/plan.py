@@ -83,8 +83,9 @@ def photos(request: Request, machine: Machine, seconds: float | None = None) -> 
     choices = _Choices(request)
     fast, reason = dtype_policy.fast_policy()
     choices.choose("runtime.precision", fast or "float32", reason)
-    _choose_pretrained(choices)
     source = dataset.create_source(choices.config)
+    _choose_for_target(choices, source)
+    _choose_pretrained(choices)
     precision: str = choices.config.runtime.precision
     if precision == "auto":
         precision = machine.precision
@@ -92,7 +93,19 @@ def photos(request: Request, machine: Machine, seconds: float | None = None) -> 
     with machine.strategy.scope():
         devices = max(1, len(tf.config.get_visible_devices("GPU")))
         seconds_per_pixel = mean_over_workers(seconds_per_pixel / devices)
-    return _choose_sizes(choices, source, seconds_per_pixel, seconds)
+    parts = machine.replicas * choices.config.train.accumulate
+    return _choose_sizes(choices, source, seconds_per_pixel, seconds, parts)
+
+
+def _choose_for_target(choices: _Choices, source: Source) -> None:
+    """Chooses what depends on what is predicted: classes, labels, numbers or masks."""
+    fields = source.info.fields
+    if "mask" in fields:
+        choices.choose("model", {"name": "unet"}, "a mask needs a map of features")
+    smoothing, reason = 0.0, "for classes only"
+    if "label" in fields:
+        smoothing, reason = 0.1, "usual for classes"
+    choices.choose("train.label_smoothing", smoothing, reason)
 
 
 def _choose_pretrained(choices: _Choices) -> None:
@@ -122,9 +135,16 @@ def _choose_pretrained(choices: _Choices) -> None:
 
 
 def _choose_sizes(
-    choices: _Choices, source: Source, seconds_per_pixel: float, limit: float | None
+    choices: _Choices,
+    source: Source,
+    seconds_per_pixel: float,
+    limit: float | None,
+    parts: int,
 ) -> Config:
-    """Chooses the batch size, the image size, the epochs, and what depends on them."""
+    """Chooses the batch size, the image size, the epochs, and what depends on them.
+
+    The batch size is a multiple of `parts`.
+    """
     total = source.info.splits["train"]
     reason = f"{total:,} images"
     if "test" in source.info.splits:
@@ -136,9 +156,11 @@ def _choose_sizes(
     held_out = sum(splits.shares(source.info.splits, config.data).values())
     limited = min(total, config.data.limit or total)
     count = max(1, int(limited * (1 - held_out)))
-    classes = pluralize(len(source.info.class_names or ()), "class")
-    images = f"about {pluralize(count, 'training image')} of {classes}"
-    choices.choose("train.batch_size", _batch_size(count), images)
+    images = f"about {pluralize(count, 'training image')}"
+    if source.info.class_names:
+        images += f" of {pluralize(len(source.info.class_names), 'class')}"
+    batch = max(1, _batch_size(count) // parts) * parts
+    choices.choose("train.batch_size", batch, images)
     batch = choices.config.train.batch_size
     steps = max(1, count // batch)
 
@@ -191,7 +213,8 @@ def _choose_sizes(
     choices.choose("data.augment", operations, "usual for photographs")
     lag = max(1.0, steps * epochs * _AVERAGED_FRACTION)
     reason = f"about {lag:,.0f} of {pluralize(steps * epochs, 'step')}"
-    choices.choose("train.ema", round(1 - 1 / (1 + lag), 4), reason)
+    rest = float(f"{1 / (1 + lag):.2g}")  # two digits of it, as 1 is no average
+    choices.choose("train.ema", round(1 - rest, 12), reason)
     return choices.config
 
 

@@ -55,7 +55,7 @@ def _print_choices(config: Config) -> None:
         part = getattr(config, section)
         value = getattr(part, option) if option else {part.name: part.options}
         flag = f"--{name}".replace("_", "-")
-        say("plan", f"{flag:21} {' '.join(type_hints.words(value))} ({reason})")
+        say("plan", f"{flag:23} {' '.join(type_hints.words(value))} ({reason})")
 
 
 def _dry_run(config: Config, folder: Path) -> Config:

@@ -49,15 +49,18 @@ def step_speed(model: keras.Model, batches: Batches) -> float:
     return batches.batch_size / min(trials)
 
 
-def bottleneck(step: float, feed: float) -> str:
+def bottleneck(step: float, feed: float, precision: str = "float32") -> str:
     """Names the slower of step and input pipeline, and how to speed it up.
 
-    Both arguments are examples per second.
+    `step` and `feed` are examples per second; `precision` is that of the step.
     """
     if feed >= step:
+        remedies = "a GPU, a 16-bit --runtime.precision or a smaller model"
+        if precision != "float32":
+            remedies = "a GPU or a smaller model"
         return (
-            f"the step: the feed alone is {feed / step:.1f} times as fast; a GPU, a"
-            " 16-bit --runtime.precision or a smaller model would speed it up"
+            f"the step: the feed alone is {feed / step:.1f} times as fast; {remedies}"
+            " would speed it up"
         )
     return (
         f"the feed: the step alone is {step / feed:.1f} times as fast; another"

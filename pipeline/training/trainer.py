@@ -4,13 +4,14 @@ import contextlib
 import dataclasses
 import gc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
 
-from pipeline.config import registry
+from pipeline.config import objects, registry
 from pipeline.config.config import RUNS, Config
+from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching, split_names
 from pipeline.data.dataset import LoadedData
@@ -35,6 +36,15 @@ from pipeline.utils.errors import (
     UsageError,
     WorkerLost,
 )
+
+# With one of these, the rate that a callback has assigned no longer counts.
+_RATE_FLAGS = (
+    "--train.learning-rate",
+    "--train.schedule",
+    "--train.schedule-options",
+)
+# With one of these, a run that a callback has ended continues.
+_LENGTH_FLAGS = ("--train.epochs", "--train.steps", "--train.callbacks")
 
 
 class Trainer:
@@ -169,8 +179,12 @@ class Trainer:
                 " because the training data or the version of NumPy has changed; start"
                 " again in a new --run-directory"
             )
-        if is_first:
-            self._reset_assigned_rate()
+        if is_first and self._is_forced(_RATE_FLAGS):
+            # The rate that a callback has assigned.
+            with self.machine.strategy.scope():
+                self.model.step.update.rate.assigned.assign(-1.0)
+        if is_first and self._is_forced(_LENGTH_FLAGS):
+            self.checkpoint.ended = False
         if self.attempt.factor is not None:
             self.model.step.update.factor.assign(self.attempt.factor)
 
@@ -190,19 +204,13 @@ class Trainer:
             return None
         return lambda model: evaluate(model, self.data.task, validation)
 
-    def _reset_assigned_rate(self) -> None:
-        """Drops the rate that a callback has assigned if options now force another."""
-        flags = {change.flag for change in self.run.changes}
-        rate_flags = {
-            "--train.learning-rate",
-            "--train.schedule",
-            "--train.schedule-options",
-        }
-        is_forced = not flags.isdisjoint(rate_flags)  # only the chief has the changes
+    def _is_forced(self, flags: Iterable[str]) -> bool:
+        """Whether `--force` has changed one of these options."""
+        changed = {change.flag for change in self.run.changes}
+        is_forced = not changed.isdisjoint(flags)  # only the chief has the changes
         machine = self.machine
         with machine.strategy.scope(), distributed.name_lost_workers(machine.cluster):
-            if distributed.mean_over_workers(float(is_forced)) > 0:
-                self.model.step.update.rate.assigned.assign(-1.0)
+            return distributed.mean_over_workers(float(is_forced)) > 0
 
     def report(self) -> None:
         """Prints and saves the decisions that the run begins with."""
@@ -250,16 +258,36 @@ class Trainer:
         examples = pluralize(batches.batch_size, "example")
         per_epoch = f"{batches.steps_per_epoch:,} per epoch"
         say("training", f"{steps} of {examples}, {per_epoch}")
+        say("optimizer", _describe_update(self.config.train))
+        repeated = self._repeated_epochs()
+        if repeated and not batches.first_step:
+            say("resumed", f"from the start, without a checkpoint; {repeated}")
         if batches.first_step:
-            say(
-                "resumed",
-                f"after step {batches.first_step:,}, from the newest intact checkpoint",
-            )
+            where = f"after step {batches.first_step:,}"
+            line = f"{where}, from the newest intact checkpoint"
+            say("resumed", f"{line}; {repeated}" if repeated else line)
+            if self.checkpoint.ended:
+                step = f"{self.checkpoint.step:,}"
+                advice = "other epochs, steps or callbacks with --force continue"
+                say("ended", f"by a callback at step {step}; {advice}")
             if self.stops.limit:
                 used = clock(self.stops.seconds_elapsed)
                 limit = clock(self.stops.limit)
                 advice = "a longer --runtime.time-limit continues longer"
                 say("time", f"{used} of {limit} used; {advice}")
+
+    def _repeated_epochs(self) -> str:
+        """Says how many epochs of the log come after the checkpoint, if any do."""
+        try:
+            lines = safe_io.read_text(self.run.log).splitlines()
+        except (OSError, ValueError):
+            return ""
+        # After `kill -9`, the last line may be incomplete.
+        logged = sum(line.endswith("}") for line in lines)
+        count = logged - self.checkpoint.epoch
+        verb = "is" if count == 1 else "are"
+        epochs = pluralize(count, "epoch")
+        return f"{epochs} of the log {verb} repeated" if count > 0 else ""
 
     def train(self) -> bool:
         """Trains to the last step or until the time is up.
@@ -299,7 +327,7 @@ class Trainer:
         batches = self.remaining
         context = self._context()
         stop = self.stops.reason(distributed.mean_over_workers)
-        is_over = stop or self._has_used_time_limit()
+        is_over = stop or self.has_used_time_limit()
         if checkpoint.complete or (checkpoint.step and is_over):
             # The process may have ended between writing the checkpoint and the log.
             if machine.is_chief:
@@ -339,9 +367,12 @@ class Trainer:
                     limit = f"--runtime.time-limit {config.runtime.time_limit}"
                     where = f"after step {checkpoint.step:,}"
                     say("stopped", f"{where}: {limit}; a longer limit continues")
+            if machine.is_chief and (why := checkpoint.why_early):
+                where = f"after epoch {checkpoint.epoch}"
+                say("stopped", f"{where}: {why}")
         return True
 
-    def _has_used_time_limit(self) -> bool:
+    def has_used_time_limit(self) -> bool:
         """Whether the run has ended at this step because of the same time limit."""
         try:
             result = safe_io.read_json(self.run.result)
@@ -352,8 +383,10 @@ class Trainer:
 
     def _context(self) -> CallbackContext:
         evaluated = 0
-        for batches in self.evaluation_batches.values():
-            evaluated += batches.batch_size * batches.last_step
+        for name, batches in self.evaluation_batches.items():
+            # The last epoch and the final test each evaluate the validation split.
+            passes = 2 if name == "validation" else 1
+            evaluated += passes * batches.batch_size * batches.last_step
         return CallbackContext(
             run=self.run,
             batches=self.remaining,
@@ -395,6 +428,26 @@ class Trainer:
             distributed.name_lost_workers(machine.cluster),
         ):
             distributed.mean_over_workers(0.0)
+
+
+def _describe_update(train: TrainConfig) -> str:
+    """Returns the optimizer and what changes its updates, in one line."""
+    parts = [objects.title(train.optimizer)]
+    schedule = train.schedule
+    if isinstance(schedule, objects.ObjectName):
+        parts.append(objects.title(schedule))
+    elif schedule == "constant":
+        parts.append(f"learning rate {train.learning_rate:g}")
+    else:
+        parts.append(f"{objects.title(schedule)} from {train.learning_rate:g}")
+    if train.weight_decay:
+        parts.append(f"weight decay {train.weight_decay:g}")
+    if train.label_smoothing:
+        smoothing = f"label smoothing {train.label_smoothing:g}"
+        parts.append(f"{smoothing} (in training only)")
+    if train.loss:
+        parts.append(f"loss {objects.title(train.loss)}")
+    return ", ".join(parts)
 
 
 def _require_same_start(batches: Batches) -> None:

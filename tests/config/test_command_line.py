@@ -91,6 +91,10 @@ def test_the_last_part_of_an_option_is_short_for_it(tmp_path):
         runtime={"time_limit": "5min"},
         log={"progress": False},
     )
+    sized = configure(["--image-size", "8", "--task.input", "image"])
+    assert sized.data.image_size == (8, 8)
+    with pytest.raises(UsageError, match="image-size: features has no option"):
+        configure(["--image-size", "8", "--task.input", "features"])
     assert configure(["--clean", "--no-export"]) == configure([]).changed(
         clean={"enabled": True}, export={"enabled": False}
     )
@@ -139,6 +143,7 @@ def test_resume_takes_the_options_and_the_directory_of_a_run(tmp_path, monkeypat
         "--resume moved": (
             "moved is not a run: it has no config.json; choose from runs/mine-1"
         ),
+        "--config runs/mine-1 --config=a.json": "--config is given twice; keep one",
         "--resume --force": "--resume needs a run, such as runs/digits-1",
         "digits --resume runs/mine-1": (
             "use only one of the recipe 'digits' and --resume"

@@ -43,7 +43,7 @@ INVALID = [
         "--train.class-weight must be words of the form",
     ),
     ({"train": {"freeze": ["a", 5]}}, "--train.freeze must be words"),
-    ({"train": 3}, "--train must be a section; got 3"),
+    ({"train": 3}, "--train must be a section (a dictionary of options); got 3"),
     ({"runtime": {"seed": None}}, "of at least 0 and below 2**31; got None"),
     (
         {"runtime": {"precision": "half"}},

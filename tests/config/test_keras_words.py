@@ -2,6 +2,8 @@
 policy.
 """
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -46,9 +48,31 @@ def test_arguments_of_keras_are_used():
     assert found.source.name.value[2] is weight and found.data.validation == 0.2
 
 
+def test_a_single_function_is_a_list_of_one_and_a_model_may_come_first():
+    stop = keras.callbacks.EarlyStopping()
+    found = config(callbacks=stop, metrics="auc", train={"epochs": np.int64(2)})
+    assert [name.value for name in found.train.callbacks] == [stop]
+    assert found.train.metrics == {"auc": {}} and type(found.train.epochs) is int
+    scaled = {"name": "mlp", "options": {"units": (np.int64(3),)}}
+    found = config("digits", model=scaled, data=None, export=False, clean=True)
+    assert json.dumps(found.as_json()["model"]["options"]) == '{"units": [3]}'
+    assert not found.export.enabled and found.clean.enabled
+    first = network()
+    found = config(first, model=None, learning_rate=np.float64(0.5))
+    assert found.model.name.value is first and found.train.learning_rate == 0.5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (
+            {"train": 3, "epochs": 2},
+            r"train must be a section \(a dictionary of options",
+        ),
+        ({"train": ["epochs"]}, r"train must be a section .*; got \['epochs'\]"),
+        ({"lr": 0.1}, "unknown argument 'lr'; did you mean 'learning_rate'"),
+        ({"callbacks": "early_stopping"}, "--train.patience stops early"),
+        ({"callbacks": "progres"}, "unknown callback 'progres'; name a function or"),
         ({"steps_per_epoch": 7, "epochs": 3}, r'write train=\{"steps": 21\}'),
         ({"steps_per_epoch": 7}, r'write train=\{"steps": 7 \* epochs\}'),
         ({"shuffle": False}, "shuffle=False .*each epoch shuffles"),

@@ -12,8 +12,8 @@ from pipeline.utils.errors import UsageError
 
 def test_every_public_function_of_any_file_is_registered():
     models = (
-        "airbench application convnet keras_hub lenet linear residual resnet sequential"
-        " tiny"
+        "airbench application convnet keras_hub lenet linear mlp residual resnet"
+        " sequential tiny unet"
     )
     assert registry.names("models") == models.split()
     assert "muon" in registry.names("optimizers")

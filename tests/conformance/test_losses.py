@@ -4,58 +4,62 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipeline.config import registry
 from pipeline.config.sections import TrainConfig
 from pipeline.training import model_builder
 
-LOSSES = {
-    "categorical_crossentropy": "image_classification",
-    "categorical_focal_crossentropy": "image_classification",
-    "crossentropy": "image_classification",
-    "ce": "image_classification",
-    "bce": "image_classification",
-    "kld": "image_classification",
-    "huber": "regression",
-}
-CLASSES = ["a", "b", "c"]
+# A loss, and the target that it suits.
+LOSSES = [
+    ("categorical_crossentropy", "classes"),
+    ("categorical_focal_crossentropy", "classes"),
+    ("crossentropy", "classes"),
+    ("ce", "classes"),
+    ("bce", "classes"),
+    ("kld", "classes"),
+    ("binary_crossentropy", "labels"),
+    ("binary_focal_crossentropy", "labels"),
+    ("huber", "number"),
+    ("mae", "numbers"),
+]
+CLASSES = {"class_names": ["a", "b", "c"]}
 METADATA = {
-    "image_classification": {"class_names": CLASSES, "image_shape": [8, 8, 1]},
-    "regression": {"feature_names": ["a", "b"]},
+    "classes": {**CLASSES, "target": "classes"},
+    "labels": {**CLASSES, "target": "labels"},
+    "number": {"target": "number"},
+    "numbers": {"target": "number", "target_shape": [3]},
 }
 NUMBERS = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
-LABELS = np.eye(3, dtype=np.float32)[np.arange(8) % 3]
-# Task -> (y, outputs) as its `target` and its network give them.
+ONE_HOT = np.eye(3, dtype=np.float32)[np.arange(8) % 3]
+SEVERAL = (NUMBERS > 0).astype(np.float32)
+# Target -> (y, outputs) as it and its network give them.
 BATCHES = {
-    "image_classification": [
-        (LABELS, NUMBERS),
+    "classes": [
+        (ONE_HOT, NUMBERS),
         # After mixup and cutmix.
         (tf.nn.softmax(NUMBERS), NUMBERS),
         # Of a model that is sure, and wrong.
-        (LABELS, 1e4 * NUMBERS),
+        (ONE_HOT, 1e4 * NUMBERS),
     ],
-    "regression": [
+    "labels": [(SEVERAL, NUMBERS[::-1]), (SEVERAL, -1e4 * NUMBERS)],
+    "number": [
         (NUMBERS[:, :1], NUMBERS[:, 1:2]),
         (1e4 * NUMBERS[:, :1], NUMBERS[:, 1:2]),
     ],
+    "numbers": [(NUMBERS, NUMBERS[::-1]), (1e4 * NUMBERS, NUMBERS)],
 }
 
 
-class Known:
-    """A task, of which a loss gets the metadata."""
-
-    def __init__(self, name):
-        self.metadata = METADATA[name]
-
-
-def built(name, task):
+def loss_of(name, target):
     """The loss as a step calls it."""
-    return model_builder._loss(Known(task), TrainConfig(loss=name), "none")
+    metadata = {"input": "features", "feature_names": ["a"], **METADATA[target]}
+    task = registry.call("tasks", "supervised", {}, metadata)
+    return model_builder._loss(task, TrainConfig(loss=name), "none")
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_one_finite_number_per_example(name):
-    task = LOSSES[name]
-    loss = built(name, task)
-    for y, outputs in BATCHES[task]:
+@pytest.mark.parametrize(("name", "target"), LOSSES)
+def test_one_finite_number_per_example(name, target):
+    loss = loss_of(name, target)
+    for y, outputs in BATCHES[target]:
         y, outputs = tf.constant(y), tf.Variable(outputs)
         with tf.GradientTape() as tape:
             losses = loss(y, outputs)

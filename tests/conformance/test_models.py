@@ -1,4 +1,6 @@
-"""Every model builds for any image, gives one vector per example, and can be saved."""
+"""Every model builds for any image, gives a vector or a map per example, and can be
+saved.
+"""
 
 import json
 
@@ -16,10 +18,17 @@ def settings_of(name):
     return ModelConfig(name=name, options=options_of("models", name))
 
 
-def task_of(shape, classes=3):
-    names = [f"class {number}" for number in range(classes)]
-    metadata = {"class_names": names, "image_shape": list(shape)}
-    return registry.load("tasks", "image_classification")(metadata)
+def features_of(name, inputs):
+    return registry.call("models", name, options_of("models", name), inputs)
+
+
+def task_of(name, shape):
+    """Classes of images, or of their pixels if the model returns a map."""
+    metadata = {"image_shape": list(shape), "class_names": ["a", "b", "c"]}
+    metadata |= {"input": "image", "target": "classes"}
+    if len(features_of(name, keras.Input(shape)).shape) == 4:
+        metadata |= {"target": "mask", "mask_shape": list(shape[:2])}
+    return registry.call("tasks", "supervised", {}, metadata)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (5, 9, 4), (33, 20, 3)])
@@ -27,22 +36,31 @@ def task_of(shape, classes=3):
 def test_any_size_and_channel_count(name, shape):
     if name == "application":  # its networks see colours
         shape = (*shape[:2], min(shape[2], 3))
-    features = registry.call(
-        "models", name, options_of("models", name), keras.Input(shape)
-    )
-    assert len(features.shape) == 2 and features.shape[0] is None
-    model = network(task_of(shape), settings_of(name), "float32")
+    features = features_of(name, keras.Input(shape))
+    assert features.shape[0] is None
+    assert len(features.shape) == 2 or features.shape[1:3] == shape[:2]
+    model = network(task_of(name, shape), settings_of(name), "float32")
     answers = model(np.zeros((2, *shape), np.float32), training=False)
-    assert answers.shape == (2, 3) and np.isfinite(answers).all()
+    assert answers.shape == (2, *features.shape[1:-1], 3)
+    assert np.isfinite(answers).all()
     plain = keras.Model(model.input, model.output)
     json.dumps(plain.get_config())
     assert len({layer.name for layer in plain.layers}) == len(plain.layers)
     assert model.trainable_weights[-1].path == "logits/bias"
 
 
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_any_shape_of_features_and_several_inputs(name):
+    """Models that are not for images alone."""
+    inputs = {"left": keras.Input((3,)), "right": keras.Input((5, 2))}
+    for x in (inputs["left"], inputs["right"], keras.Input((4, 3, 2)), inputs):
+        features = features_of(name, x)
+        assert len(features.shape) == 2 and features.shape[0] is None
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_mixed_precision_ends_in_float32_and_has_a_float32_twin(name):
-    task, options = task_of((8, 8, 1)), settings_of(name)
+    task, options = task_of(name, (8, 8, 1)), settings_of(name)
     keras.utils.set_random_seed(0)
     model = network(task, options, "mixed_bfloat16")
     images = np.random.default_rng(0).random((16, 8, 8, 1), np.float32)

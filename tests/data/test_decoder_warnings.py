@@ -2,6 +2,7 @@
 images.
 """
 
+import shutil
 import struct
 import zlib
 
@@ -12,6 +13,7 @@ from PIL import Image
 from pipeline.config import command_line
 from pipeline.data import dataset
 from pipeline.evaluation import labelled_data
+from pipeline.utils.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,15 @@ def test_other_commands_are_silent_too(scans, capfd):
     splits, _ = labelled_data.load_splits(scans, loaded.task)
     assert splits["data"].column("image").shape == (24, 12, 12, 3)
     assert not any(word in capfd.readouterr().err for word in NOISE)
+
+
+def test_a_damaged_image_is_named_without_words_of_the_decoder(scans, tmp_path, capfd):
+    shutil.copytree(scans, tmp_path, dirs_exist_ok=True)
+    jpeg = tmp_path / "a/00.jpg"
+    jpeg.write_bytes(jpeg.read_bytes()[:184])  # within the header
+    with pytest.raises(UsageError, match="a/00.jpg"):
+        dataset.load(config(tmp_path, cache="memory"))
+    assert "Improper call" not in capfd.readouterr().err
 
 
 def test_images_without_warnings_have_no_note(scans, tmp_path):

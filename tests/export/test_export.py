@@ -17,7 +17,7 @@ from conftest import run_module
 from tensorflow.core.protobuf import saved_model_pb2
 
 from pipeline.contracts import ServingInput
-from pipeline.export import savedmodel, text_files
+from pipeline.export import run_result, savedmodel, text_files
 from pipeline.export.savedmodel import export, write
 from pipeline.fit import fit
 from pipeline.serving import version_manifest
@@ -194,6 +194,7 @@ def test_the_manifest_describes_the_version_and_every_file(digits_run):
         "steps": digits_run.result["steps"],
         "of": digits_run.result["steps"],
         "complete": True,
+        "stopped": None,
         "examples": {name: len(split) for name, split in digits_run.splits.items()},
         "left_out": 0,
     }
@@ -243,6 +244,30 @@ def test_the_model_card_contains_all_measurements(digits_run):
     assert f"{digits_run.test['accuracy']:.4f}" in row
     config = json.loads(re.search(r"```json\n(.*?)```", card, flags=re.DOTALL)[1])
     assert config == json.loads(json.dumps(digits_run.config.as_json()))
+
+
+def test_the_model_card_says_what_was_cut_short(digits_run):
+    """A run that its time limit stopped, and a calibration of right answers alone."""
+    manifest = version_manifest.properties(digits_run.export)
+    manifest["temperature"] = 1.0
+    for complete, stopped, end in (
+        (False, "time", ", stopped by the time limit."),
+        (False, None, ", before the run was complete."),
+        (True, None, "."),
+    ):
+        trained = {"steps": 330, "of": 345, "complete": complete, "stopped": stopped}
+        about = {**manifest, "trained": trained}
+        metrics = {"test": digits_run.test}
+        card = text_files.model_card(digits_run.config, about, metrics, [])
+        assert f"\nTrained for 330 of 345 steps{end}\n" in card
+        assert "No temperature was fitted, because all answers" in card
+
+
+def test_a_calibration_of_right_answers_alone_is_said(digits_run, capsys):
+    result = {**digits_run.result, "calibration": {"temperature": 1.0}}
+    run_result.report_test(digits_run.config, result, "test")
+    said = capsys.readouterr().out
+    assert "\ncalibrated not: all answers to the validation split are right\n" in said
 
 
 def test_a_run_in_mixed_precision_is_exported_in_float32(workplace, capsys):

@@ -65,6 +65,12 @@ def answers(version):
 
 
 def test_a_finished_run_is_exported_again_without_training(place, capsys):
+    path = Path("mine/config.json")  # of a machine with a GPU
+    saved = path.read_text().replace('"devices": "auto"', '"devices": "0"')
+    path.write_text(saved.replace('"require_gpu": false', '"require_gpu": true'))
+    assert (
+        __main__.configure(Path("mine"), ["--devices", "cpu"]).runtime.devices == "cpu"
+    )
     before = contents("mine")
     assert __main__.main(["mine"]) == 0
     said = capsys.readouterr().out

@@ -237,3 +237,5 @@ def test_the_verdict_names_the_bottleneck():
     fast, slow = speed.bottleneck(1000, 25_000), speed.bottleneck(1000, 500)
     assert fast.startswith("the step: the feed alone is 25.0 times as fast; ")
     assert slow.startswith("the feed: the step alone is 2.0 times as fast; ")
+    assert "16-bit" in fast
+    assert "16-bit" not in speed.bottleneck(1000, 25_000, "mixed_bfloat16")

@@ -23,7 +23,9 @@ from pipeline.utils.errors import UsageError
 NEVER = {
     "": {"recipe"},
     "source": {"name", "options"},
-    "task": {"name", "options"},
+    "task": {
+        *("name", "options", "input", "input_options", "target", "target_options"),
+    },
     "clean": {"enabled", "allow_leakage", "drop_leakage", "near"},
     "data": {
         *("image_size", "validation", "test", "validation_groups", "test_groups"),

@@ -78,10 +78,14 @@ def test_after_ctrl_c_fit_resumes_in_the_same_process(
         fit("digits", run_directory=tmp_path, **changes())
     said = capsys.readouterr().out
     assert f"; to continue: pipeline fit --resume {tmp_path} (in Python, " in said
+    # As after `kill -9` in the third epoch, when no checkpoint was due for long.
+    (tmp_path / "log.jsonl").write_text('{"epoch": 1}\n{"epoch": 2}\n{"epo')
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(pictures, "png", lambda _: signal.raise_signal(signal.SIGINT))
         fit("digits", run_directory=tmp_path, **changes())
-    assert "resumed    " in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "resumed    after step " in said
+    assert "checkpoint; 2 epochs of the log are repeated\n" in said
     run = fit("digits", run_directory=tmp_path, **changes())
     assert (
         "result.json, predictions.csv, curves.png, mistakes.png"

@@ -20,7 +20,9 @@ def test_the_most_confident_mistakes_are_shown_with_truth_probability_and_file()
     found = evaluation_of(names, wrong=[40, 7, 21])
     figure, text = pictures.mistakes(found), "3 of 60 test predictions are wrong"
     assert figure.get_suptitle() == text
-    assert f"{text}; the most confident: a/1040.jpg, c 0.950 instead of b" in found.text
+    assert (
+        f"{text}; the most confident: a/1040.jpg, c (0.950) instead of b" in found.text
+    )
     found = dataclasses.replace(found, split="data")
     assert pictures.mistakes(found).get_suptitle() == "3 of 60 predictions are wrong"
     titles = ["c 0.95\ntrue: b", "c 0.85\ntrue: b", "b 0.75\ntrue: a"]

@@ -130,7 +130,31 @@ def test_other_data_are_matched_by_the_names_of_their_classes(
             loaded.evaluate(data)
 
 
+def with_config(run, folder, **changes):
+    """A copy of a run whose config has other values on its top level or in runtime."""
+    shutil.copytree(run.directory, folder)
+    values = json.loads((folder / "config.json").read_text())
+    runtime = changes.pop("runtime", {})
+    values |= {**changes, "runtime": {**values["runtime"], **runtime}}
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def test_a_run_of_another_machine_is_measured_on_this_one(digits_run, tmp_path):
+    """And without a checkpoint it is refused, as is one of an earlier version."""
+    gpus = {"devices": "0,1", "require_gpu": True, "gpu_memory": "50%", "replicas": 2}
+    other = with_config(digits_run, tmp_path / "other", runtime=gpus)
+    assert Run.load(other).evaluate().metrics == digits_run.test
+    shutil.rmtree(other / "checkpoints")
+    with pytest.raises(UsageError, match="other has no checkpoint yet; train it: "):
+        Run.load(other).evaluate()
+    earlier = with_config(digits_run, tmp_path / "earlier", format=None)
+    with pytest.raises(UsageError, match="earlier was started by an earlier version"):
+        Run.load(earlier).evaluate()
+
+
 @pytest.mark.parametrize("takes_names", [False, True])
+@pytest.mark.usefixtures("workplace")
 def test_a_source_function_is_evaluated(loaded, digits_run, takes_names):
     split = digits_run.splits["test"]
     np.savez("test.npz", images=split.column("image"), labels=split.column("label"))

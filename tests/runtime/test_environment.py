@@ -86,6 +86,13 @@ def test_training_without_onednn_is_noted(monkeypatch):
         assert ("oneDNN" in names) is not is_on
 
 
+def test_float16_on_a_cpu_is_said_to_be_slow():
+    options = RuntimeConfig(precision="mixed_float16", devices="cpu")
+    decisions = environment.start(options).decisions
+    (reason,) = [d.reason for d in decisions if d.value == "emulated"]
+    assert reason.startswith("slow; ")
+
+
 def test_settings_of_keras_that_a_run_replaces_are_said(monkeypatch):
     import keras
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import races
 
-from pipeline.config import registry
+from pipeline.config import command_line, registry
 from pipeline.runtime import run_directory
 from pipeline.training import preflight
 from pipeline.utils.errors import UsageError
@@ -87,6 +87,20 @@ def test_a_run_with_a_damaged_config_is_refused(config, text):
     given = begun(config)
     Path("mine/config.json").write_text(text)
     refused(given, "mine/config.json is damaged")
+
+
+@pytest.mark.parametrize("has_options", [True, False])
+def test_a_run_of_an_earlier_version_is_refused(config, has_options):
+    given = begun(config)
+    values = given.as_json()
+    del values["format"]
+    if not has_options:  # the version before had other ones
+        del values["data"]["limit"]
+        values["train"]["rate"] = 0.1
+    Path("mine/config.json").write_text(json.dumps(values))
+    refused(given, "^mine was started by an earlier version; start it again in a new")
+    with pytest.raises(UsageError, match="^mine was started by an earlier version"):
+        preflight.check(command_line.configure(["--resume", "mine"]))
 
 
 def test_the_pin_of_the_model_must_be_readable(config, workplace):

@@ -83,6 +83,7 @@ NAMES = ["age", "bmi", "s 1"]
     [
         ("age,bmi,s 1\n1,2,3", NAMES, [[1, 2, 3]]),
         ('"s 1", age , bmi\n1,2,3', NAMES, [[2, 3, 1]]),
+        ("age,price,bmi,s 1\n1,9,2,3\n", NAMES, [[1, 2, 3]]),
         ("s 1,age,bmi\n1,2,3", None, [[1, 2, 3]]),
         (
             "age,bmi,s1\n1,2,3",

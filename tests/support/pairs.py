@@ -1,10 +1,15 @@
 """Examples for each input and target, under names of fields that say nothing."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 
 from pipeline.config import registry
+from pipeline.contracts import Source
+from pipeline.data.array_source import ArraySource
 
+FILE = Path(__file__)
 CLASSES = ("a", "b", "c")
 
 
@@ -65,3 +70,49 @@ def model_of(inputs, task):
     if task.output is not None and len(task.output.shape) > 1:
         return keras.layers.Conv2D(4, 3, padding="same")(inputs)
     return keras.layers.Flatten()(inputs)
+
+
+def source(*, given: str, wanted: str, count: int = 90) -> Source:
+    """Examples of a pair, as a source of its own."""
+    columns, names = examples_of(given, wanted, count)
+    return ArraySource(columns, class_names=names, name="pairs")
+
+
+def words_of(given, wanted):
+    """The options of a command for a pair."""
+    model = "unet" if wanted == "mask" else "mlp"
+    return [
+        *("--source.name", f"{FILE}:source"),
+        *("--source.given", given),
+        *("--source.wanted", wanted),
+        *("--task.input", given),
+        *("--task.input-options", "field=x"),
+        *("--task.target", wanted),
+        *("--task.target-options", "field=y"),
+        *("--model.name", model),
+        *(("--model.widths", "4,8") if wanted == "mask" else ()),
+    ]
+
+
+def write_series(folder, count=30):
+    """Class folders `slow` and `fast` of time series in `.npy` files."""
+    generator = np.random.default_rng(0)
+    for speed, name in enumerate(("slow", "fast"), 1):
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            steps = np.arange(generator.integers(15, 25))
+            wave = np.sin(0.5 * speed * steps + 6 * generator.random())
+            noise = generator.normal(size=len(steps))
+            series = np.stack([wave, noise], axis=1).astype(np.float32)
+            np.save(folder / name / f"{number}.npy", series)
+
+
+def words_of_series(folder):
+    """The options of a command for time series with ordinal classes, both of which are
+    files outside the package."""
+    return [
+        str(folder),
+        *("--task.input", f"{FILE.parent / 'series_input.py'}:series"),
+        *("--task.target", f"{FILE.parent / 'ordinal_target.py'}:ordinal"),
+        *("--model.name", "mlp"),
+    ]

@@ -77,6 +77,8 @@ def test_patience_stops_and_restores_the_best_weights(
         weights[5 * (epoch + 1)] = model.get_weights()
         end_epoch(made, epoch, {"loss": 1.0, "val_loss": loss})
     assert made.complete == model.stop_training == (patience is not None)
+    why = "no lower val_loss for 2 epochs (--train.patience)"
+    assert made.why_early == (why if patience else "")
     assert checkpoints_of(model, tmp_path).steps() == [10, 15, 20]
     assert made.restore_final_weights().value == f"step {chosen}"
     for one, other in zip(model.get_weights(), weights[chosen], strict=True):
@@ -128,6 +130,25 @@ def test_a_signal_during_a_save_is_obeyed_before_the_next_call(
                 made.on_train_batch_end(0)
             made.on_epoch_begin(1)
     assert checkpoints_of(model, tmp_path).steps()[-1] == (5 if is_end else 3)
+
+
+def test_an_epoch_whose_last_step_the_time_limit_allows_is_finished(
+    model, callback, tmp_path
+):
+    made = callback(StopSignals("1s"))
+    made.stops.resume(10.0)  # seconds that are used up
+    model.step = SimpleNamespace(position=5, metrics=[])
+    made.on_train_batch_end(4)
+    made.on_test_begin()
+    made.on_test_batch_end(0)
+    made.on_test_end()
+    end_epoch(made, 0, {"loss": 1.0})
+    with pytest.raises(Stopped, match="time"):
+        made.on_epoch_begin(1)
+    assert checkpoints_of(model, tmp_path).steps() == [5] and made.epoch == 1
+    model.step.position = 6
+    with pytest.raises(Stopped, match="time"):
+        made.on_train_batch_end(0)
 
 
 @pytest.mark.parametrize("running", [None, [["AAAA", "AAAA"], ["AAAA"]]])

@@ -68,7 +68,9 @@ def options(**callbacks):
     }
 
 
-def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeypatch):
+def test_it_is_called_after_those_of_every_run_and_can_end_training(
+    own, monkeypatch, capsys
+):
     built, standard = [], trainer.standard_callbacks
     monkeypatch.setattr(
         trainer,
@@ -76,6 +78,7 @@ def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeyp
         lambda context: built.append(standard(context)) or built[-1],
     )
     changes = options(**{"own_callbacks.record": {"epochs": 2}})
+    changes["train"] |= {"weight_decay": 0.01, "label_smoothing": 0.1}
     run = fit("digits", run_directory="run", **changes)
     (_, context), *calls = own["SEEN"]
     assert isinstance(context, CallbackContext) and context.run.path == run.directory
@@ -111,10 +114,20 @@ def test_it_is_called_after_those_of_every_run_and_can_end_training(own, monkeyp
         == 2 * context.batches.steps_per_epoch
         < context.batches.last_step
     )
+    said = capsys.readouterr().out
+    assert "\nstopped    after epoch 2: a callback\n" in said
+    update = "adam, cosine from 0.002, weight decay 0.01, label smoothing 0.1 (in"
+    assert f"\noptimizer  {update} training only)\n" in said
     # The run stays ended: nothing is trained when the command is repeated.
     del own["SEEN"][:]
     again = fit("digits", run_directory="run", **changes)
     assert own["SEEN"] == [] and again.test == run.test and again.history == run.history
+    step = run.result["steps"]
+    assert f"\nended      by a callback at step {step}; " in capsys.readouterr().out
+    # With more epochs, it continues.
+    changes["train"]["epochs"] = 4
+    longer = fit("digits", run_directory="run", force=True, **changes)
+    assert len(longer.history["loss"]) == 4 and "ended " not in capsys.readouterr().out
 
 
 def test_one_of_every_run_is_refused_before_anything_is_written(workplace):

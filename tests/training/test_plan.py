@@ -1,7 +1,9 @@
 """The plan of the recipe `photos`: what is chosen for which data, machine and time."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -26,13 +28,17 @@ def planned(workplace, monkeypatch, capsys):
         dtype_policy, "fast_policy", lambda: ("mixed_bfloat16", "planted")
     )
 
-    def make(count, words="", detail=32, speed=1.0, seconds=None):
+    def make(
+        count, words="", detail=32, speed=1.0, seconds=None, replicas=1, **targets
+    ):
         images = np.zeros((count, 2, 2, 3), np.uint8)
-        np.savez("images.npz", images=images, labels=np.arange(count) % 2)
+        targets = targets or {"labels": np.arange(count) % 2}
+        np.savez("images.npz", images=images, **targets)
         monkeypatch.setattr(image_sizes, "detail_size", lambda images: detail)
         monkeypatch.setattr(plan, "_seconds_per_pixel", lambda *_: 7e-7 / speed)
         request = command_line.request(["images.npz", *words.split()])
-        config = resolve(request, machine(), seconds)
+        devices = SimpleNamespace(num_replicas_in_sync=replicas, scope=nullcontext)
+        config = resolve(request, machine(strategy=devices), seconds)
         assert config.reasons.keys() == {*request.planned}
         return config, capsys.readouterr().out
 
@@ -44,6 +50,31 @@ def test_few_images_get_more_epochs_and_smaller_batches(planned):
     assert few.epochs > many.epochs and few.batch_size < many.batch_size == 128
     assert few.learning_rate < many.learning_rate
     assert planned(10)[0].train.batch_size == 2
+
+
+def test_the_network_and_the_loss_follow_what_is_predicted(planned):
+    masks, _ = planned(80, masks=np.zeros((80, 2, 2), np.uint8))
+    assert masks.model.name == "unet" and masks.train.label_smoothing == 0
+    numbers, output = planned(80, targets=np.ones(80))
+    assert "about 56 training images)" in output
+    assert numbers.model.name == "residual" and numbers.train.label_smoothing == 0
+    assert planned(80)[0].train.label_smoothing == 0.1
+
+
+def test_the_batch_divides_among_replicas_and_micro_batches(planned):
+    assert planned(4000)[0].train.batch_size == 64
+    for words, replicas, size in (
+        ("--gpus 3", 3, 63),
+        ("--accumulate 3", 1, 63),
+        ("--replicas 8 --accumulate 16", 8, 128),
+    ):
+        assert planned(4000, words, replicas=replicas)[0].train.batch_size == size
+    assert planned(10, replicas=4)[0].train.batch_size == 4  # and in `auto`
+
+
+def test_the_average_of_a_long_run_has_a_momentum_below_one(planned):
+    few, many = (planned(4000, f"--epochs {n}")[0].train for n in (10, 10**6))
+    assert few.ema == 0.938 and 1 - 1e-6 < many.ema < 1 - 1e-7
 
 
 def test_the_size_follows_the_detail_and_the_time(planned):
@@ -78,7 +109,7 @@ def test_what_is_set_stays(planned):
     assert config.model.name == "linear" and config.data.augment == {"flip": {}}
     assert config.runtime.precision == "float32"
     assert "train.epochs" not in config.reasons and "--train.epochs" not in said
-    assert said.count("plan ") == 1 + len(config.reasons) == 5
+    assert said.count("plan ") == 1 + len(config.reasons) == 6
     assert ": 1 epoch at " in planned(10, "--epochs 1")[1]
 
 

@@ -391,8 +391,8 @@ class ClassEvaluator(Evaluator):
         self._top = min(5, len(class_names) - 1)
         self._loss = 0.0
         self._top_right = 0
-        self._pairs: dict[int, int] = {}
-        """Number of a pair, true * classes + predicted -> examples."""
+        self._pairs: list[np.ndarray] = []
+        """The number true * classes + predicted of each example."""
         self._error = CalibrationError()
         self._calibrated = temperature and CalibrationError(temperature)
 
@@ -404,11 +404,7 @@ class ClassEvaluator(Evaluator):
         self._error.update(logits, truth)
         if self._calibrated:
             self._calibrated.update(logits, truth)
-        pairs, counts = np.unique(
-            truth * len(self._names) + predicted, return_counts=True
-        )
-        for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-            self._pairs[pair] = self._pairs.get(pair, 0) + count
+        self._pairs.append(truth * len(self._names) + predicted)
         probabilities = answers["probabilities"].numpy()
         of_truth = probabilities[np.arange(len(truth)), truth]
         # Only classes that are less probable rank lower; a tie, or NaN, counts against
@@ -419,8 +415,7 @@ class ClassEvaluator(Evaluator):
 
     def result(self) -> dict[str, Any]:
         count = len(self._names)
-        pairs = np.array(list(self._pairs), np.int64)
-        examples = np.array(list(self._pairs.values()), np.int64)
+        pairs, examples = np.unique(np.concatenate(self._pairs), return_counts=True)
         true, predicted = np.divmod(pairs, count)
         total = int(examples.sum())
         is_right = true == predicted

@@ -51,7 +51,8 @@ def mask(
     names = info.class_names or ()
     if len(names) < 2:
         raise UsageError(
-            "masks need the names of at least 2 classes: class_names=[...]"
+            "masks need the names of at least 2 classes: class_names=[...], or"
+            " --source.class-names"
         )
     if spec.dtype == tf.string:
         size = image_size or info.image_shape[:2]

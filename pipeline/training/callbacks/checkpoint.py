@@ -11,13 +11,12 @@ import keras
 
 from pipeline.config import config
 from pipeline.contracts import Batches, Decision
-from pipeline.runtime.signals import Stopped, StopSignals
+from pipeline.runtime.signals import TIME, Stopped, StopSignals
 from pipeline.training import checkpoints
-from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.checkpoint_retention import Retention
 from pipeline.training.checkpoints import WRITE_ERRORS, Checkpoints, Damaged
 from pipeline.training.distributed import mean_over_workers
-from pipeline.utils.console import say
+from pipeline.utils.console import pluralize, say
 from pipeline.utils.errors import reason
 
 # At the end of an epoch, saves only after this many times the duration of the last
@@ -43,7 +42,7 @@ class CheckpointCallback(keras.callbacks.Callback):
     def __init__(
         self,
         checkpoints: Checkpoints,
-        early_stopping: EarlyStopping,
+        early_stopping: keras.callbacks.Callback,
         batches: Batches,
         options: config.TrainConfig,
         stops: StopSignals | None = None,
@@ -82,6 +81,18 @@ class CheckpointCallback(keras.callbacks.Callback):
         if self.epoch >= self.batches.epochs:
             return True
         return self.step > self.batches.last_step  # `--force` has shortened the run
+
+    @property
+    def why_early(self) -> str:
+        """Why training has ended before its last epoch; empty if it has not."""
+        if self.epoch >= self.batches.epochs:
+            return ""
+        stopping = self.early_stopping
+        if stopping.is_exhausted:
+            word = "higher" if stopping.direction > 0 else "lower"
+            epochs = pluralize(stopping.wait, "epoch")
+            return f"no {word} {stopping.monitor} for {epochs} (--train.patience)"
+        return "a callback" if self.ended else ""
 
     def resume(self) -> Batches:
         """Restores the newest undamaged checkpoint; returns the remaining batches.
@@ -143,6 +154,8 @@ class CheckpointCallback(keras.callbacks.Callback):
         self.step = self.model.step.position
         stop = self.stops.reason(mean_over_workers)
         is_within_epoch = self.step < self.batches.end_of(self.epoch)
+        if stop == TIME and not is_within_epoch:
+            return  # this epoch is still validated; `on_epoch_begin` stops
         if stop or (is_within_epoch and mean_over_workers(float(self._is_due()))):
             self._save(checkpoints.metric_state(self.model.step.metrics))
             # A stop may be requested while the checkpoint is written.
@@ -155,7 +168,8 @@ class CheckpointCallback(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         stop = self.stops.reason(mean_over_workers)
-        if stop:
+        # `time_budget` has reserved the time for this validation.
+        if stop and stop != TIME:
             # Validation uses the averages: see `Update`.
             self.model.step.update.swap_ema()
             self._save(self._running)

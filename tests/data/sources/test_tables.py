@@ -7,7 +7,8 @@ import pytest
 from PIL import Image
 from small import read
 
-from pipeline.config import registry
+from pipeline.config import command_line, registry
+from pipeline.data import dataset
 from pipeline.data.seeds import stable_hash
 from pipeline.utils.errors import UsageError
 
@@ -290,3 +291,12 @@ def test_options_that_contradict_each_other(table):
             "image,label,who\nfiles/a.png,x,1\nfiles/b.png,y,\n",
             group="who",
         )
+
+
+def test_the_target_of_the_task_names_no_column(workplace):
+    """`target` is an option of tables, but not the one of arrays."""
+    (workplace / "houses.csv").write_text("rooms,price\n1,2.5\n2,3.5\n")
+    config = command_line.configure(["houses.csv", "--task.target", "number"])
+    source = dataset.open_source(config)
+    assert set(source.info.fields) == {"id", "features", "target"}
+    assert "target_shape" not in dataset.create_task(config, source.info).metadata

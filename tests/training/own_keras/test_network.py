@@ -3,8 +3,11 @@
 import keras
 import numpy as np
 import pytest
+import small
 
+from pipeline.config.sections import ModelConfig
 from pipeline.runtime.dtype_policy import policy_scope
+from pipeline.training import model_builder
 from pipeline.training.own_keras import network
 from pipeline.utils.errors import UsageError
 
@@ -68,6 +71,24 @@ def test_all_layers_compute_in_the_precision_of_the_run(policy):
     values = np.random.default_rng(0).normal(size=(5, 4, 4)).astype("float32")
     np.testing.assert_array_equal(copy(values), expected(values))
     assert {name for _, name in policies(model)} == {"mixed_float16", "float32"}
+
+
+def with_shape(input_shape):
+    return keras.Sequential([keras.Input(input_shape), keras.layers.Flatten()])
+
+
+def whole_model(x):
+    return keras.Sequential([keras.layers.Flatten()])
+
+
+@pytest.mark.parametrize("function", [with_shape, whole_model])
+def test_a_whole_model_needs_a_function_of_shape_and_classes(function):
+    options = ModelConfig(name=function)
+    with pytest.raises(
+        UsageError, match=r"write a function \(input_shape, cl"
+    ) as caught:
+        model_builder.network(small.TASK, options, "float32")
+    assert "\n" not in str(caught.value) and function.__name__ in str(caught.value)
 
 
 def test_a_layer_in_another_precision_is_refused():
