@@ -131,11 +131,11 @@ def _data_files(path: Path, files: list[str], has_classes: bool) -> list[str]:
     names = [name for name in files if _kind(name)]
     if not has_classes and len(names) == 1 and not is_json_lines(names[0]):
         return names
-    others = [name for name in names if _kind(name) not in _TABLES]
+    unknown_files = [name for name in names if _kind(name) not in _TABLES]
     headers = {name: _header(path / name) for name in names if _kind(name) in _TABLES}
     of_files = [name for name, header in headers.items() if _lists_files(header)]
-    if others or of_files or has_classes:
-        return sorted(others + of_files)
+    if unknown_files or of_files or has_classes:
+        return sorted(unknown_files + of_files)
     return [name for name, header in headers.items() if _has_truth(header)]
 
 

@@ -82,7 +82,7 @@ def select(
     if field and suffixes:
         return {field: suffixes}
     if suffixes:
-        matches = [name for name, known in every.items() if {*suffixes} & {*known}]
+        matches = [name for name, endings in every.items() if {*suffixes} & {*endings}]
         if len(matches) == 1:
             return {matches[0]: suffixes}
         raise UsageError(

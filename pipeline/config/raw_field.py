@@ -32,8 +32,10 @@ def raw_field(source: str, options: Mapping[str, Any]) -> str:
             return file_types.most_common(_file_names(Path(path)), types)
         if source in ("csv", "jsonl"):
             fields = {field.name for field in dataclasses.fields(tables.Options)}
-            known = {name: value for name, value in options.items() if name in fields}
-            return tables.input_field(Path(path), tables.Options(**known))
+            chosen_options = {
+                name: value for name, value in options.items() if name in fields
+            }
+            return tables.input_field(Path(path), tables.Options(**chosen_options))
     except UsageError:
         return file_types.IMAGE
     if source == "arrays":

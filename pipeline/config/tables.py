@@ -62,7 +62,7 @@ class Table:
 
 
 @dataclasses.dataclass(frozen=True)
-class Columns:
+class TableColumns:
     """What the columns of a table hold."""
 
     truths: Mapping[str, str]
@@ -73,7 +73,7 @@ class Columns:
     """Columns of numbers, or the one with lists of numbers."""
     group: str | None = None
     split: str | None = None
-    others: tuple[str, ...] = ()
+    row_names: tuple[str, ...] = ()
     """Columns of a table without files that are left out, as they name its rows."""
 
 
@@ -177,10 +177,10 @@ def read_json_lines(path: Path) -> Table:
         named = {data_path.column(key): value for key, value in row.items()}
         for key in sorted(titles.keys() ^ named.keys()):
             has = "has no" if key in titles else "has the"
-            other = "has" if key in titles else "does not have"
+            verb = "has" if key in titles else "does not have"
             raise UsageError(
                 f"{path}, line {number} {has} key {key!r}, which line {numbers[0]}"
-                f" {other}; give all lines the same keys, with null for no value"
+                f" {verb}; give all lines the same keys, with null for no value"
             )
         for key, value in named.items():
             columns[key].append(value)
@@ -199,8 +199,8 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     except ValueError as error:
         problem = getattr(error, "msg", str(error))
         column = getattr(error, "colno", None)
-        place = f" at column {column}" if column else ""
-        raise UsageError(f"{where}: {problem}{place}; correct the JSON") from None
+        position = f" at column {column}" if column else ""
+        raise UsageError(f"{where}: {problem}{position}; correct the JSON") from None
     if not isinstance(value, dict):
         raise UsageError(
             f"{where} must be a JSON object, such as"
@@ -209,7 +209,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-def columns(table: Table, options: Options) -> Columns:
+def columns(table: Table, options: Options) -> TableColumns:
     """What the columns hold, by the options or else by their names.
 
     A table without a column of files has numbers in all other columns. Raises
@@ -226,20 +226,20 @@ def columns(table: Table, options: Options) -> Columns:
             raise _no_column(
                 table, data_path.LABELS, "--source.image", "--source.label"
             )
-        return Columns(truths, file, group=group, split=split)
+        return TableColumns(truths, file, group=group, split=split)
     if group is None and "group" in table.titles:
         group = "group"
-    others = tuple(name for name in data_path.IDS if name in table.titles)
-    features = _features(table, used.union(others, [group]))
+    row_names = tuple(name for name in data_path.IDS if name in table.titles)
+    features = _features(table, used.union(row_names, [group]))
     if not features:
         raise _no_column(table, data_path.IMAGES, "--source.image", "--source.label")
     if not truths:
         raise _no_column(table, data_path.LABELS, "--source.label", "--source.target")
-    others = tuple(name for name in others if name not in used)
+    row_names = tuple(name for name in row_names if name not in used)
     label = truths.get("label", "")
     if not options.label and label in data_path.TARGETS and _are_floats(table, label):
         truths = {"target": label}
-    return Columns(truths, "", features, group, split, others)
+    return TableColumns(truths, "", features, group, split, row_names)
 
 
 def _require(table: Table, name: str) -> str:
@@ -324,10 +324,10 @@ def _file_column(table: Table, options: Options, used: Collection[str | None]) -
         return ""
     # Either the names of files, or the numbers of the rows of a table without files.
     names_of_rows = {*data_path.IDS, "group", *used}
-    others = [name for name in table.titles if name not in names_of_rows]
-    firsts = [table.columns[name][0] for name in others]
+    features = [name for name in table.titles if name not in names_of_rows]
+    firsts = [table.columns[name][0] for name in features]
     are_numbers = [_is_numeric(value) or is_missing(value) for value in firsts]
-    if not others or not all(are_numbers):
+    if not features or not all(are_numbers):
         return "id"
     names = [str(value) for value in table.columns["id"]]
     files, _ = file_search.find_files(names, table.path, types)
@@ -370,7 +370,7 @@ def input_field(path: Path, options: Options) -> str:
 
 
 def file_field(table: Table, column: str, options: Options) -> str:
-    """The raw field of files, by the suffixes of most of them: `image` for others."""
+    """The raw field of files, by the suffixes of most of them; else `image`."""
     types = file_types_of(column, options)
     names = [str(value) for value in table.columns[column]]
     if not any(file_types.field_of(name, types) for name in names):

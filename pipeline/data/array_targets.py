@@ -30,7 +30,7 @@ _MOST_CLASSES = 256  # of masks, which are uint8
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class TargetField:
     """The field of y, and what to say about it."""
 
     field: str
@@ -140,7 +140,7 @@ def target_of(
     kind: str | None,
     image_sizes: set[tuple[int, int]],
     has_class_names: bool,
-) -> Target:
+) -> TargetField:
     """Checks and converts y to the field of a target.
 
     Args:
@@ -157,24 +157,24 @@ def target_of(
         height, width).
     """
     if has_label_sets(values):
-        return Target("labels", _require_several(values, where, kind))
+        return TargetField("labels", _require_several(values, where, kind))
     column = values
     while column.ndim > 1 and column.shape[-1] == 1:  # as in keras.datasets
         column = column[..., 0]
     is_plane = column.ndim > 2 or values.shape[1:3] in image_sizes
     may_be_mask = kind not in KINDS.values() and values.ndim in (3, 4) and is_plane
     if kind == "mask" or (may_be_mask and image_sizes):
-        return Target("mask", _masks_of(values, where, image_sizes))
+        return TargetField("mask", _masks_of(values, where, image_sizes))
     if kind == "classes":
-        return Target("label", labels_of(values, where))
+        return TargetField("label", labels_of(values, where))
     if column.ndim > 2 or not values.size:
         raise UsageError(
             f"{where}: y has shape {values.shape}, which no target takes; give {_TAKEN}"
         )
     if kind == "number":
-        return Target("target", _numbers_of(column, where))
+        return TargetField("target", _numbers_of(column, where))
     if kind == "labels":
-        return Target("labels", _label_rows(values, where))
+        return TargetField("labels", _label_rows(values, where))
     return _recognize(column, where, bool(image_sizes), has_class_names)
 
 
@@ -191,10 +191,10 @@ def _require_several(values: np.ndarray, where: str, kind: str | None) -> np.nda
 
 def _recognize(
     values: np.ndarray, where: str, has_images: bool, has_class_names: bool
-) -> Target:
+) -> TargetField:
     """Recognizes the target of y, (n,) or (n, columns)."""
     if values.dtype.kind in "OSUT":
-        return Target("label", labels_of(values, where))
+        return TargetField("label", labels_of(values, where))
     if values.dtype.kind not in NUMERIC:
         raise UsageError(
             f"{where}: y must hold numbers or strings; got {values.dtype}; give"
@@ -203,21 +203,23 @@ def _recognize(
     if values.ndim == 2:
         return _recognize_rows(values, where)
     if values.dtype.kind == "b":
-        return Target("label", labels_of(values, where))
+        return TargetField("label", labels_of(values, where))
     is_whole = _are_whole(values)
     if has_images or (has_class_names and is_whole):
         if is_whole:
-            return Target("label", labels_of(values, where))
-        return Target("target", _numbers_of(values, where), (_fraction_note(values),))
+            return TargetField("label", labels_of(values, where))
+        return TargetField(
+            "target", _numbers_of(values, where), (_fraction_note(values),)
+        )
     if not is_whole:
-        return Target("target", _numbers_of(values, where))
+        return TargetField("target", _numbers_of(values, where))
     classes = _count_classes(values)
     if classes:
         note = (
             f"y has the whole numbers 0 to {classes - 1}, which are read as classes;"
             ' for numbers to predict, write task={"target": "number"}'
         )
-        return Target("label", labels_of(values, where), (note,))
+        return TargetField("label", labels_of(values, where), (note,))
     numbers = _numbers_of(values, where)
     lowest, highest = values.min(), values.max()
     note = (
@@ -225,22 +227,22 @@ def _recognize(
         " numbers to predict; for classes, number them 0, 1, ... and write"
         ' task={"target": "classes"}'
     )
-    return Target("target", numbers, (note,))
+    return TargetField("target", numbers, (note,))
 
 
-def _recognize_rows(values: np.ndarray, where: str) -> Target:
+def _recognize_rows(values: np.ndarray, where: str) -> TargetField:
     if _are_binary(values):
         ones = values.sum(axis=1)
         several = np.flatnonzero(ones != 1)
         if not len(several):
-            return Target("label", labels_of(values, where))
+            return TargetField("label", labels_of(values, where))
         row = several[0]
         note = (
             f"y has rows of 0 and 1 that are not all one-hot (example {row} has"
             f" {int(ones[row])} of {values.shape[1]}), which are read as several labels"
             ' per example; for one class each, write task={"target": "classes"}'
         )
-        return Target("labels", _label_rows(values, where), (note,))
+        return TargetField("labels", _label_rows(values, where), (note,))
     if values.dtype.kind == "f" and _are_soft(values):
         labels_of(values, where)  # raises UsageError
     notes: tuple[str, ...] = ()
@@ -250,7 +252,7 @@ def _recognize_rows(values: np.ndarray, where: str) -> Target:
             " to predict; classes are one whole number or string per example"
         )
         notes = (note,)
-    return Target("target", _numbers_of(values, where), notes)
+    return TargetField("target", _numbers_of(values, where), notes)
 
 
 def _are_whole(values: np.ndarray) -> bool:
@@ -275,8 +277,8 @@ def _count_classes(values: np.ndarray) -> int:
     """The number of classes if whole numbers number classes; otherwise 0."""
     present = np.unique(values)
     count = len(present)
-    most = max(_FEW_CLASSES, len(values) // _EXAMPLES_PER_CLASS)
-    return count if count <= most and (present == np.arange(count)).all() else 0
+    limit = max(_FEW_CLASSES, len(values) // _EXAMPLES_PER_CLASS)
+    return count if count <= limit and (present == np.arange(count)).all() else 0
 
 
 def _fraction_note(values: np.ndarray) -> str:

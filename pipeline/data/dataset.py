@@ -218,8 +218,10 @@ def _kinds(config: Config, source: str) -> dict[str, str]:
     task = registry.load("tasks", config.task.name)
     input, target = getattr(task, "kinds", (config.task.input, config.task.target))
     kinds = {"input": input, "target": target}
-    known = registry.find("sources", source).options
-    if not kinds.keys() <= known.keys():  # `target` alone is a column of a table
+    options_of_function = registry.find("sources", source).options
+    if (
+        not kinds.keys() <= options_of_function.keys()
+    ):  # `target` alone is a column of a table
         return {}
     return {key: str(value) for key, value in kinds.items() if value}
 
@@ -233,8 +235,10 @@ def create_task(config: Config, info: Info | Metadata) -> Task:
         if config.data.image_size is not None:
             options["image_size"] = config.data.image_size
     if name != "supervised":
-        known = registry.find("tasks", name).options
-        options = {key: value for key, value in options.items() if key in known}
+        options_of_function = registry.find("tasks", name).options
+        options = {
+            key: value for key, value in options.items() if key in options_of_function
+        }
         return registry.call("tasks", name, {**options, **config.task.options}, info)
     parts = {
         "input": config.task.input,

@@ -153,11 +153,11 @@ def _require_same_names(
             f"{split}: the columns of x are in another order than in train; give"
             " x[x_train.columns]"
         )
-    others = [name for name in names if name not in train_names]
+    unknown_names = [name for name in names if name not in train_names]
     missing = [name for name in train_names if name not in names]
     difference = f"lacks the column {missing[0]!r}" if missing else ""
-    if others:
-        difference = f"has a column {others[0]!r}, unknown in train"
+    if unknown_names:
+        difference = f"has a column {unknown_names[0]!r}, unknown in train"
     raise UsageError(f"{split}: x {difference}; give the same columns in all splits")
 
 

@@ -133,9 +133,9 @@ def shares(existing: Collection[str], options: DataConfig) -> dict[str, float]:
     not among them.
     """
     fractions = {"validation": options.validation, "test": options.test}
-    others = {*existing, *_requested_groups(options)}
+    taken = {*existing, *_requested_groups(options)}
     return {
-        name: share for name, share in fractions.items() if share and name not in others
+        name: share for name, share in fractions.items() if share and name not in taken
     }
 
 
@@ -162,14 +162,14 @@ def named_groups(source: Source, options: DataConfig) -> dict[str, list[int]]:
                 f"{flag}: the source has no groups; set --source.group, if it has this"
                 " option"
             )
-        known = source.group_names()
+        group_values = source.group_names()
         for name in names:
-            if name not in known:
-                closest = difflib.get_close_matches(name, known, n=3, cutoff=0)
+            if name not in group_values:
+                closest = difflib.get_close_matches(name, group_values, n=3, cutoff=0)
                 raise UsageError(
                     f"{flag}: train has no group {name!r}; {did_you_mean(closest)}"
                 )
-        values[split] = [known[name] for name in names]
+        values[split] = [group_values[name] for name in names]
     return values
 
 

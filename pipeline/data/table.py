@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.config import file_search, file_types, tables
-from pipeline.config.tables import Columns, Options, Table
+from pipeline.config.tables import Options, Table, TableColumns
 from pipeline.config.validation import only_one
 from pipeline.contracts import Source
 from pipeline.data import split_names
@@ -54,7 +54,7 @@ def source(table: Table, options: Options) -> Source:
     return _feature_source(table, columns, options)
 
 
-def _file_source(table: Table, columns: Columns, options: Options) -> Source:
+def _file_source(table: Table, columns: TableColumns, options: Options) -> Source:
     root = os.path.abspath(table.path.parent)
     types = tables.file_types_of(columns.file, options)
     names = [_text(value) for value in table.columns[columns.file]]
@@ -127,7 +127,7 @@ class _RowSource(ArraySource):
         return f"{self._noun} {id} of {self._table}"
 
 
-def _feature_source(table: Table, columns: Columns, options: Options) -> Source:
+def _feature_source(table: Table, columns: TableColumns, options: Options) -> Source:
     if table.problem:
         raise UsageError(table.problem)
     rows = []
@@ -182,7 +182,7 @@ def _missing(table: Table, column: str, position: int) -> UsageError:
 
 
 def _row(
-    table: Table, columns: Columns, position: int, truths: Mapping[str, Any]
+    table: Table, columns: TableColumns, position: int, truths: Mapping[str, Any]
 ) -> _Row:
     split = "train"
     if columns.split:
@@ -205,7 +205,7 @@ def _group(text: str) -> int:
     return stable_hash(text.encode("utf-8", "surrogatepass"))
 
 
-def _group_names(table: Table, columns: Columns) -> dict[str, int] | None:
+def _group_names(table: Table, columns: TableColumns) -> dict[str, int] | None:
     """The names of the groups and their values in examples; None without groups."""
     if not columns.group:
         return None
@@ -213,7 +213,7 @@ def _group_names(table: Table, columns: Columns) -> dict[str, int] | None:
     return {text: _group(text) for text in texts}
 
 
-def _truths(table: Table, columns: Columns, position: int) -> dict[str, Any]:
+def _truths(table: Table, columns: TableColumns, position: int) -> dict[str, Any]:
     """Field -> what is to be predicted; "" or None if the row does not say it."""
     truths: dict[str, Any] = {}
     for field, column in columns.truths.items():
@@ -394,7 +394,7 @@ def _multi_hot(
     return result
 
 
-def _feature_summary(table: Table, columns: Columns) -> str:
+def _feature_summary(table: Table, columns: TableColumns) -> str:
     names = columns.features
     if names == ("features",):
         return f"the {table.key} 'features'"
@@ -404,7 +404,7 @@ def _feature_summary(table: Table, columns: Columns) -> str:
     return f"{pluralize(len(names), table.key)}, {listing}"
 
 
-def _summary(table: Table, columns: Columns, inputs: str) -> str:
+def _summary(table: Table, columns: TableColumns, inputs: str) -> str:
     """A note about the columns that are used."""
     truths = []
     for field, column in columns.truths.items():
@@ -412,8 +412,8 @@ def _summary(table: Table, columns: Columns, inputs: str) -> str:
     note = f"{table.path}: inputs are {inputs}; {', '.join(truths)}"
     if columns.group:
         note += f"; groups of {table.titles[columns.group]!r} stay together"
-    if columns.others:
-        note += f"; left out: {', '.join(map(repr, columns.others))}"
+    if columns.row_names:
+        note += f"; left out: {', '.join(map(repr, columns.row_names))}"
     label = columns.truths.get("label")
     if label and None not in map(tables.number_of, table.columns[label]):
         title = table.titles[label]

@@ -81,7 +81,7 @@ def _output_function(
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class SplitResult:
     """The result of a split."""
 
     metrics: dict[str, Any]
@@ -92,7 +92,7 @@ class Result:
 
 def evaluate(
     model: SteppedModel, task: Task, batches: Batches, forward: Forward = forward
-) -> Result:
+) -> SplitResult:
     """Evaluates a split in one pass; its memory grows by the columns of the table."""
     evaluator = task.evaluator(model)
     added = [_copy(metric) for metric in _added_metrics(model)]
@@ -107,7 +107,7 @@ def evaluate(
     for metric in added:
         name = unique_name(metric.name, results)
         results[name] = np.asarray(metric.result()).tolist()
-    return Result(results, concatenate(parts))
+    return SplitResult(results, concatenate(parts))
 
 
 def metrics(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:

@@ -62,12 +62,12 @@ def _source(data: Any, task: Task) -> Source:
             options["class_names"] = tuple(names)
         return registry.call("sources", name, options)
     name = objects.name_of(data, "sources")
-    known = registry.find("sources", name).options
+    takes = registry.find("sources", name).options
     options = {}
-    if names and "class_names" in known and in_memory.find_class_names(data) is None:
+    if names and "class_names" in takes and in_memory.find_class_names(data) is None:
         options["class_names"] = names
     for kind in ("input", "target"):
-        if kind in known and kind in task.metadata:
+        if kind in takes and kind in task.metadata:
             options[kind] = task.metadata[kind]
     return registry.call("sources", name, options)
 

@@ -168,10 +168,11 @@ def _choose(kind: str, name: str | None, fields: Mapping[str, tf.TensorSpec]) ->
         return matches[0]
     listing = ", ".join(field for field in fields if field != "id")
     if not matches:
-        known = ", ".join(f"{field} ({key})" for key, field in fields_by_name.items())
+        choices = ", ".join(f"{field} ({key})" for key, field in fields_by_name.items())
         raise UsageError(
             f"the source has the fields {listing or 'id'}, of which none is a known"
-            f" {noun}: {known}; set --task.{noun} and --task.{noun}-options field=NAME"
+            f" {noun}: {choices}; set --task.{noun} and --task.{noun}-options"
+            " field=NAME"
         )
     names = " or ".join(matches)
     raise UsageError(
@@ -182,8 +183,8 @@ def _choose(kind: str, name: str | None, fields: Mapping[str, tf.TensorSpec]) ->
 
 def _accepted(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that the input or target has."""
-    known = registry.find(kind, name).options
-    return {key: value for key, value in options.items() if key in known}
+    function_options = registry.find(kind, name).options
+    return {key: value for key, value in options.items() if key in function_options}
 
 
 def _create_input(metadata: Metadata, name: str | None) -> Input:
@@ -214,7 +215,7 @@ class Supervised(Task):
     ) -> None:
         super().__init__(metadata)
         self.input = input or _create_input(metadata, None)
-        self.wanted = target = target or _create_target(metadata, None)
+        self.objective = target = target or _create_target(metadata, None)
         self.selection_metric = target.selection_metric
         self.output = target.output
         self.spatial_fields = target.spatial_fields
@@ -222,7 +223,7 @@ class Supervised(Task):
     @property
     def title(self) -> str:
         """Such as "classes from image" or "number from a (image) and b (features)"."""
-        target = _plain_name(self.metadata.get("target"), self.wanted)
+        target = _plain_name(self.metadata.get("target"), self.objective)
         if not isinstance(self.input, SeveralInputs):
             return (
                 f"{target} from {_plain_name(self.metadata.get('input'), self.input)}"
@@ -234,7 +235,7 @@ class Supervised(Task):
 
     @property
     def decode_metadata(self) -> Metadata:
-        names = self.not_decoded | self.input.not_decoded | self.wanted.not_decoded
+        names = self.not_decoded | self.input.not_decoded | self.objective.not_decoded
         metadata = {
             name: value for name, value in self.metadata.items() if name not in names
         }
@@ -245,24 +246,24 @@ class Supervised(Task):
     def with_metadata(self, changes: Metadata) -> "Supervised":
         metadata = {**self.metadata, **changes}
         input = self.input.with_metadata(metadata)
-        return type(self)(metadata, input, type(self.wanted)(metadata))
+        return type(self)(metadata, input, type(self.objective)(metadata))
 
     @property
     def decoders(self) -> list[Any]:
-        return [self, *self.input.decoders, self.wanted]
+        return [self, *self.input.decoders, self.objective]
 
     def match(self, source: Source) -> "Supervised":
         input = self.input.match(source)
-        return type(self)(self.metadata, input, self.wanted.match(source))
+        return type(self)(self.metadata, input, self.objective.match(source))
 
     def learn(self, examples: TrainingExamples) -> Metadata:
-        return {**self.input.learn(examples), **self.wanted.learn(examples)}
+        return {**self.input.learn(examples), **self.objective.learn(examples)}
 
     def decode(self, example: Example) -> Example:
         kept = {name: example[name] for name in _KEPT if name in example}
         fields, geometry = self.input.decode(example)
-        answers = self.wanted.decode(example, geometry)
-        if self.wanted.needs_geometry and geometry is not None:
+        answers = self.objective.decode(example, geometry)
+        if self.objective.needs_geometry and geometry is not None:
             answers["geometry"] = geometry
         return {**kept, **fields, **answers}
 
@@ -273,21 +274,25 @@ class Supervised(Task):
         locate: Callable[[int], str],
     ) -> None:
         self.input.check(columns, split, locate)
-        self.wanted.check(columns, split, locate)
+        self.objective.check(columns, split, locate)
 
     def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
-        return self.wanted.review(columns)
+        return self.objective.review(columns)
 
     def describe(
         self, columns: Mapping[str, Mapping[str, np.ndarray]]
     ) -> Iterator[tuple[str, str]]:
-        return self.wanted.describe(columns)
+        return self.objective.describe(columns)
 
     def prepare(self, batch: Example) -> Example:
         return self.input.prepare(batch)
 
     def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
-        return self.input.network_inputs(batch), self.wanted.y(batch), batch["weight"]
+        return (
+            self.input.network_inputs(batch),
+            self.objective.y(batch),
+            batch["weight"],
+        )
 
     def inputs(self) -> Any:
         return self.input.inputs()
@@ -298,11 +303,11 @@ class Supervised(Task):
     def head(self, features: Any, inputs: Any) -> Any:
         """`features` is a tensor, or a dictionary of `features` and their `mask`."""
         if isinstance(features, Mapping):
-            return self.wanted.head(features["features"], features.get("mask"))
-        return self.wanted.head(features)
+            return self.objective.head(features["features"], features.get("mask"))
+        return self.objective.head(features)
 
     def loss(self) -> Callable[[Any, Any], tf.Tensor]:
-        return self.wanted.loss()
+        return self.objective.loss()
 
     def training_loss(
         self,
@@ -310,46 +315,46 @@ class Supervised(Task):
         class_weight: Mapping[str, float],
         loss: Callable[[Any, Any], tf.Tensor] | None = None,
     ) -> Callable[[Any, Any], tf.Tensor]:
-        return self.wanted.training_loss(label_smoothing, class_weight, loss)
+        return self.objective.training_loss(label_smoothing, class_weight, loss)
 
     def metrics(self) -> list[keras.metrics.Metric]:
-        return self.wanted.metrics()
+        return self.objective.metrics()
 
     def answer(self, outputs: Any, batch: Example) -> Example:
-        return self.wanted.answer(outputs, batch)
+        return self.objective.answer(outputs, batch)
 
     def outputs_of(self, answers: Example) -> Any:
-        return self.wanted.outputs_of(answers)
+        return self.objective.outputs_of(answers)
 
     def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
-        return self.wanted.evaluator(model)
+        return self.objective.evaluator(model)
 
     def calibrator(self) -> Calibrator | None:
-        return self.wanted.calibrator()
+        return self.objective.calibrator()
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
-        return self.wanted.table(answers, batch)
+        return self.objective.table(answers, batch)
 
     def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        return self.wanted.readable(columns)
+        return self.objective.readable(columns)
 
     def tables(self, columns: Mapping[str, np.ndarray]) -> dict[str, Columns]:
-        return self.wanted.tables(columns)
+        return self.objective.tables(columns)
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
-        return self.wanted.summary(metrics, split)
+        return self.objective.summary(metrics, split)
 
     def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        return self.wanted.pictures(metrics)
+        return self.objective.pictures(metrics)
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
     ) -> None:
         self.input.draw(axes, example)
-        self.wanted.draw(axes, example, answer)
+        self.objective.draw(axes, example, answer)
 
     def limitations(self) -> list[str]:
-        return [*self.wanted.limitations(), *self.input.limitations()]
+        return [*self.objective.limitations(), *self.input.limitations()]
 
     def serving_inputs(self) -> list[ServingInput]:
         return self.input.signatures()
@@ -358,16 +363,16 @@ class Supervised(Task):
         inputs = self.input.network_inputs(self.input.prepare(batch))
         outputs = model(inputs, training=False)
         outputs = request_guards.finite(outputs, "outputs of the network")
-        return self.wanted.serve(outputs, batch)
+        return self.objective.serve(outputs, batch)
 
     def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
         inputs, prepared = self.input.standalone()
         inner = keras.Model(network.inputs, network.outputs[0], name="network")
         outputs = inner(keras.tree.flatten(prepared))
-        return keras.Model(inputs, self.wanted.standalone(outputs, output_kind))
+        return keras.Model(inputs, self.objective.standalone(outputs, output_kind))
 
     def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
-        return self.wanted.standalone_loss(output_kind)
+        return self.objective.standalone_loss(output_kind)
 
 
 def _plain_name(name: Any, part: Any = None) -> str:

@@ -219,7 +219,7 @@ def _describe(image: tf.Tensor, channels: int, bits: int) -> dict[str, tf.Tensor
 
 
 def _first_not_finite(values: tf.Tensor) -> tf.Tensor:
-    """The place of the first number that is not finite in float32, from 1; or 0."""
+    """The position of the first number that is not finite in float32, from 1; or 0."""
     is_finite = tf.math.is_finite(tf.cast(tf.reshape(values, [-1]), tf.float32))
     is_wrong = tf.concat([~is_finite, [True]], axis=0)
     first = tf.argmax(tf.cast(is_wrong, tf.int32))
@@ -326,13 +326,13 @@ class _Measures:
             numbers[row] = self._name(self._floats[field], int(places[row, field]) - 1)
         return numbers
 
-    def _name(self, field: str, place: int) -> str:
+    def _name(self, field: str, position: int) -> str:
         """The name of a number of a field."""
         shape = self._source.info.fields[field].shape
         names = self._source.info.feature_names
         if shape.rank == 0 or not shape.is_fully_defined():
             return field
         if field == "features" and names is not None:
-            return f"feature {names[place]!r}"
-        index = [int(axis) for axis in np.unravel_index(place, shape.as_list())]
+            return f"feature {names[position]!r}"
+        index = [int(axis) for axis in np.unravel_index(position, shape.as_list())]
         return f"{field}{index}"

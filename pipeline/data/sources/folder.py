@@ -174,10 +174,11 @@ def _notes(
     notes = []
     fields = Counter(file_types.field_of(file.name, types) for file in files)
     used = fields.pop(field, 0)
-    for other, count in fields.items():
+    for unread, count in fields.items():
         notes.append(
             f"{root}: {used:,} of {len(files):,} files are read, the {field} files;"
-            f" --source.field {other} reads {pluralize(count, f'{other} file')} instead"
+            f" --source.field {unread} reads {pluralize(count, f'{unread} file')}"
+            " instead"
         )
     if ignored:
         sample = ", ".join(sorted(set(ignored))[:3])

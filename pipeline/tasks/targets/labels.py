@@ -74,8 +74,8 @@ class LabelTarget(Target):
         labels = example[self._field]
         if self._classes is not None:
             count = len(self.class_names)
-            known = tf.one_hot(self._classes, count, dtype=tf.int32)
-            labels = tf.linalg.matvec(known, tf.cast(labels, tf.int32), True)
+            one_hot = tf.one_hot(self._classes, count, dtype=tf.int32)
+            labels = tf.linalg.matvec(one_hot, tf.cast(labels, tf.int32), True)
         labels = tf.ensure_shape(labels, (len(self.class_names),))
         return {"labels": tf.cast(labels, tf.uint8)}
 

@@ -35,16 +35,16 @@ def probe_inputs(shape: tuple[int, ...]) -> np.ndarray:
     return np.stack(rows).astype(np.float32)
 
 
-def probes(inputs: Any, known: Any = None) -> Any:
+def probes(inputs: Any, values: Any = None) -> Any:
     """`probe_inputs` for symbolic inputs, also in a dictionary.
 
-    `known` has values for inputs that do not take any numbers, such as token ids.
+    `values` has numbers for inputs that do not take any numbers, such as token ids.
     """
     if isinstance(inputs, dict):
-        known = known or {}
-        return {name: probes(part, known.get(name)) for name, part in inputs.items()}
-    if known is not None:
-        return known
+        values = values or {}
+        return {name: probes(part, values.get(name)) for name, part in inputs.items()}
+    if values is not None:
+        return values
     return probe_inputs(tuple(inputs.shape[1:]))
 
 
