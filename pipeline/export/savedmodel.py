@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -223,6 +224,7 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
         handles |= dict.fromkeys(map(id, functions[name].captured_inputs))
     module = tf.Module()
     module.weights = [variables[key] for key in handles if key in variables]
+    module.tables = _lookup_tables(exported)
     try:
         tf.saved_model.save(module, str(directory), signatures=functions)
     except tf.errors.OpError as error:  # for example a full disk
@@ -230,6 +232,16 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
             f"{directory.parent} cannot be written: {reason(error)}"
         ) from None
     return endpoints
+
+
+def _lookup_tables(model: keras.Model) -> list[Any]:
+    """The tables of layers such as `keras.layers.IntegerLookup`, in their order."""
+    tables = []
+    for layer in model._flatten_layers():
+        table = getattr(layer, "lookup_table", None)
+        if table is not None:
+            tables.append(table)
+    return tables
 
 
 def serving_function(

@@ -310,10 +310,10 @@ def _metrics(
 
 
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
-    """Calls `adapt` of each layer that has it with the first training examples."""
+    """Calls `adapt` of each layer that needs it with the first training examples."""
     steps = math.ceil(ADAPT_EXAMPLES / train.batch_size)
     for layer in model.layers:
-        if not hasattr(layer, "adapt"):
+        if not _needs_adapting(layer):
             continue
         inputs_of_layer = keras.Model(model.inputs, layer.input)
         values = []
@@ -322,6 +322,16 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
             inputs, _, _ = task.target(batch, batch["id"])
             values.append(inputs_of_layer(inputs).numpy())
         layer.adapt(np.concatenate(values)[:ADAPT_EXAMPLES])
+
+
+# What a layer of Keras has been created with, so that it needs no data.
+_ADAPTED_BY = ("input_mean", "input_vocabulary", "bin_boundaries")
+
+
+def _needs_adapting(layer: keras.Layer) -> bool:
+    if not hasattr(layer, "adapt"):
+        return False
+    return all(getattr(layer, name, None) is None for name in _ADAPTED_BY)
 
 
 def copy_network(

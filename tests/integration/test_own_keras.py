@@ -691,3 +691,20 @@ def test_a_file_of_ones_own_trains_stops_resumes_exports_and_verifies(
     assert exported.returncode == 0 and "verified: " in exported.stdout, (
         exported.stderr[-1000:]
     )
+
+
+def test_a_layer_with_a_lookup_table_is_exported(workplace):
+    """Token ids that are not 0, 1, ... need a table, which the SavedModel contains."""
+    ids = np.random.default_rng(0).integers(10, 60, (120, 6))
+    model = keras.Sequential(
+        [
+            keras.Input((6,), dtype="int64"),
+            keras.layers.IntegerLookup(vocabulary=list(range(10, 60))),
+            keras.layers.Embedding(60, 4),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(2),
+        ]
+    )
+    classes = (ids < 25).sum(axis=1) > 1
+    run = fit(model=model, data=(ids, classes), epochs=1, log={"tensorboard": False})
+    assert run.export and run.task.metadata["features_dtype"] == "int64"
