@@ -182,7 +182,7 @@ def _read_functions(options: dict[str, Any], default: Config) -> dict[str, Any]:
         fields = {field.name for field in dataclasses.fields(section)}
         # `--source.path DIR` is short for `--source.options path=DIR`.
         short = {key: words for key, words in part.items() if key not in fields}
-        if short:
+        if short and choice.options == "options":
             part |= read_options(name, short, choice.flag)
     return options
 

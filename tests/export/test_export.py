@@ -258,7 +258,7 @@ def test_the_model_card_says_what_was_cut_short(digits_run):
         trained = {"steps": 330, "of": 345, "complete": complete, "stopped": stopped}
         about = {**manifest, "trained": trained}
         metrics = {"test": digits_run.test}
-        card = text_files.model_card(digits_run.config, about, metrics, [])
+        card = text_files.model_card(digits_run.config, about, metrics, digits_run.task)
         assert f"\nTrained for 330 of 345 steps{end}\n" in card
         assert "No temperature was fitted, because all answers" in card
 
