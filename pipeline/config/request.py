@@ -1,6 +1,7 @@
 """The request of a command line or a call, which `resolve` turns into a config."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -45,9 +46,12 @@ class Request:
         if not isinstance(runtime, Mapping):
             runtime = {"replicas": runtime.replicas}
         replicas = runtime.get("replicas", self.config.runtime.replicas)
+        parts = 1
         for count in (accumulate, replicas):
             if isinstance(count, int):  # anything else is `auto`, or reported later
-                train["batch_size"] = train.get("batch_size", 1) * count
+                parts *= count
+        size = self.config.train.batch_size
+        train["batch_size"] = math.ceil(size / max(parts, 1)) * max(parts, 1)
         return train
 
 

@@ -65,7 +65,7 @@ def test_an_answer_that_is_not_finite_is_refused(tmp_path, x, name):
         serving_inputs=lambda: [default],
         serve=lambda network, batch: {"y": tf.math.log(batch["x"])},
     )
-    savedmodel._save(tmp_path / "1", None, task)
+    savedmodel._save(tmp_path / "1", keras.Sequential(), task)
     session = Session(tmp_path / "1")
     request = np.array([1.0, x], np.float32)
     with pytest.raises(
