@@ -388,7 +388,11 @@ class Objective(abc.ABC):
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
     ) -> None:
-        """Draws one decoded example and its answer; a target, only the answer."""
+        """Draws one example and its answer; a target, only the answer.
+
+        `example` has the decoded fields, and as `raw` the fields of the source, if it
+        is at hand.
+        """
         return None
 
     def limitations(self) -> list[str]:
@@ -551,7 +555,7 @@ class Input(abc.ABC):
         return inputs, inputs
 
     def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws a decoded example."""
+        """Draws an example; as in `Task`, it may have the field `raw`."""
         axes.axis("off")
 
     def limitations(self) -> list[str]:

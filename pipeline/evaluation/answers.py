@@ -11,6 +11,7 @@ from pipeline.contracts import Task
 from pipeline.data.splits import Split
 from pipeline.utils import console
 from pipeline.utils.columns import Columns
+from pipeline.utils.errors import UsageError
 
 _CHUNK = 4096  # rows of a file that are formatted at once
 
@@ -61,6 +62,15 @@ class Evaluation:
         """The decoded examples at these positions, and the answers to them."""
         examples = self.examples.take(positions)
         return examples, self.answer(examples)
+
+    def raw(self, positions: np.ndarray) -> dict[str, np.ndarray]:
+        """The raw examples at these positions; empty if their source is not at hand."""
+        if self.examples.raw_split is None:
+            return {}
+        try:
+            return self.examples.raw(positions)
+        except UsageError:  # the files are gone
+            return {}
 
     @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:

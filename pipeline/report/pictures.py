@@ -4,7 +4,7 @@ import functools
 import io
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
 import numpy as np
@@ -90,9 +90,12 @@ def mistakes(evaluation: "Evaluation") -> NotebookFigure:
     if not len(positions):
         return picture
     examples, answers = evaluation.answers(positions)
+    raw = evaluation.raw(positions)
     for row, id in enumerate(examples["id"].tolist()):
         axes = picture.add_subplot(rows, columns, row + 1)
+        example: dict[str, Any]
         example = {name: column[row] for name, column in examples.items()}
+        example["raw"] = {name: column[row] for name, column in raw.items()}
         answer = {name: column[row] for name, column in answers.items()}
         evaluation.task.draw(axes, example, answer)
         name = evaluation.locate(id)

@@ -139,7 +139,9 @@ class SeveralInputs(Input):
         """Draws the first part, an image if there is one."""
         names = list(self._parts)
         names.sort(key=lambda name: f"{name}/image" not in example)
-        self._parts[names[0]].draw(axes, _select(example, names[0]))
+        part = _select(example, names[0])
+        part["raw"] = _select(example.get("raw", {}), names[0])
+        self._parts[names[0]].draw(axes, part)
 
     def limitations(self) -> list[str]:
         sentences: dict[str, None] = {}  # ordered, without duplicates

@@ -74,6 +74,26 @@ def pixels(array: np.ndarray) -> np.ndarray:
     return array[..., 0] if array.shape[-1] < 3 else array[..., :3]
 
 
+def thumbnail(content: bytes, side: int = 256) -> np.ndarray | None:
+    """The picture in the bytes of a file, turned upright, as `pixels` shows it.
+
+    Its longer side has at most `side` pixels. None if Pillow cannot show it.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(content)) as opened:
+            opened.draft("RGB", (side, side))  # a JPEG is decoded at a smaller scale
+            picture = ImageOps.exif_transpose(opened)
+            if picture.mode not in ("L", "RGB", "RGBA", "P", "CMYK"):
+                return None
+            picture = picture.convert("L" if picture.mode == "L" else "RGB")
+            picture.thumbnail((side, side))
+            return np.asarray(picture)
+    except Exception:  # Pillow raises many types for a damaged file
+        return None
+
+
 def image(array: np.ndarray) -> str:
     """The data URI of an image, as `pixels` shows it."""
     from PIL import Image

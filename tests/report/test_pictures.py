@@ -7,10 +7,13 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from evaluations import evaluation_of
+from matplotlib.figure import Figure
 
 from pipeline.evaluation import answers
 from pipeline.report import pictures, results
+from pipeline.tasks.inputs.image import ImageInput
 
 NAMES = ["$a_{$", "猫", "<b>", "a name that is much too long for the side of a picture"]
 
@@ -141,3 +144,16 @@ def test_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(type(found.task), "pictures", refused)
     assert results.show(found, tmp_path) == ["mistakes.png"]
     assert "pictures could not be written: no space left" in capsys.readouterr().out
+
+
+def test_an_image_is_drawn_from_its_file_if_there_is_one():
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+    content = tf.io.encode_png(pixels).numpy()
+    image = ImageInput({"image_shape": [8, 12, 3]})
+    small = pixels[::5, ::5]
+    for raw, shape in ((content, (40, 60, 3)), (b"damaged", (8, 12, 3))):
+        axes = Figure().subplots()
+        image.draw(axes, {"image": small, "raw": {"image": raw}})
+        (drawn,) = axes.images
+        assert drawn.get_array().shape == shape
+        assert list(drawn.get_extent()) == [-0.5, 11.5, 7.5, -0.5]

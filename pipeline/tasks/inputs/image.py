@@ -21,7 +21,7 @@ from pipeline.data import image_decoding
 from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
-from pipeline.utils.html_pages import pixels
+from pipeline.utils.html_pages import pixels, thumbnail
 
 _DTYPES = (tf.uint8, tf.uint16, tf.float32, tf.string)
 
@@ -199,9 +199,16 @@ class ImageInput(Input):
         return inputs, rescale(inputs)
 
     def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws the image."""
-        image = pixels(np.asarray(example["image"]))
-        axes.imshow(image, cmap="gray" if image.ndim == 2 else None, vmin=0, vmax=255)
+        """Draws the image: its file, if there is one, which has more detail."""
+        content = example.get("raw", {}).get(self._field)
+        image = thumbnail(content) if isinstance(content, bytes) else None
+        if image is None:
+            image = pixels(np.asarray(example["image"]))
+        height, width, _ = self.image_shape
+        # In pixels of the decoded image, as masks and boxes are.
+        extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+        gray = "gray" if image.ndim == 2 else None
+        axes.imshow(image, cmap=gray, vmin=0, vmax=255, extent=extent)
         axes.set(xticks=[], yticks=[])
 
     def limitations(self) -> list[str]:
