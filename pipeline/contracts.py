@@ -381,8 +381,10 @@ class Objective(abc.ABC):
         """Lines for the terminal about the metrics of a split."""
         return []
 
-    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """File name -> matplotlib figure of the metrics."""
+    def pictures(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
+        """File name -> matplotlib figure of the metrics, or of all rows of `table`."""
         return {}
 
     def draw(

@@ -23,6 +23,7 @@ from pipeline.utils import files
 from pipeline.utils.errors import UsageError, plain, run_command
 
 PROGRAM = "pipeline predict"
+_MOST_LINES = 3  # about rows of a file that are skipped for the same reason
 _PURPOSE = """\
 Prints a model's answer for each image or row, in order. Files that are damaged or
 cannot be read are reported and skipped, and the exit code is 1."""
@@ -35,7 +36,7 @@ _ARGUMENTS = {
     ),
     "FILES": (
         "Image files, directories of image files, or patterns; - reads file names from"
-        " stdin. For a model that takes feature vectors: .csv or .npy files."
+        " stdin. For a model that takes numbers: .csv, .jsonl or .npy files."
     ),
 }
 
@@ -67,12 +68,16 @@ def _write(
     """Writes answers as lines and reports skipped files; returns the number of both."""
     written = 0
     skipped = 0
+    repeated: dict[tuple[str, str], int] = {}
     table = csv.writer(stream, lineterminator="\n")
     for record in records:
         if "error" in record:
             skipped += 1
-            row = f" row {record['row']}" if "row" in record else ""
-            _say("skipped", f"{record['file']}{row}: {record['error']}")
+            key = (record["file"], record["error"])
+            repeated[key] = repeated.get(key, 0) + 1
+            if repeated[key] <= _MOST_LINES:
+                row = f" row {record['row']}" if "row" in record else ""
+                _say("skipped", f"{record['file']}{row}: {record['error']}")
             continue
         if stream.isatty():  # file names may contain control characters of a terminal
             record["file"] = plain(record["file"])
@@ -84,6 +89,9 @@ def _write(
         else:
             stream.write(json.dumps(files.strict(record), ensure_ascii=False) + "\n")
         written += 1
+    for (file, _), count in repeated.items():
+        if count > _MOST_LINES:
+            _say("skipped", f"{file}: {count - _MOST_LINES:,} more rows, likewise")
     return written, skipped
 
 

@@ -217,6 +217,8 @@ def _kinds(config: Config, source: str) -> dict[str, str]:
     """The options of a source that say as what it reads its arrays, if it has them."""
     task = registry.load("tasks", config.task.name)
     input, target = getattr(task, "kinds", (config.task.input, config.task.target))
+    if input is None and _reads_sequences(config.model.name):
+        input = "features"
     kinds = {"input": input, "target": target}
     options_of_function = registry.find("sources", source).options
     if (
@@ -224,6 +226,17 @@ def _kinds(config: Config, source: str) -> dict[str, str]:
     ):  # `target` alone is a column of a table
         return {}
     return {key: str(value) for key, value in kinds.items() if value}
+
+
+# Layers of a user's network that read steps, not pixels.
+_SEQUENCE_LAYERS = ("LSTM", "GRU", "SimpleRNN", "RNN", "Bidirectional", "Conv1D")
+
+
+def _reads_sequences(model: Any) -> bool:
+    """Whether a network of the user begins with steps of numbers, such as an LSTM."""
+    layers = getattr(getattr(model, "value", None), "layers", ())
+    names = [type(layer).__name__ for layer in layers]
+    return any(name in _SEQUENCE_LAYERS for name in names)
 
 
 def create_task(config: Config, info: Info | Metadata) -> Task:

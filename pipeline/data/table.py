@@ -121,10 +121,9 @@ class _RowSource(ArraySource):
     def __init__(self, table: Table, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, name=table.path.name, **options)
         self._table = table.path.name
-        self._noun = table.noun
 
     def location(self, id: int) -> str:
-        return f"{self._noun} {id} of {self._table}"
+        return f"line {id} of {self._table}"
 
 
 def _feature_source(table: Table, columns: TableColumns, options: Options) -> Source:

@@ -112,8 +112,15 @@ class Evaluation:
                 f"; the most confident: {row['file']}, {row['prediction']}"
                 f" ({row['probability']:.3f}) instead of {row['truth']}"
             )
-        cells = list(zip(rows, rows.rows()[0], strict=True))
-        return f"; first {', '.join(f'{name} {text}' for name, text in cells[:4])}"
+        texts = dict(zip(rows, rows.rows()[0], strict=True))
+        sides = []
+        for side in ("prediction", "truth"):
+            values = [text for name, text in texts.items() if name.startswith(side)]
+            sides.append(" and ".join(values[:3]) or "none")
+        if "truth" in rows or "truth_0" in rows:
+            return f"; {texts['file']}: {sides[0]} instead of {sides[1]}"
+        cells = [f"{name} {text}" for name, text in texts.items() if name != "file"]
+        return f"; {texts['file']}: {', '.join(cells[:3])}"
 
     def __repr__(self) -> str:
         numbers = console.numbers(self.metrics)

@@ -23,17 +23,22 @@ from pipeline.utils import tf_paths
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
 
+_COLUMN_OPTIONS = ("image", "label", "labels", "target", "mask")
 Examples = tuple[Mapping[str, Split], Callable[[int], str]]
 """Decoded examples of each split, and a function from an id to the example's name."""
 
 
-def load_splits(data: Any, task: Task) -> Examples:
+def load_splits(
+    data: Any, task: Task, columns: Mapping[str, Any] | None = None
+) -> Examples:
     """Loads labelled data for a task: whatever `fit` takes as `data`, or a path.
+
+    `columns` are options of a table that name its columns, as in the run.
 
     Classes are matched by name. Raises UsageError if a class is unknown to the model,
     or if the data is of another kind.
     """
-    source = _source(data, task)
+    source = _source(data, task, columns or {})
     matched = task.match(source)
     specs = _specs(source, matched)
     splits = {}
@@ -49,7 +54,7 @@ def load_splits(data: Any, task: Task) -> Examples:
     return splits, source.location
 
 
-def _source(data: Any, task: Task) -> Source:
+def _source(data: Any, task: Task, columns: Mapping[str, Any]) -> Source:
     """Creates a source of the data for a model of this task."""
     names = task.metadata.get("class_names") or ()
     if isinstance(data, str | Path):
@@ -58,6 +63,10 @@ def _source(data: Any, task: Task) -> Source:
             own_input = None  # the files tell
         options = data_path.source(Path(data), names, own_input)
         name = options.pop("name")
+        known_options = registry.find("sources", name).options
+        for option, value in columns.items():
+            if option in _COLUMN_OPTIONS and option in known_options:
+                options.setdefault(option, value)
         if names and name == "arrays":
             options["class_names"] = tuple(names)
         return registry.call("sources", name, options)
@@ -155,7 +164,7 @@ def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
         raise UsageError(f"{version} does not describe its task; evaluate its run")
     task = registry.call("tasks", manifest["task"], {}, manifest["metadata"])
     network = _ExportedNetwork(version, task)
-    examples = load_splits(data, task)
+    examples = load_splits(data, task, manifest.get("source_options"))
     return evaluate_split(
         network, task, examples, split, TrainConfig(), network.forward
     )

@@ -176,6 +176,7 @@ def write(
         "recipe": config.recipe,
         "config_digest": digest or config.digest(),
         "task": config.task.name,
+        "source_options": _plain(config.source.options),
         "metadata": dict(task.metadata),
         "versions": environment.versions(),
         "parameters": model.count_params(),
@@ -232,6 +233,12 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
             f"{directory.parent} cannot be written: {reason(error)}"
         ) from None
     return endpoints
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, str]:
+    """The options of a source that are words, such as the names of columns."""
+    words = options.items()
+    return {key: value for key, value in words if isinstance(value, str)}
 
 
 def _lookup_tables(model: keras.Model) -> list[Any]:

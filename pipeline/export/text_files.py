@@ -102,7 +102,9 @@ def write(
     )
     example_files = None
     if file_input is not None:
-        example_files = "rows.csv" if file_input[2] else "FILES"
+        example_files = "FILES"
+        if file_input[2]:
+            example_files = "rows.csv" if len(file_input[2]) == 1 else "rows.npy"
     target = f"/models/{name}"
     options = [
         f"--model_config_file={target}/models.config",

@@ -11,7 +11,7 @@ def image_size(x: keras.KerasTensor) -> tuple[int, int]:
     if len(x.shape) != 4:
         raise UsageError(
             "this model needs images, but the task's input has shape"
-            f" {tuple(x.shape[1:])}; choose another --model.name, such as linear"
+            f" {tuple(x.shape[1:])}; choose another --model.name, such as mlp"
         )
     return x.shape[1:3]
 

@@ -43,5 +43,7 @@ def data(data: SourceConfig) -> Config:
         recipe="data",
         source=data,
         model=ModelConfig(name="mlp"),
-        train=TrainConfig(epochs=50, optimizer="adam", learning_rate=0.01),
+        train=TrainConfig(
+            epochs=100, patience=10, optimizer="adam", learning_rate=0.01
+        ),
     )

@@ -51,7 +51,7 @@ def drawings(
     if history is not None:
         yield "curves.png", lambda: curves(history)
     yield "mistakes.png", lambda: mistakes(evaluation)
-    figures = evaluation.task.pictures(evaluation.metrics)
+    figures = evaluation.task.pictures(evaluation.metrics, evaluation.table)
     yield from (
         (name, functools.partial(figures.__getitem__, name)) for name in figures
     )

@@ -213,7 +213,8 @@ class Run:
 
         task = self.task
         if data is not None:
-            examples = labelled_data.load_splits(data, task)
+            columns = self.config.source.options
+            examples = labelled_data.load_splits(data, task, columns)
         options = self.config.train
         return labelled_data.evaluate_split(
             self.network, task, examples, split, options
@@ -237,7 +238,8 @@ class Run:
         `run.predict("photos")`.
 
         Args:
-            data: An array of raw inputs, batch first; or files: a path, a pattern, a
+            data: An array of raw inputs, batch first, or a dictionary of
+                several inputs; or files: a path, a pattern, a
                 directory or a list of them. With `inputs`, the name of a signature.
             inputs: Arguments of the signature by name, as a client sends them.
 
@@ -285,6 +287,8 @@ class Run:
 
         if inputs:
             return ask(data or "serving_default", **inputs)
+        if isinstance(data, Mapping):
+            return ask("serving_default", **data)
         words = [data] if isinstance(data, str | Path) else data
         are_files = isinstance(words, list) and all(
             isinstance(word, str | Path) for word in words

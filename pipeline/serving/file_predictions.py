@@ -5,6 +5,7 @@ import csv
 import glob
 import io
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signatur
 from pipeline.utils import image_formats, safe_io
 from pipeline.utils.errors import UsageError, reason
 
-TABLES = (".csv", ".npy")
+TABLES = (".csv", ".jsonl", ".npy")
+_ARRAYS = (".jsonl", ".npy")  # for examples that are not vectors
 
 
 class Item(NamedTuple):
@@ -73,9 +75,13 @@ def contents(names: Iterable[str]) -> Iterator[Item]:
 
 
 def rows(
-    names: Iterable[str], width: int, columns: Sequence[str] | None = None
+    names: Iterable[str], shape: Sequence[int], columns: Sequence[str] | None = None
 ) -> Iterator[Item]:
-    """Yields the rows of each `.npy` or `.csv` file as float32 (width,).
+    """Yields the rows of each `.npy`, `.jsonl` or `.csv` file as float32 of a shape.
+
+    An `.npy` file has the shape (rows, *shape), or that of a single example. A line of
+    a `.jsonl` file has the numbers under the key `features`, or under the names of the
+    columns.
 
     The first line of a `.csv` is a header if it contains no numbers, or 0, 1, 2, 3, ...
     as written by pandas; named columns are reordered to match `columns`, and other
@@ -83,22 +89,49 @@ def rows(
     """
     for name in names:
         try:
-            is_array = name.lower().endswith(".npy")
-            table = _array(name) if is_array else _lines(name, columns)
+            table = _read(name, shape, columns)
         except (OSError, ValueError, csv.Error) as error:
             yield Item({"file": name}, None, _reason(error))
             continue
         if not len(table):
             yield Item({"file": name}, None, "it contains no rows of numbers")
         for index, row in enumerate(table):
-            yield _row({"file": name, "row": index}, row, width)
+            yield _row({"file": name, "row": index}, row, shape)
 
 
-def _array(name: str) -> np.ndarray:
-    array = np.lib.format.open_memmap(name, mode="r")
-    if array.ndim != 2 or array.dtype.kind not in "biuf":
+def _read(name: str, shape: Sequence[int], columns: Sequence[str] | None) -> Any:
+    if name.lower().endswith(".npy"):
+        return _array(name, len(shape))
+    if name.lower().endswith(".jsonl"):
+        return _json_lines(name, columns)
+    return _lines(name, columns)
+
+
+def _array(name: str, rank: int) -> np.ndarray:
+    array: np.ndarray = np.lib.format.open_memmap(name, mode="r")
+    if array.ndim == rank > 1:  # a single example
+        array = array[None]
+    if array.ndim != rank + 1 or array.dtype.kind not in "biuf":
         raise ValueError("it does not contain an array of numbers (rows, features)")
     return array
+
+
+def _json_lines(name: str, columns: Sequence[str] | None) -> list[Any]:
+    rows = []
+    for number, line in enumerate(safe_io.read_text(Path(name)).splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            values = json.loads(line)
+            row = values.get("features")
+            if row is None:
+                row = [values[column] for column in columns or ()]
+        except (ValueError, AttributeError):
+            raise ValueError(f"line {number} is not a JSON object") from None
+        except KeyError as error:
+            raise ValueError(f"line {number} has no {error}") from None
+        rows.append(row)
+    return rows
 
 
 def _lines(name: str, columns: Sequence[str] | None) -> list[list[str]]:
@@ -133,15 +166,28 @@ def _is_number(cell: str) -> bool:
     return True
 
 
-def _row(name: dict[str, Any], row: Any, width: int) -> Item:
-    if len(row) != width:
-        error = f"it has {len(row)} numbers, but the model takes {width}"
+def _row(name: dict[str, Any], row: Any, shape: Sequence[int]) -> Item:
+    if len(shape) > 1:
+        return _array_row(name, row, tuple(shape))
+    if len(row) != shape[0]:
+        error = f"it has {len(row)} numbers, but the model takes {shape[0]}"
         return Item(name, None, error)
     for cell in row:
         if isinstance(cell, str) and not _is_number(cell):
             return Item(name, None, f"{cell[:100]!r} is not a number")
     with np.errstate(over="ignore"):  # the model decides about infinity
         return Item(name, np.array(row, np.float64).astype(np.float32))
+
+
+def _array_row(name: dict[str, Any], row: Any, shape: tuple[int, ...]) -> Item:
+    try:
+        values = np.asarray(row, np.float32)
+    except (TypeError, ValueError):
+        return Item(name, None, "it is not an array of numbers")
+    if values.shape != shape:
+        error = f"it has the shape {values.shape}, but the model takes {shape}"
+        return Item(name, None, error)
+    return Item(name, values)
 
 
 def _reason(error: Exception) -> str:
@@ -168,7 +214,7 @@ def predict(
     classes.
     """
     served = client.metadata()
-    signature, name, width = _require_file_input(served, client.model)
+    signature, name, shape = _require_file_input(served, client.model)
     labels = served[signature].outputs.get("top_labels")
     ranks: int | None = 1
     if labels is not None:
@@ -177,13 +223,15 @@ def predict(
         raise UsageError(
             f"--top must be at most {ranks}, the classes that {client.model} ranks"
         )
-    endings = TABLES if width else _suffixes(signature, client)
+    endings = _suffixes(signature, client)
+    if shape:
+        endings = TABLES if len(shape) == 1 else _ARRAYS
     names = find(map(str, words), endings)
     if not names:
         patterns = ", ".join(f"*{ending}" for ending in endings)
         text = " ".join(map(str, words))[:200] or "the list"
         raise UsageError(f"{text} contains no files; {client.model} takes {patterns}")
-    items = rows(names, width, client.feature_names) if width else contents(names)
+    items = rows(names, shape, client.feature_names) if shape else contents(names)
 
     def ask(items: list[Item]) -> list[dict[str, Any]]:
         outputs = client.predict(signature, **{name: [item.value for item in items]})
@@ -224,8 +272,8 @@ def _answers(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
         return _answers(items[:half], ask) + _answers(items[half:], ask)
 
 
-FileInput = tuple[str, str, int | None]
-"""Signature, its input, and the number of features; None for the bytes of files."""
+FileInput = tuple[str, str, tuple[int, ...]]
+"""Signature, its input, and the shape of an example; empty for the bytes of files."""
 
 
 def _require_file_input(served: Mapping[str, Signature], model: str) -> FileInput:
@@ -248,15 +296,18 @@ def file_input(served: Mapping[str, Signature]) -> FileInput | None:
     """
     for signature, fields in served.items():
         if signature.endswith("_bytes") and set(fields.inputs) == {signature}:
-            return signature, signature, None
+            return signature, signature, ()
     default = served.get("serving_default", Signature({}, {}))
     if len(default.inputs) != 1:
         return None
     ((name, field),) = default.inputs.items()
-    if field.dtype.kind != "f" or not field.shape or len(field.shape) != 2:
+    is_image = "image_bytes" in served or name == "images"
+    if field.dtype.kind not in "fiu" or is_image or not field.shape:
         return None
-    width = field.shape[1]
-    return ("serving_default", name, width) if width else None
+    shape = field.shape[1:]
+    if not shape or not all(shape):
+        return None
+    return "serving_default", name, tuple(size for size in shape if size)
 
 
 def _suffixes(signature: str, client: Any) -> tuple[str, ...]:

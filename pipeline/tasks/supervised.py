@@ -344,8 +344,10 @@ class Supervised(Task):
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         return self.objective.summary(metrics, split)
 
-    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        return self.objective.pictures(metrics)
+    def pictures(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
+        return self.objective.pictures(metrics, columns)
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]

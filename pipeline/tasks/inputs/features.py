@@ -1,5 +1,6 @@
 """Features: numbers of any meaning, such as measurements, time series or token ids."""
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from pipeline.contracts import (
     Info,
     Input,
     Metadata,
+    Request,
     ServingInput,
     Source,
     TrainingExamples,
@@ -20,6 +22,7 @@ from pipeline.data.npy_decoding import decode_npy
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
 
+_LONGEST = 0.95  # of the examples in files, which are not cut
 _PROBES = 8  # examples on which a user's network is tried
 
 
@@ -39,7 +42,8 @@ def features(
         field: The field of the source.
         suffixes: The files of a directory that contain features.
         shape: The shape of an example in files; longer examples are cut at their end,
-            and shorter ones are filled with zeros.
+            and shorter ones are filled with zeros. None: as long as 95% of the training
+            examples.
         raw: Give the model numbers as they are. Otherwise each feature (each channel
             of a series) gets mean 0 and deviation 1 over the training examples.
 
@@ -49,14 +53,11 @@ def features(
     if not isinstance(info, Info):
         return FeatureInput(info)
     spec = info.field(field)
+    if spec.dtype == tf.string:
+        return FeatureInput(_file_metadata(field, shape, raw))
     sizes = shape or spec.shape.as_list()
-    if spec.dtype == tf.string and shape is None:
-        raise UsageError(
-            f"{field}: set the shape of the features in the files:"
-            " --task.input-options shape=LENGTH,CHANNELS"
-        )
     is_number = spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
-    if not (is_number or spec.dtype == tf.string) or not sizes or not all(sizes):
+    if not is_number or not sizes or not all(sizes):
         raise UsageError(
             f"{field}: features must be numbers of a fixed shape, such as (n,) or"
             f" (time, channels); got {spec.dtype.name} of shape {spec.shape}"
@@ -75,6 +76,20 @@ def features(
     if field != "features":
         metadata["input_field"] = field
     return FeatureInput(metadata)
+
+
+def _file_metadata(
+    field: str, shape: tuple[int, ...] | None, raw: bool
+) -> dict[str, Any]:
+    """The metadata for files; `learn` adds what is missing."""
+    metadata: dict[str, Any] = {"features_in_files": True}
+    if shape is not None:
+        metadata["features_shape"] = list(shape)
+    if field != "features":
+        metadata["input_field"] = field
+    if raw:
+        metadata["raw"] = True
+    return metadata
 
 
 class FeatureInput(Input):
@@ -96,11 +111,20 @@ class FeatureInput(Input):
         self._dtype = tf.as_dtype(metadata.get("features_dtype", "float32"))
         self._field = metadata.get("input_field", "features")
         self._is_raw = bool(metadata.get("raw"))
+        self._takes_files = bool(metadata.get("features_in_files"))
         self._mean = np.array(metadata.get("mean", 0.0), np.float32)
         self._deviation = np.array(metadata.get("deviation", 1.0), np.float32)
 
     def learn(self, examples: TrainingExamples) -> Metadata:
-        """Learns mean and deviation of each feature, or the range of whole numbers."""
+        """Learns mean and deviation of each feature, or the range of whole numbers; and
+        the shape of examples in files.
+        """
+        if self._takes_files and "features_shape" not in self.metadata:
+            shape = {"features_shape": _shape_of_files(examples, self._field)}
+            return {
+                **shape,
+                **self.with_metadata({**self.metadata, **shape}).learn(examples),
+            }
         if self._dtype.is_integer:
             low, high = np.inf, -np.inf
             for batch in self._read(examples):
@@ -209,14 +233,33 @@ class FeatureInput(Input):
     def signatures(self) -> list[ServingInput]:
         """`serving_default(features)` takes unscaled features, (batch, ...)."""
         spec = tf.TensorSpec((None, *self._shape), self._dtype, name="features")
-        return [
-            ServingInput(
-                "serving_default",
-                {"features": spec},
-                self._read_request,
-                lambda columns: {"features": columns["features"]},
-            )
-        ]
+        default = ServingInput(
+            "serving_default",
+            {"features": spec},
+            self._read_request,
+            lambda columns: {"features": columns["features"]},
+        )
+        if not self._takes_files:
+            return [default]
+        contents = tf.TensorSpec((None,), tf.string, name="features_bytes")
+        files = ServingInput(
+            "features_bytes",
+            {"features_bytes": contents},
+            self._read_files,
+            _npy_files,
+            files=(".npy",),
+            meaning="each an .npy file of numbers",
+        )
+        return [default, files]
+
+    def _read_files(self, contents: tf.Tensor) -> Example:
+        """Cuts or fills the arrays in files, as in training."""
+        features = tf.map_fn(
+            lambda content: self.decode({self._field: content})[0]["features"],
+            request_guards.files(contents),
+            fn_output_signature=tf.TensorSpec(self._shape, self._dtype),
+        )
+        return self._read_request(features)
 
     def _read_request(self, features: tf.Tensor) -> Example:
         """Rejects numbers that are not finite, or so large that their scaled values
@@ -264,3 +307,37 @@ class FeatureInput(Input):
             names = ", ".join(self._names)
             sentences.append(f"Features are identified only by their order: {names}.")
         return sentences
+
+
+def _shape_of_files(examples: TrainingExamples, field: str) -> list[int]:
+    """The length of 95% of the arrays in files, and the shape of their rows."""
+    lengths = []
+    rows = set()
+    for batch in examples.batches():
+        for content in batch[field]:
+            try:
+                array = np.load(io.BytesIO(content), allow_pickle=False)
+            except (ValueError, OSError, EOFError):
+                continue  # `decode` reports it
+            lengths.append(len(array) if array.ndim else 0)
+            rows.add(array.shape[1:])
+    if not lengths:
+        raise UsageError(f"{field}: no file is an .npy file of numbers")
+    if len(rows) > 1:
+        shapes = " and ".join(str(shape) for shape in sorted(rows)[:2])
+        raise UsageError(
+            f"{field}: the arrays in the files have rows of the shapes {shapes}; all"
+            " rows must have the same shape"
+        )
+    length = int(np.quantile(lengths, _LONGEST, method="higher"))
+    return [max(length, 1), *rows.pop()]
+
+
+def _npy_files(columns: Mapping[str, np.ndarray]) -> Request:
+    """`.npy` files of decoded features."""
+    contents = []
+    for values in columns["features"]:
+        file = io.BytesIO()
+        np.save(file, values)
+        contents.append(file.getvalue())
+    return {"features_bytes": contents}

@@ -309,7 +309,9 @@ class ClassTarget(Target):
         """A table of the classes, the worst first, and notes about the accuracy."""
         return [*_class_table(metrics), *_notes(metrics, split)]
 
-    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def pictures(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
         figure = _confusion_matrix.draw(metrics, self.class_names)
         return {"confusion_matrix.png": figure}
 

@@ -17,10 +17,11 @@ from pipeline.contracts import (
     Target,
     TrainingExamples,
 )
+from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
-# Pairs of true and predicted values that are kept for the plot.
-_PAIRS = 500
+_PAIRS = 500  # of true and predicted values in a plot
+_PANELS = 6  # numbers in a plot
 
 
 def number(
@@ -176,29 +177,58 @@ class NumberTarget(Target):
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
         """`truth` and `prediction`, with a number if there are several, and `loss`."""
-        truth = batch["target"].numpy()
-        prediction = answers["prediction"].numpy()
-        if not self._shape:
-            columns = {"prediction": prediction, "truth": truth}
-        else:
-            columns = {}
-            for index in range(self._width):
-                columns[f"prediction_{index}"] = prediction[:, index]
-                columns[f"truth_{index}"] = truth[:, index]
+        count = len(answers["loss"])
+        truth = batch["target"].numpy().reshape(count, -1)
+        prediction = answers["prediction"].numpy().reshape(count, -1)
+        columns = {}
+        for index, ending in enumerate(self._endings()):
+            columns[f"prediction{ending}"] = prediction[:, index]
+            columns[f"truth{ending}"] = truth[:, index]
         return {**columns, "loss": answers["loss"].numpy()}
 
-    def pictures(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    def _endings(self) -> list[str]:
+        """The endings of the names of columns: none, or `_0`, `_1`, ..."""
+        if not self._shape:
+            return [""]
+        return [f"_{index}" for index in range(self._width)]
+
+    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
+        """A table of several numbers, and a note if none is predicted well."""
+        lines = []
+        if "per_number" in metrics:
+            rows = []
+            for name, scores in metrics["per_number"].items():
+                rows.append([name, *(f"{value:.4g}" for value in scores.values())])
+            header = ["number", *next(iter(metrics["per_number"].values()))]
+            table = console.table(rows, header, right=range(1, len(header)))
+            lines += table.splitlines()
+        r2 = metrics["r2"]
+        if r2 is not None and r2 <= 0:
+            lines.append(f"{'note':10} no better than always predicting the mean")
+        return lines
+
+    def pictures(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> dict[str, Any]:
         """Predicted against true values, with the line of equality."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(5, 5), layout="constrained")
-        axes = figure.subplots()
-        pairs = metrics["pairs"]
-        axes.scatter(pairs["true"], pairs["predicted"], s=12, alpha=0.6)
-        start = pairs["true"][0]
-        axes.axline((start, start), slope=1, color="black", linewidth=0.8)
-        title = f"root mean squared error {metrics['rmse']:.4g}"
-        axes.set(xlabel="true", ylabel="predicted", title=title)
+        endings = self._endings()[:_PANELS]
+        size = (5 * len(endings), 5)
+        figure = Figure(figsize=size, layout="constrained")
+        panels = figure.subplots(1, len(endings), squeeze=False)[0]
+        for axes, ending in zip(panels, endings, strict=True):
+            truth = columns[f"truth{ending}"]
+            predicted = columns[f"prediction{ending}"]
+            rows = np.unique(np.linspace(0, len(truth) - 1, _PAIRS).astype(int))
+            axes.scatter(truth[rows], predicted[rows], s=12, alpha=0.6)
+            start = float(truth[0])
+            axes.axline((start, start), slope=1, color="black", linewidth=0.8)
+            error = float(np.sqrt(np.mean((truth - predicted) ** 2.0)))
+            title = f"root mean squared error {error:.4g}"
+            if ending:
+                title = f"number {ending[1:]}: {title}"
+            axes.set(xlabel="true", ylabel="predicted", title=title)
         return {"predictions.png": figure}
 
     def draw(
@@ -209,7 +239,8 @@ class NumberTarget(Target):
         for values in (answer["prediction"], example["target"]):
             numbers = np.ravel(values)[:3]
             words.append(" ".join(f"{float(value):.4g}" for value in numbers))
-        axes.set_title(f"{words[0]}, true {words[1]}", fontsize=9)
+        separator = "\n" if self._shape else ", "
+        axes.set_title(f"{words[0]}{separator}true {words[1]}", fontsize=9)
 
 
 class NumberEvaluator(Evaluator):
@@ -217,8 +248,8 @@ class NumberEvaluator(Evaluator):
 
     `r2` is the fraction of the target's variance that is explained, 1 - mse / variance:
     at most 1, negative for a model worse than the mean of these targets, None if they
-    are all equal; of several numbers, the mean over those that differ. `pairs` are true
-    and predicted values for a plot.
+    are all equal; of several numbers, the mean over those that differ, and
+    `per_number` has the errors of each.
     """
 
     def __init__(self) -> None:
@@ -236,19 +267,25 @@ class NumberEvaluator(Evaluator):
         truth = np.concatenate(self._true).astype(np.float64)
         predicted = np.concatenate(self._predicted).astype(np.float64)
         squared = ((predicted - truth) ** 2).mean(axis=0)
+        absolute = np.abs(predicted - truth).mean(axis=0)
         varies = np.ptp(truth, axis=0) > 0
-        explained = 1 - squared[varies] / truth.var(axis=0)[varies]
-        rows = np.unique(np.linspace(0, len(truth) - 1, _PAIRS).astype(int))
-        pairs = {
-            "true": truth[rows, 0].tolist(),
-            "predicted": predicted[rows, 0].tolist(),
-        }
-        return {
+        variance = np.where(varies, truth.var(axis=0), 1.0)
+        explained = 1 - squared / variance
+        metrics = {
             "examples": len(truth),
             "loss": self._loss / len(truth),
             "mse": float(squared.mean()),
             "rmse": float(squared.mean()) ** 0.5,
-            "mae": float(np.abs(predicted - truth).mean()),
-            "r2": float(explained.mean()) if len(explained) else None,
-            "pairs": pairs,
+            "mae": float(absolute.mean()),
+            "r2": float(explained[varies].mean()) if varies.any() else None,
         }
+        if len(squared) > 1:
+            per_number = {}
+            for index in range(len(squared)):
+                per_number[str(index)] = {
+                    "rmse": float(squared[index]) ** 0.5,
+                    "mae": float(absolute[index]),
+                    "r2": float(explained[index]) if varies[index] else 0.0,
+                }
+            metrics["per_number"] = per_number
+        return metrics
