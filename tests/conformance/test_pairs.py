@@ -103,7 +103,7 @@ def test_from_a_batch_to_losses_metrics_and_answers(pair):
     assert all(len(column.tolist()) == SIZE for column in readable.values())
     assert all(isinstance(line, str) for line in task.summary(metrics, "test"))
     assert all(isinstance(sentence, str) for sentence in task.limitations())
-    for figure in task.pictures(metrics).values():
+    for figure in task.pictures(metrics, table).values():
         figure.canvas.draw()
 
 

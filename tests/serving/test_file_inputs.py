@@ -2,6 +2,9 @@
 skipped.
 """
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import served_models
@@ -66,7 +69,7 @@ def test_tables_that_cannot_be_read_are_reported(workplace):
         (workplace / name).write_bytes(raw)
     names = [*TABLES, "flat.npy", "objects.npy"]
     errors = {
-        item.name["file"]: item.error for item in file_predictions.rows(names, WIDTH)
+        item.name["file"]: item.error for item in file_predictions.rows(names, (WIDTH,))
     }
     assert errors.pop("word.csv") == "'x' is not a number"
     assert errors.pop("short.csv") == "it has 2 numbers, but the model takes 3"
@@ -100,9 +103,9 @@ NAMES = ["age", "bmi", "s 1"]
 )
 def test_headers_order_the_columns_or_are_refused(workplace, text, columns, found):
     (workplace / "a.csv").write_text(text)
-    items = list(file_predictions.rows(["a.csv"], len(found[0]), columns))
+    items = list(file_predictions.rows(["a.csv"], (len(found[0]),), columns))
     if isinstance(found, str):
-        (item,) = file_predictions.rows(["a.csv"], 3, columns)
+        (item,) = file_predictions.rows(["a.csv"], (3,), columns)
         assert item.error.startswith(found)
     else:
         assert [item.value.tolist() for item in items] == found
@@ -146,9 +149,29 @@ def test_rows_of_tables_are_predicted(models, workplace):
 def test_a_model_that_takes_no_files_names_its_inputs(tmp_path):
     import tensorflow as tf
 
-    spec = {"x": tf.TensorSpec((None, 2, 2, 1), tf.uint8)}
+    spec = {"x": tf.TensorSpec((None,), tf.string)}
     served_models.save(tmp_path / "1", serving_default=(lambda x: {"y": x}, spec))
-    with pytest.raises(
-        UsageError, match=r"but x uint8 \[\?, 2, 2, 1\]; use pipeline\.Client"
-    ):
+    with pytest.raises(UsageError, match=r"but x string \[\?\]; use pipeline\.Client"):
         predict(Client(tmp_path), ["a.png"])
+
+
+def test_arrays_and_json_lines_are_rows_of_any_shape(workplace):
+    values = np.arange(24, dtype=np.float32).reshape(3, 4, 2)
+    np.save("all.npy", values)
+    np.save("one.npy", values[0])
+    with open("lines.jsonl", "w") as file:
+        for row in values:
+            file.write(json.dumps({"features": row.tolist(), "label": "x"}) + "\n")
+    names = ["all.npy", "one.npy", "lines.jsonl"]
+    items = list(file_predictions.rows(names, (4, 2)))
+    assert [item.error for item in items] == [""] * 7
+    expected = np.concatenate([values, values[:1], values])
+    np.testing.assert_array_equal([item.value for item in items], expected)
+    (first, *_) = file_predictions.rows(["all.npy"], (5, 2))
+    assert first.error == "it has the shape (4, 2), but the model takes (5, 2)"
+    Path("columns.jsonl").write_text('{"b": 2, "a": 1}\n\n{"a": 3}\nno\n')
+    (item,) = file_predictions.rows(["columns.jsonl"], (2,), ["a", "b"])
+    assert item.error == "line 3 has no 'b'"
+    Path("columns.jsonl").write_text('{"b": 2, "a": 1}\n')
+    (item,) = file_predictions.rows(["columns.jsonl"], (2,), ["a", "b"])
+    assert item.value.tolist() == [1, 2]

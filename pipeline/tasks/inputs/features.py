@@ -329,7 +329,7 @@ def _shape_of_files(examples: TrainingExamples, field: str) -> list[int]:
             f"{field}: the arrays in the files have rows of the shapes {shapes}; all"
             " rows must have the same shape"
         )
-    length = int(np.quantile(lengths, _LONGEST, method="higher"))
+    length = int(np.quantile(lengths, _LONGEST, method="lower"))
     return [max(length, 1), *rows.pop()]
 
 

@@ -185,3 +185,27 @@ def test_a_field_of_another_form_is_one_line(make, field, values, message):
     with pytest.raises(UsageError, match=message) as caught:
         make(info)
     assert "\n" not in str(caught.value)
+
+
+def test_each_of_several_numbers_is_measured():
+    truth = RANDOM.normal(size=(300, 2)).astype(np.float32)
+    outputs = (truth + RANDOM.normal(0, [0.1, 2.0], (300, 2))).astype(np.float32)
+    target = NumberTarget({"target_shape": [2]})
+    loss = np.ones(300, np.float32)
+    found, table = measure(target, outputs, {"target": truth}, loss)
+    for index in range(2):
+        expected = reference.r2_score(truth[:, index], outputs[:, index])
+        assert found["per_number"][str(index)]["r2"] == pytest.approx(
+            expected, rel=1e-4
+        )
+    expected = reference.r2_score(truth, outputs)
+    assert found["r2"] == pytest.approx(expected, rel=1e-4)
+    assert table.keys() == {
+        *(f"{s}_{n}" for s in ("truth", "prediction") for n in (0, 1)),
+        "loss",
+    }
+    lines = target.summary(found, "test")
+    assert lines[0].split() == ["number", "rmse", "mae", "r2"]
+    assert lines[-1].endswith("no better than always predicting the mean")
+    (figure,) = target.pictures(found, table).values()
+    assert len(figure.axes) == 2
