@@ -268,8 +268,9 @@ def _number(table: Table, column: str, position: int, value: Any) -> float:
         kind = "a number" if number is None else "a finite number"
         raise UsageError(
             f"{table.where(position)}: {quote(str(value))} in the"
-            f" {table.key} {table.titles[column]!r} is not {kind}; correct it, or"
-            f" remove the {table.key}"
+            f" {table.key} {table.titles[column]!r} is not {kind}; correct it, turn"
+            " categories into numbers (pandas.get_dummies), or remove the"
+            f" {table.key}"
         )
     return number
 

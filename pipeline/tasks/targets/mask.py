@@ -205,7 +205,12 @@ class MaskTarget(Target):
             rows.append([name[:30], *numbers])
         rows.sort(key=lambda row: row[1])
         header = ["class", "iou", "precision", "recall"]
-        return console.table(rows[:_ROWS], header, range(1, 4)).splitlines()
+        lines = console.table(rows[:_ROWS], header, range(1, 4)).splitlines()
+        pixels = [score["pixels"] for score in metrics["per_class"].values()]
+        if metrics["pixel_accuracy"] <= max(pixels) / max(sum(pixels), 1) < 1:
+            name = list(metrics["per_class"])[pixels.index(max(pixels))]
+            lines.append(f"{'note':10} no better than always predicting {name!r}")
+        return lines
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]

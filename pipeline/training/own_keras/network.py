@@ -156,8 +156,12 @@ def _build(model: keras.Model, input_shape: tuple[int, ...]) -> None:
             problems.append(reason(error))
         else:
             return
+    remedy = ""
+    if input_shape[-1:] == (1,):
+        remedy = '; if x is no gray image, write task={"input": "features"}'
     raise UsageError(
-        f"the model cannot be built for inputs of shape {input_shape}: {problems[0]}"
+        f"the model cannot be built for inputs of shape {input_shape}:"
+        f" {problems[0]}{remedy}"
     )
 
 
@@ -235,7 +239,8 @@ def outputs(model: keras.Model, inputs: Any, task: Task) -> tuple[Any, str, str]
     returned = keras.tree.flatten(model(shaped_inputs))
     if len(returned) != 1:
         raise UsageError(
-            f"the model returns {len(returned)} outputs, but the task needs one"
+            f"the model returns {len(returned)} outputs, but the task needs one; join"
+            " them with keras.layers.Concatenate()"
         )
     logits = returned[0]
     expected = task.output
@@ -308,9 +313,12 @@ def _numbers(output: keras.KerasTensor, shape: tuple[int | None, ...]) -> Any:
     """Returns numbers, float32 (batch, *shape)."""
     if tuple(output.shape[1:]) != shape:
         count = "one number" if shape == (1,) else f"{shape[0]} numbers"
+        remedy = "change its last layer"
+        if len(output.shape) > 2:
+            remedy = "end it with keras.layers.Flatten() and a Dense layer"
         raise UsageError(
             f"the model returns values of shape {output.shape} per batch, but the data"
-            f" have {count} per example; change its last layer"
+            f" have {count} per example; {remedy}"
         )
     return keras.ops.cast(output, "float32")
 
