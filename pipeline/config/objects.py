@@ -88,10 +88,14 @@ def _shapes(data: Any) -> str:
     """Such as `arrays (60000, 28, 28) uint8, (60000,) int64`."""
     if not isinstance(data, tuple):
         return f"{type(data).__module__}.{type(data).__qualname__}"
-    parts = [
-        f"{getattr(array, 'shape', len(array))} {getattr(array, 'dtype', 'list')}"
-        for array in data
-    ]
+    parts = []
+    for array in data:
+        if hasattr(array, "shape"):
+            parts.append(f"{array.shape} {array.dtype}")
+        elif hasattr(array, "__len__"):
+            parts.append(f"{len(array)} {type(array).__name__}")
+        else:
+            parts.append(type(array).__name__)
     return f"arrays {', '.join(parts)}"
 
 

@@ -12,7 +12,8 @@ from pipeline.config import data_path, file_search, file_types
 from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
-_MISSING = ("", "nan", "NaN", "<NA>", "NaT")  # as NumPy and pandas write it
+# As NumPy, pandas, R and spreadsheets write it.
+_MISSING = ("", "nan", "NaN", "<NA>", "NaT", "NA", "N/A", "#N/A", "null", "NULL")
 # Field of an example -> the names of its column, in the order in which they are tried.
 _TRUTHS = {
     "label": data_path.LABELS,

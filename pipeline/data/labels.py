@@ -246,9 +246,10 @@ def _name_masks(
     for split, table in tables.items():
         for row, mask in enumerate(table["mask"]):
             present[mask] = True
-            if names is not None and mask.max() >= len(names):
+            largest = mask[mask != 255].max(initial=0)  # 255 is no class
+            if names is not None and largest >= len(names):
                 raise UsageError(
-                    f"{split}: the mask of example {row} has the class {mask.max()},"
+                    f"{split}: the mask of example {row} has the class {largest},"
                     f" but {option} has {len(names)} names, of the classes 0 to"
                     f" {len(names) - 1}"
                 )
@@ -258,7 +259,8 @@ def _name_masks(
             "the masks have the values 0 and 255; divide them by 255, because they are"
             " the classes 0 and 1"
         )
-    return names or tuple(map(str, range(classes[-1] + 1)))
+    largest = max((label for label in classes if label != 255), default=0)
+    return names or tuple(map(str, range(largest + 1)))
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipeline.config import registry
+from pipeline.config import data_path, registry
 from pipeline.serving import signatures
 from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signature
 from pipeline.utils import image_formats, safe_io
 from pipeline.utils.errors import UsageError, reason
 
-TABLES = (".csv", ".jsonl", ".npy")
+TABLES = (".csv", ".tsv", ".jsonl", ".npy")
 _ARRAYS = (".jsonl", ".npy")  # for examples that are not vectors
 
 
@@ -135,22 +135,25 @@ def _json_lines(name: str, columns: Sequence[str] | None) -> list[Any]:
 
 
 def _lines(name: str, columns: Sequence[str] | None) -> list[list[str]]:
-    text = io.StringIO(safe_io.read_text(Path(name)))
-    lines = list(filter(None, csv.reader(text, skipinitialspace=True)))
+    text = safe_io.read_text(Path(name))
+    separator = max(",;\t", key=text.partition("\n")[0].count)
+    table = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True)
+    lines = list(filter(None, table))
     header = [cell.strip() for cell in lines[0]] if lines else []
     indices = [str(index) for index in range(len(header))]
     if any(map(_is_number, header)):
         return lines[1:] if len(header) > 3 and header == indices else lines
     if columns is None or columns == indices:  # no names
         return lines[1:]
-    missing = [column for column in columns if header.count(column) != 1]
-    if missing:
+    header = [data_path.column(cell) for cell in header]
+    columns_by_key = [data_path.column(column) for column in columns]
+    if any(header.count(column) != 1 for column in columns_by_key):
         raise ValueError(
-            f"its header is {', '.join(header)[:200]!r}, but the model takes "
+            f"its header is {', '.join(lines[0])[:200]!r}, but the model takes "
             f"{', '.join(columns)[:500]!r}"
         )
     # Other columns, such as what is to be predicted, are ignored.
-    order = [header.index(column) for column in columns]
+    order = [header.index(column) for column in columns_by_key]
     rows = []
     for line in lines[1:]:
         is_complete = len(line) == len(header)

@@ -42,7 +42,12 @@ def flatten(
     if is_sigmoid and body is not None:
         outputs = _probability(body.outputs[0], model)
     else:
-        outputs = model._run_through_graph(first.inputs, inline)
+        # Both have the inputs by the same names, perhaps in another order.
+        by_name = {tensor.name: tensor for tensor in first.inputs}
+        ordered = [by_name.get(tensor.name) for tensor in model.inputs]
+        if len(ordered) == 1 or None in ordered:
+            ordered = first.inputs
+        outputs = model._run_through_graph(ordered, inline)
     inputs = first.inputs[0] if len(first.inputs) == 1 else first.input
     return keras.Model(inputs, outputs, name=nested[0].name)
 

@@ -111,6 +111,8 @@ class FeatureInput(Input):
         self._dtype = tf.as_dtype(metadata.get("features_dtype", "float32"))
         self._field = metadata.get("input_field", "features")
         self._is_raw = bool(metadata.get("raw"))
+        self._order: list[int] | None = None
+        """Positions of the features in the columns of other data."""
         self._takes_files = bool(metadata.get("features_in_files"))
         self._mean = np.array(metadata.get("mean", 0.0), np.float32)
         self._deviation = np.array(metadata.get("deviation", 1.0), np.float32)
@@ -132,7 +134,7 @@ class FeatureInput(Input):
                 high = max(high, int(batch.max()))
             return {"features_range": [low, high]}
         if self._is_raw:
-            return {}
+            return self._whole_range(examples)
         # `check` refuses numbers that are not finite, later.
         with np.errstate(invalid="ignore", over="ignore"):
             mean, deviation = self._moments(examples)
@@ -144,6 +146,17 @@ class FeatureInput(Input):
             "mean": mean.tolist(),
             "deviation": np.where(varies, deviation, 1.0).tolist(),
         }
+
+    def _whole_range(self, examples: TrainingExamples) -> Metadata:
+        """The range of floats that are all whole, which may be token ids."""
+        if self._field not in examples.short_fields:
+            return {}
+        values = examples.column(self._field)
+        if not len(values) or not np.isfinite(values).all():
+            return {}
+        if (values != np.round(values)).any():
+            return {}
+        return {"features_range": [float(values.min()), float(values.max())]}
 
     def _moments(self, examples: TrainingExamples) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each feature or channel, float64.
@@ -188,12 +201,27 @@ class FeatureInput(Input):
         values = example[self._field]
         if values.dtype == tf.string:
             values = decode_npy(values, self._shape)
+        if self._order is not None:
+            values = tf.gather(values, self._order)
         values = tf.ensure_shape(values, self._shape)
         return {"features": tf.cast(values, self._dtype)}, None
 
     def match(self, source: Source) -> "FeatureInput":
+        """Takes the columns of a table by their names, in any order."""
         field = self._field if self._field in source.info.fields else "features"
-        return FeatureInput({**self.metadata, "input_field": field})
+        matched = FeatureInput({**self.metadata, "input_field": field})
+        names = source.info.feature_names
+        has_names = self._names != [str(index) for index in range(len(self._names))]
+        if names is None or not self._names or not has_names:
+            return matched
+        missing = [name for name in self._names if name not in names]
+        if missing:
+            raise UsageError(
+                f"the data have no column {missing[0]!r}; the model takes"
+                f" {', '.join(self._names)}"
+            )
+        matched._order = [names.index(name) for name in self._names]
+        return matched
 
     def check(self, columns: Any, split: str, locate: Any) -> None:
         values = columns.get("features")
@@ -223,9 +251,9 @@ class FeatureInput(Input):
 
     def probe_inputs(self) -> np.ndarray | None:
         """Whole numbers of the range in training, for networks with an embedding."""
-        if not self._dtype.is_integer:
+        if "features_range" not in self.metadata:
             return None
-        low, high = self.metadata.get("features_range", (0, 0))
+        low, high = map(int, self.metadata["features_range"])
         generator = np.random.default_rng(0)
         values = generator.integers(low, high, (_PROBES, *self._shape), endpoint=True)
         return values.astype(self._dtype.as_numpy_dtype)

@@ -57,8 +57,11 @@ def classes(info: Info | Metadata, *, field: str = "label") -> Target:
         )
     names = info.class_names or ()
     if len(names) < 2:
-        text = ", ".join(names) or "none"
-        raise UsageError(f"classification needs at least 2 classes; got {text}")
+        classes = f"only {names[0]!r}" if names else "none"
+        raise UsageError(
+            f"classification needs at least 2 classes; got {classes}; add examples of"
+            " other classes"
+        )
     metadata: dict[str, Any] = {"class_names": list(names)}
     if field != "label":
         metadata["target_field"] = field

@@ -15,6 +15,7 @@ from pipeline.contracts import (
     OutputSpec,
     Source,
     Target,
+    TrainingExamples,
 )
 from pipeline.tasks.targets._class_names import match_names
 from pipeline.utils import console
@@ -68,6 +69,8 @@ def mask(
             " --data.image-size"
         )
     metadata: dict[str, Any] = {"class_names": list(names), "mask_shape": list(size)}
+    if spec.dtype == tf.string:
+        metadata["masks_in_files"] = True
     if field != "mask":
         metadata["target_field"] = field
     return MaskTarget(metadata)
@@ -88,6 +91,21 @@ class MaskTarget(Target):
         """Maps the classes of other data to those of the task."""
         classes = len(self.class_names)
         self.output = OutputSpec((self._height, self._width, classes), "softmax")
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        """Learns nothing; looks at the first files for masks of black and white."""
+        if not self.metadata.get("masks_in_files"):
+            return {}
+        values: set[int] = set()
+        for content in next(examples.batches())[self._field]:
+            mask = _decode_png(tf.constant(content)).numpy()
+            values.update(np.unique(mask).tolist())
+        if values == {0, IGNORED}:
+            raise UsageError(
+                f"the masks have the values 0 and {IGNORED}, but pixels of {IGNORED} do"
+                " not count; divide them by 255, because they are the classes 0 and 1"
+            )
+        return {}
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         """Decodes a mask and resizes it to the size of the decoded image, nearest."""

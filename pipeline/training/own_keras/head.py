@@ -5,13 +5,18 @@ an operation and the last layer of a nested model are all compared with softmax 
 sigmoid on the same numbers.
 """
 
+import contextlib
 import functools
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 from scipy import special
+
+from pipeline.utils.errors import UsageError, reason
 
 FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
 
@@ -46,6 +51,17 @@ def probes(inputs: Any, values: Any = None) -> Any:
     if values is not None:
         return values
     return probe_inputs(tuple(inputs.shape[1:]))
+
+
+@contextlib.contextmanager
+def errors_of_model() -> Iterator[None]:
+    """Turns an error of TensorFlow, such as an id beyond an embedding, into a line."""
+    try:
+        yield
+    except tf.errors.OpError as error:
+        raise UsageError(
+            f"the model cannot be called on numbers like those of x: {reason(error)}"
+        ) from None
 
 
 def part(model: keras.Model, output: Any) -> keras.Model:
@@ -88,7 +104,8 @@ def remove_activation(model: keras.Model, values: Any) -> tuple[keras.Model, str
         if is_shared:
             return model, "unknown"
         return _remove_fused_activation(model, values)
-    computed = part(model, [source, output])(values, training=False)
+    with errors_of_model():
+        computed = part(model, [source, output])(values, training=False)
     before, after = map(keras.ops.convert_to_numpy, computed)
     if not getattr(operation, "weights", None) and _is_identity(operation, before):
         # Dropout, a reshape, an identity: the activation is in front of it.
@@ -169,7 +186,8 @@ def _activation(before: np.ndarray, after: np.ndarray) -> str:
 
 def _run(model: keras.Model, tensor: keras.KerasTensor, values: Any) -> np.ndarray:
     """Computes a tensor of a functional network for these inputs."""
-    computed = part(model, tensor)(values, training=False)
+    with errors_of_model():
+        computed = part(model, tensor)(values, training=False)
     return keras.ops.convert_to_numpy(computed)
 
 

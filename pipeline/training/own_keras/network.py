@@ -143,8 +143,13 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
     return copy
 
 
-def _build(model: keras.Model, input_shape: tuple[int, ...]) -> None:
+def _build(model: keras.Model, input_shape: Any) -> None:
     """Builds a Sequential network; gray images may lose their axis of channels."""
+    if isinstance(input_shape, dict):
+        raise UsageError(
+            f"x has the inputs {', '.join(input_shape)}; give a functional model whose"
+            " inputs have these names, or an array as x"
+        )
     shapes = [input_shape]
     if input_shape[-1:] == (1,):
         shapes.append(input_shape[:-1])
@@ -356,6 +361,10 @@ def require_equal_answers(
     """
     if keras.config.dtype_policy().name != "float32" or not original.built:
         return
+    if any(
+        layer.compute_dtype in ("float16", "bfloat16") for layer in _layers(original)
+    ):
+        return
     values = head.probes(trained.input, task.probe_inputs())
     original_values = values
     if not isinstance(values, dict):
@@ -385,7 +394,9 @@ def require_equal_answers(
 
 
 def _answers(model: keras.Model, values: Any) -> np.ndarray:
-    (answers,) = keras.tree.flatten(model(_structured(values, model), training=False))
+    with head.errors_of_model():
+        results = model(_structured(values, model), training=False)
+    (answers,) = keras.tree.flatten(results)
     return keras.ops.convert_to_numpy(answers)
 
 

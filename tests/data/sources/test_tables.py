@@ -62,10 +62,10 @@ def test_a_table_of_numbers_has_features_and_labels(table, content):
     np.testing.assert_array_equal([e["features"] for e in examples], features)
     assert examples[0]["features"].dtype == np.float32
     assert [int(e["label"]) for e in examples] == [0, 1, 0]
-    kind, first = ("row", 2) if content is IRIS else ("line", 1)
+    first = 2 if content is IRIS else 1
     name = "table.csv" if content is IRIS else "table.jsonl"
     places = [source.location(int(e["id"])) for e in examples]
-    assert places == [f"{kind} {first + n} of {name}" for n in range(3)]
+    assert places == [f"line {first + n} of {name}" for n in range(3)]
     (note,) = source.info.notes
     key = "column" if content is IRIS else "key"
     assert f"inputs are 2 {key}s, sepal_length, width; label is the {key} 'spe" in note
@@ -244,7 +244,7 @@ REFUSED = {
     ),
     "text": (
         "a,Hue,label\n1,2,x\n3,red,y\n",
-        "row 3: 'red' in the column 'Hue' is not a number; correct it, or remove the",
+        "row 3: 'red' in the column 'Hue' is not a number; correct it, turn",
     ),
     "infinity": ("a,label\n1,x\n1e99,y\n", "row 3: '1e99' .* is not a finite number"),
     "no number to predict": ("a,price\n1,2\n3,\n", "row 3: the column 'price' has no"),

@@ -98,3 +98,21 @@ def test_whole_numbers_stay_whole_for_an_own_network():
     assert own_input.inputs().dtype == "int64"
     other = FeatureInput(made((6,), tf.int64).metadata)
     assert other.inputs().dtype == "float32"
+
+
+def test_columns_of_other_data_are_matched_by_name():
+    metadata = {"feature_names": ["a", "b"], "mean": [0, 0], "deviation": [1, 1]}
+    own_input = FeatureInput(metadata)
+    spec = {"features": tf.TensorSpec((3,), tf.float32)}
+
+    class Table:
+        info = Info({"test": 1}, spec, feature_names=("b", "x", "a"))
+
+    row = {"features": tf.constant([1.0, 2.0, 3.0])}
+    decoded, _ = own_input.match(Table()).decode(row)
+    np.testing.assert_array_equal(decoded["features"], [3, 1])
+    Table.info = Info({"test": 1}, spec, feature_names=("b", "x", "y"))
+    with pytest.raises(
+        UsageError, match="the data have no column 'a'; the model takes"
+    ):
+        own_input.match(Table())

@@ -209,3 +209,22 @@ def test_each_of_several_numbers_is_measured():
     assert lines[-1].endswith("no better than always predicting the mean")
     (figure,) = target.pictures(found, table).values()
     assert len(figure.axes) == 2
+
+
+def test_masks_of_black_and_white_in_files_are_refused():
+    info = Info(
+        {"train": 2},
+        {"mask": tf.TensorSpec((), tf.string)},
+        ("none", "cell"),
+        image_shape=(4, 6, 1),
+    )
+    target = mask(info)
+    assert target.metadata["mask_shape"] == [4, 6]
+    black_and_white = np.where(RANDOM.integers(0, 2, (4, 6)), 255, 0).astype(np.uint8)
+
+    class Files:
+        def batches(self):
+            yield {"mask": np.array([png(black_and_white).numpy()], object)}
+
+    with pytest.raises(UsageError, match="the values 0 and 255, but .* divide them"):
+        target.learn(Files())
