@@ -113,10 +113,10 @@ def digits_of_two_inputs(seed: int) -> Any:
 
 
 def garments_in_montages(seed: int) -> Any:
-    x, labels, _ = montages("train", 6000)
+    x, labels, _ = montages("train", 4000)
     x_test, labels_test, _ = montages("test", 1000)
     return fit(
-        model="residual",
+        model={"name": "residual", "options": {"widths": (32, 64, 128)}},
         data=(x, labels),
         test_data=(x_test, labels_test),
         epochs=8,
@@ -128,7 +128,7 @@ def garments_in_montages(seed: int) -> Any:
 
 
 def garment_of_each_pixel(seed: int) -> Any:
-    x, _, masks = montages("train", 2000)
+    x, _, masks = montages("train", 1500)
     x_test, _, masks_test = montages("test", 500)
     return fit(
         model={"name": "unet", "options": {"widths": (16, 32, 64)}},

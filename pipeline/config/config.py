@@ -89,6 +89,7 @@ class Config(Checked):
         if self.train.patience is not None and not self.data.validation:
             raise UsageError(
                 "--train.patience monitors the validation loss; set --data.validation"
+                " above 0, or --train.patience None"
             )
         synchronized = self.train.synchronized_batch_norm
         only_one(

@@ -20,7 +20,9 @@ def notes(columns, **options):
         return ArraySource(train, {"test": held_out}, **options)
 
     name = objects.name_of(source, "sources")
-    config = tabular.data(SourceConfig(name=name)).changed(data={"validation": 0})
+    config = tabular.data(SourceConfig(name=name)).changed(
+        data={"validation": 0}, train={"patience": None}
+    )
     decisions = dataset.load(config).decisions
     assert decisions[0].name == "task"
     lines = [str(decision) for decision in decisions if decision.name == "note"]

@@ -92,24 +92,32 @@ def test_the_examples_run_unchanged(ports, digits_run, picture, signature, way, 
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "request_"),
+    ("name", "field", "request_", "file"),
     [
-        ("sentence", {"dtype": "string", "shape": [None]}, '"instances": ["text"]'),
-        ("sound_bytes", {"dtype": "string", "shape": [None]}, None),
+        (
+            "sentence",
+            {"dtype": "string", "shape": [None]},
+            '"instances": ["text"]',
+            None,
+        ),
+        ("sound_bytes", {"dtype": "string", "shape": [None]}, None, None),
         (
             "grid",
             {"dtype": "float32", "shape": [None, 2, 2]},
             '"instances": [[[0.0] * 2] * 2]',
+            "rows.npy",
         ),
     ],
 )
-def test_only_what_works_is_advised(tmp_path, name, field, request_):
+def test_only_what_works_is_advised(tmp_path, name, field, request_, file):
     score = {"score": {"dtype": "float32", "shape": [None]}}
     signatures = {"serving_default": {"inputs": {name: field}, "outputs": score}}
     text_files.write(tmp_path, signatures, (1,))
     text = (tmp_path / "SERVING.md").read_text()
-    assert "pipeline predict" not in text and "JPEG" not in text
-    assert 'with Client("http://localhost:8501/v1/models/' in text
+    assert "JPEG" not in text
+    assert ("pipeline predict" in text) == (file is not None)
+    assert file is None or f" {file}\n" in text
+    assert ('with Client("http://localhost:8501/v1/models/' in text) == (file is None)
     assert (request_ in text) if request_ else "## Calling" not in text
 
 

@@ -90,8 +90,8 @@ def test_a_vector_is_fitted_or_refused_by_its_shape(name):
     try:
         model = network(task, settings_of(name), "float32")
     except UsageError as error:
-        assert "this model needs images" in str(error) and "linear" in str(error)
-        assert name != "linear" and "\n" not in str(error)
+        assert "this model needs images" in str(error) and "mlp" in str(error)
+        assert name != "mlp" and "\n" not in str(error)
     else:
         assert model.output_shape == (None, 1)
 

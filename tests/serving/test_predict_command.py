@@ -192,7 +192,7 @@ def test_a_signal_keeps_the_answers_so_far(models, pictures):
         (["data", "data"], "contains no versions"),
         (
             ["{models}/rows", "data"],
-            r"data contains no files; .*rows takes \*.csv, \*.jsonl, \*.npy",
+            r"data contains no files; .*rows takes \*.csv, \*.tsv, \*.jsonl",
         ),
     ],
 )
