@@ -249,6 +249,10 @@ class Objective(abc.ABC):
     """
     output: OutputSpec | None = None
     """The outputs that a user's own network must have; None: any."""
+    own_outputs: tuple[str, ...] = ()
+    """Names of the outputs of a user's own network if its own loss compares them with
+    y, both by name; empty if the task has a head and a loss.
+    """
     spatial_fields: tuple[str, ...] = ()
     """Fields with positions in the input, such as a mask or boxes: an augmentation that
     moves the input must move them, too.
@@ -402,7 +406,9 @@ class Objective(abc.ABC):
         return []
 
     def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
-        """Loss and metric of Keras with which `Task.standalone` is compiled."""
+        """Loss and metric of Keras with which `Task.standalone` is compiled; None: it is
+        not compiled.
+        """
         return "mse", "mae"
 
 

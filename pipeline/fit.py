@@ -40,6 +40,7 @@ def fit(
     learning_rate: Any = None,
     optimizer: Any = None,
     loss: Any = None,
+    loss_weights: Any = None,
     metrics: Any = None,
     callbacks: Any = None,
     run_directory: str | Path | None = None,
@@ -62,8 +63,10 @@ def fit(
         batch_size: Examples per step.
         learning_rate: A number, or a Keras schedule.
         optimizer: A name or a Keras optimizer.
-        loss: A name, a Keras loss, or a function `(y_true, y_pred)`.
-        metrics: A list of names and Keras metrics.
+        loss: A name, a Keras loss, or a function `(y_true, y_pred)`; for several
+            outputs, a dictionary of them by output.
+        loss_weights: Factors of the losses, by output.
+        metrics: A list of names and Keras metrics; for several outputs, a dictionary.
         callbacks: A list of names and Keras callbacks.
         run_directory: The directory of the run; an existing run is resumed.
         changes: Sections, as for `Config.changed`: `train={"ema": 0.999}`. Of the

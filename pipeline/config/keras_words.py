@@ -128,7 +128,7 @@ def add_compile_arguments(
 
     Also returns whether the optimizer comes from `compile`. Prints a line about it.
     """
-    model = _model(arguments)
+    model = model_of(arguments)
     config = getattr(getattr(model, "_compile_config", None), "config", None)
     if not isinstance(config, Mapping) or getattr(model, "is_compiled_by_run", False):
         return arguments, False
@@ -139,9 +139,12 @@ def add_compile_arguments(
         )
         return arguments, False
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
-    metrics = _metrics(config.get("metrics"))
-    loss = _loss(config.get("loss"))
-    compiled = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+    compiled = {
+        "optimizer": optimizer,
+        "loss": _loss(config.get("loss")),
+        "loss_weights": config.get("loss_weights"),
+        "metrics": _metrics(config.get("metrics")),
+    }
     explicit = {*arguments, *arguments.get("train", {})}
     used = {}
     for name, value in compiled.items():
@@ -168,7 +171,6 @@ def _describe(used: Mapping[str, Any], has_rate: bool) -> str:
 
 
 _UNUSED = {
-    "loss_weights": "a run has one loss",
     "weighted_metrics": "metrics ignore the weights of examples",
     "run_eagerly": "write tf.config.run_functions_eagerly(True)",
     "jit_compile": 'write runtime={"xla": "on"}',
@@ -186,21 +188,19 @@ def _ignored(model: Any, config: Mapping[str, Any]) -> list[str]:
     return [f"{name} ({_UNUSED[name]})" for name in _UNUSED if _is_set(values[name])]
 
 
-def _model(arguments: Mapping[str, Any]) -> Any:
+def model_of(arguments: Mapping[str, Any]) -> Any:
     """The model of a call, as an object or in `model={"name": ...}`."""
     model = arguments.get("model")
     return model.get("name") if isinstance(model, Mapping) else model
 
 
 def _loss(value: Any) -> Any:
-    """The loss of `compile` for one output."""
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if not isinstance(value, list | tuple):
-        return value
-    if len(value) != 1:
-        raise UsageError("the model was compiled with several losses; give loss=...")
-    return value[0]
+    """The loss of `compile`; of one output, without its name."""
+    losses = value
+    if isinstance(losses, Mapping):
+        losses = list(losses.values())
+    is_list = isinstance(losses, list | tuple)
+    return losses[0] if is_list and len(losses) == 1 else value
 
 
 def _is_set(value: Any) -> bool:
@@ -208,9 +208,9 @@ def _is_set(value: Any) -> bool:
     return not is_default and (value is True or value != 1)
 
 
-def _metrics(value: Any) -> list[Any]:
-    """The metrics of `compile` as a list, without the accuracy that each run
-    measures.
+def _metrics(value: Any) -> Any:
+    """The metrics of `compile` as a list, without the accuracy that each run measures;
+    those of several outputs as they are.
     """
     if value is None:
         return []
@@ -218,19 +218,18 @@ def _metrics(value: Any) -> list[Any]:
         value = [value]
     is_nested = any(isinstance(metric, list | tuple | Mapping) for metric in value)
     if isinstance(value, Mapping) or is_nested:
-        raise UsageError(
-            "the model was compiled with metrics for several outputs; a run has one:"
-            " give metrics=[...]"
-        )
+        return value
     return [metric for metric in value if metric not in ("accuracy", "acc")]
 
 
 def _word(value: Any) -> str:
-    """The name of an optimizer, a loss or a metric, or the names of a list."""
-    if isinstance(value, list):
+    """The name of an optimizer, a loss or a metric, or the names of several."""
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={_word(part)}" for name, part in value.items())
+    if isinstance(value, list | tuple):
         return " ".join(map(_word, value))
-    if isinstance(value, str):
-        return value
+    if isinstance(value, str | int | float):
+        return str(value)
     return getattr(value, "__name__", type(value).__name__)
 
 
@@ -247,7 +246,7 @@ def add_precision(arguments: dict[str, Any]) -> dict[str, Any]:
     """
     keras = sys.modules.get("keras")
     runtime = arguments.get("runtime", {})
-    model = _model(arguments)
+    model = model_of(arguments)
     has_layers = hasattr(model, "_flatten_layers") and not isinstance(model, type)
     if has_layers:
         _require_channels_last(model)

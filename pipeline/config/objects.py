@@ -224,7 +224,9 @@ def _config(value: Any) -> Any:
         }
     layers = [value]
     if hasattr(value, "_flatten_layers"):
-        layers = value._flatten_layers()
+        # Operations such as `keras.ops.sqrt` are no layers.
+        operations = getattr(value, "operations", [])
+        layers = [*value._flatten_layers(), *operations]
     names: dict[str, str] = {}
     for layer in layers:
         name = getattr(layer, "name", None)

@@ -16,6 +16,7 @@ from pipeline.config import (
     data_path,
     keras_words,
     objects,
+    own_outputs,
     registry,
     type_hints,
     validation,
@@ -71,6 +72,7 @@ def request(
         values["source"] = data_path.source(path, task_input=_task_input(values))
     values = keras_words.add_precision(values)
     values, is_compiled = keras_words.add_compile_arguments(values, recipe)
+    values = own_outputs.apply(values)
     changes = _changes(_with_rate(values, is_compiled))
     return _start(recipe, changes).changed(**changes)
 
@@ -81,7 +83,8 @@ def _require_known(arguments: Mapping[str, Any]) -> None:
     for field in dataclasses.fields(Config):
         if not field.metadata.get("hidden"):
             fields.add(field.name)
-    for name in arguments.keys() - fields - {*_SHORT, *keras_words.ARGUMENTS}:
+    known = {*_SHORT, "loss_weights", *keras_words.ARGUMENTS}
+    for name in arguments.keys() - fields - known:
         flags = cli_parser.matching_flags(f"--{name}", Config)
         if flags == ["--train.learning-rate"]:  # `lr`
             flags = ["learning_rate"]

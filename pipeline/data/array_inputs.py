@@ -92,7 +92,7 @@ def _input(
     else:
         values = array_of(x, title, where)
     _require_length(x, values.shape, y_shape, title, where)
-    values = _numbers(values, title, where)
+    values = numbers_of(values, title, where)
     notes: tuple[str, ...] = ()
     if kind not in ("image", "features"):
         kind, notes = _recognize(values, title)
@@ -205,7 +205,7 @@ def numbers_of_table(table: Any) -> np.ndarray:
     return table.to_numpy(np.float64, na_value=np.nan)
 
 
-def _numbers(values: np.ndarray, title: str, where: str) -> np.ndarray:
+def numbers_of(values: np.ndarray, title: str, where: str) -> np.ndarray:
     """Checks that an array has numbers; booleans become float32."""
     if values.dtype.kind == "V" and not values.dtype.names:  # such as bfloat16
         values = values.astype(np.float32)
@@ -213,7 +213,7 @@ def _numbers(values: np.ndarray, title: str, where: str) -> np.ndarray:
         return values.astype(np.float32)
     if values.dtype.kind in NUMERIC:
         return values
-    text = _first_text(values)
+    text = first_text(values)
     if text is not None:
         raise UsageError(
             f"{where}: {title} holds text ({text!r:.40}), and text is not supported as"
@@ -236,7 +236,7 @@ def _numbers(values: np.ndarray, title: str, where: str) -> np.ndarray:
     )
 
 
-def _first_text(values: np.ndarray) -> str | None:
+def first_text(values: np.ndarray) -> str | None:
     """The first string in an array; None if it has none."""
     if values.dtype.kind not in "OSUT":
         return None

@@ -230,7 +230,7 @@ def examples(
     )
     fields = {**inputs.fields, answer.field: answer.values}
     if sample_weight is not None:
-        fields["sample_weight"] = _weights_of(sample_weight, len(truth), where)
+        fields["sample_weight"] = weights_of(sample_weight, len(truth), where)
     notes = (*inputs.notes, *answer.notes)
     return Examples(fields, notes, inputs.feature_names)
 
@@ -254,7 +254,7 @@ def match_fields(tables: Mapping[str, dict[str, np.ndarray]]) -> None:
                 table[field] = table[field].astype(np.float32, copy=False)
 
 
-def _weights_of(sample_weight: Any, count: int, where: str) -> np.ndarray:
+def weights_of(sample_weight: Any, count: int, where: str) -> np.ndarray:
     values = array_inputs.array_of(sample_weight, "sample_weight", where)
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
         raise UsageError(

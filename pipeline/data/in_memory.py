@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from pipeline.config import data_path
 from pipeline.contracts import Source
+from pipeline.data import unchanged_arrays
 from pipeline.data.array_inputs import SHORTEST_SIDE, array_of
 from pipeline.data.array_source import (
     ArraySource,
@@ -87,6 +88,8 @@ def from_object(
     parts = {split: part for split, part in parts.items() if part is not None}
     names = None if class_names is None else class_names_of(class_names, "class_names")
     has_names = names is not None or find_class_names(parts["train"]) is not None
+    if target == "arrays":
+        return _unchanged(parts)
     options = {"input": input, "target": target, "has_class_names": has_names}
     train = _read_table(parts["train"], "train", options)
     options |= train.kinds()
@@ -119,6 +122,23 @@ def from_object(
     notes = (*source.info.notes, *notes)
     source.info = dataclasses.replace(source.info, notes=notes)
     return source
+
+
+def _unchanged(parts: Mapping[str, Any]) -> Source:
+    """A source of x and y as they are."""
+    tables = {}
+    for split, data in parts.items():
+        arrays = _read_arrays(data, split)
+        if arrays is None:
+            raise UsageError(
+                f"data of type {type(data).__name__} cannot be used: give (x, y) or"
+                " (x, y, sample_weight), of which x and y may be dictionaries of"
+                " arrays, or a tf.data.Dataset or keras.utils.PyDataset of them"
+            )
+        tables[split] = unchanged_arrays.fields_of(split, *arrays)
+    _match_weights(tables)
+    unchanged_arrays.match(tables)
+    return ArraySource(tables.pop("train"), tables, name="the arrays")
 
 
 def _image_files(
@@ -252,24 +272,31 @@ def _match_class_names(
 
 def _read_table(data: Any, split: str, options: Mapping[str, Any]) -> Examples:
     """Reads all examples of a split; `options` are those of `array_source.examples`."""
-    if isinstance(data, tf.data.Dataset):
-        arrays = _concatenate(_dataset_batches(data), split)
+    arrays = _read_arrays(data, split)
+    if arrays is not None:
         return examples(split, *arrays, **options)
-    if isinstance(data, keras.utils.PyDataset):
-        if data.num_batches is None:
-            raise UsageError(f"the PyDataset of {split} has no length; define __len__")
-        batches = (data[number] for number in range(data.num_batches))
-        return examples(split, *_concatenate(batches, split), **options)
-    if isinstance(data, tuple | list) and len(data) in (2, 3):
-        return examples(split, *data, **options)
-    if isinstance(data, Mapping):
-        names = _field_names(data, f"the dictionary of {split}")
-        return examples(split, *(data[name] for name in names), **options)
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return Examples(_read_pandas(data, split))
     if hasattr(data, "features") and hasattr(data, "__len__"):  # not streamed
         return _read_hugging_face(data, split, options)
     raise UsageError(f"data of type {type(data).__name__} cannot be used; {EXPECTED}")
+
+
+def _read_arrays(data: Any, split: str) -> Sequence[Any] | None:
+    """x, y and perhaps sample_weight of all examples; None for tables of files."""
+    if isinstance(data, tf.data.Dataset):
+        return _concatenate(_dataset_batches(data), split)
+    if isinstance(data, keras.utils.PyDataset):
+        if data.num_batches is None:
+            raise UsageError(f"the PyDataset of {split} has no length; define __len__")
+        batches = (data[number] for number in range(data.num_batches))
+        return _concatenate(batches, split)
+    if isinstance(data, tuple | list) and len(data) in (2, 3):
+        return data
+    if isinstance(data, Mapping):
+        names = _field_names(data, f"the dictionary of {split}")
+        return [data[name] for name in names]
+    return None
 
 
 def _dataset_batches(data: tf.data.Dataset) -> Iterator[Any]:
@@ -288,8 +315,7 @@ def _dataset_batches(data: tf.data.Dataset) -> Iterator[Any]:
         raise UsageError(f"the tf.data.Dataset has no labels; {EXPECTED}")
     if not isinstance(spec, tuple) or len(spec) not in (2, 3):
         raise UsageError(f"the tf.data.Dataset has elements {spec}; {EXPECTED}")
-    inputs = spec[0].values() if isinstance(spec[0], Mapping) else spec[:1]
-    for part in (*inputs, *spec[1:]):
+    for part in (*_parts(spec[0]), *_parts(spec[1]), *spec[2:]):
         _require_dense(part, spec)
     try:
         batches = data if _is_batched(data) else data.batch(256)
@@ -322,6 +348,8 @@ def _is_batched(data: tf.data.Dataset) -> bool:
     x, y, *weight = data.element_spec
     if weight:
         return weight[0].shape.rank > 0
+    if isinstance(y, Mapping):
+        return all(part.shape.rank > 0 for part in (*_parts(x), *_parts(y)))
     inputs = [part.shape for part in _parts(x)]
     shapes = [*inputs, y.shape]
     if any(shape.rank == 0 for shape in shapes):
@@ -390,7 +418,7 @@ def _may_be_image(pixels: np.ndarray) -> bool:
 
 
 def _parts(x: Any) -> list[Any]:
-    """The inputs of x, which may be a dictionary."""
+    """The arrays of x or y, which may be a dictionary."""
     return [*x.values()] if isinstance(x, Mapping) else [x]
 
 
@@ -424,15 +452,12 @@ def _concatenate(batches: Iterable[Any], split: str) -> list[Any]:
         if not isinstance(batch, tuple) or len(batch) not in (2, 3):
             raise UsageError(f"{split}: a batch is {type(batch).__name__}; {EXPECTED}")
         x, y, *weight = batch
-        if isinstance(x, Mapping):
-            arrays: Any = {key: array_of(x[key], f"x[{key!r}]", split) for key in x}
-        else:
-            arrays = array_of(x, "x", split)
+        arrays = _arrays_of(x, "x", split)
         # Lists of labels may differ in length.
-        truth = y if isinstance(y, list | tuple) else array_of(y, "y", split)
+        truth = y if isinstance(y, list | tuple) else _arrays_of(y, "y", split)
         weights = [array_of(values, "sample_weight", split) for values in weight]
         parts.append([arrays, truth, *weights])
-        for array in (*_parts(arrays), truth, *weights):
+        for array in (*_parts(arrays), *_parts(truth), *weights):
             size += getattr(array, "nbytes", 0)
         if 2 * size > free:
             raise UsageError(
@@ -445,6 +470,13 @@ def _concatenate(batches: Iterable[Any], split: str) -> list[Any]:
         return [_join(column) for column in zip(*parts, strict=True)]
     except (KeyError, ValueError) as error:
         raise UsageError(f"{split}: the batches differ: {reason(error)}") from None
+
+
+def _arrays_of(values: Any, name: str, split: str) -> Any:
+    """An array, or a dictionary of arrays."""
+    if not isinstance(values, Mapping):
+        return array_of(values, name, split)
+    return {key: array_of(values[key], f"{name}[{key!r}]", split) for key in values}
 
 
 def _join(parts: Sequence[Any]) -> Any:

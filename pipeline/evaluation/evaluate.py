@@ -42,6 +42,8 @@ def outputs(
             count = int(np.count_nonzero(weight.numpy()))  # padding is at the end
             if count < len(weight):
                 result = _first(count, result)
+            for name, mask in result.pop("masks").items():
+                result["outputs"][name]._keras_mask = mask
             yield Outputs(**result)
 
 
@@ -74,10 +76,21 @@ def _output_function(
         y, outputs, weight = forward(task, model, batch)
         losses = loss(y, outputs)
         result = {"batch": batch, "y": y, "outputs": outputs, "loss": losses}
-        return result, weight
+        return {**result, "masks": _masks(outputs)}, weight
 
     compiled[key] = tf.function(compute).get_concrete_function(any_size)
     return compiled[key]
+
+
+def _masks(outputs: Any) -> dict[str, tf.Tensor]:
+    """The masks of outputs by name, which a traced function does not return."""
+    masks = {}
+    if isinstance(outputs, dict):
+        for name, values in outputs.items():
+            mask = getattr(values, "_keras_mask", None)
+            if mask is not None:
+                masks[name] = mask
+    return masks
 
 
 @dataclasses.dataclass(frozen=True)

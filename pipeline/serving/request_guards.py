@@ -26,6 +26,12 @@ def batch(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:
     return _require(tf.shape(values)[0] > 0, "the batch is empty", values)
 
 
+def count(values: tf.Tensor, expected: tf.Tensor, name: str) -> tf.Tensor:
+    """Requires as many rows as another input has."""
+    message = f"{name} must have as many examples as the other inputs"
+    return _require(tf.shape(values)[0] == expected, message, values)
+
+
 def files(contents: tf.Tensor) -> tf.Tensor:
     """Requires a batch of strings of at most `MOST_BYTES`: encoded images."""
     contents = batch(contents, (None,))

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import config, functions, registry
+from pipeline.config import config, functions, own_outputs, registry
 from pipeline.contracts import Batches, ReplicaPart, Task
 from pipeline.data.augmentation import Augmenter
 from pipeline.layers import batch_normalization
@@ -21,7 +21,7 @@ from pipeline.training.freezing import freeze
 from pipeline.training.optim.build import build_optimizer
 from pipeline.training.optim.gradient_update import Update
 from pipeline.training.optim.learning_rate import build_rate, layer_rates
-from pipeline.training.own_keras import head
+from pipeline.training.own_keras import by_output, head
 from pipeline.training.own_keras import metric as own_metric
 from pipeline.training.own_keras import network as own_network
 from pipeline.training.train_step import Step, SteppedModel
@@ -225,7 +225,7 @@ def build(
             accumulate=accumulate,
             augmenter=Augmenter(operations, seed, task.spatial_fields),
             loss=_loss(task, settings.train, model.output_kind),
-            metrics=_metrics(task, settings.train, model.output_kind),
+            metrics=_metrics(model, settings.train),
             # XLA cannot compile a forward pass in which replicas communicate.
             xla=machine.xla and not settings.train.synchronized_batch_norm,
         )
@@ -235,6 +235,8 @@ def build(
         part = ReplicaPart(total=machine.replicas)
         augmenter = Augmenter(settings.data.augment, seed, task.spatial_fields)
         augmenter.try_out(train, accumulate, part)
+        if task.own_outputs:
+            by_output.try_out(model, train)
     return model
 
 
@@ -265,6 +267,10 @@ def _loss(
 ) -> Callable[[Any, Any], tf.Tensor] | None:
     if options.loss is None:
         return None
+    if task.own_outputs:
+        registry.find("losses", options.loss)
+        losses = getattr(options.loss, "value", options.loss)
+        return by_output.loss(losses, task.own_outputs)
     metadata = _loss_metadata(task, output_kind)
     function = registry.call("losses", options.loss, options.loss_options, metadata)
 
@@ -286,18 +292,22 @@ def _loss(
 
 
 def _metrics(
-    task: Task, options: config.TrainConfig, output_kind: str
+    model: SteppedModel, options: config.TrainConfig
 ) -> list[keras.metrics.Metric]:
     """Builds the metrics of the options under unique names, except the task's."""
-    metadata = _loss_metadata(task, output_kind)
+    task = model.task
+    metadata = _loss_metadata(task, model.output_kind)
     built_in = {metric.name: metric for metric in task.metrics()}
     taken = {*_COLUMNS, *built_in}
     taken |= {f"val_{name}" for name in taken}
     metrics = []
     for word, settings in options.metrics.items():
-        if functions.keras_class("metrics", word):
-            settings = {"name": word, **settings}
-        metric = registry.call("metrics", word, settings, metadata)
+        if task.own_outputs:
+            metric = _metric_of_output(word, model)
+        else:
+            if functions.keras_class("metrics", word):
+                settings = {"name": word, **settings}
+            metric = registry.call("metrics", word, settings, metadata)
         kind = keras.metrics.Metric
         require_kind(metric, kind, f"--train.metrics: {word}", "a Keras metric")
         same_name = built_in.get(metric.name)
@@ -307,6 +317,21 @@ def _metrics(
         taken |= {metric.name, f"val_{metric.name}"}
         metrics.append(metric)
     return metrics
+
+
+def _metric_of_output(word: str, model: SteppedModel) -> keras.metrics.Metric:
+    """Builds a metric of `fit`, or one of Keras by its name for the only output."""
+    registry.find("metrics", word)
+    task = model.task
+    metric = getattr(word, "value", None)
+    if metric is None:
+        if len(task.own_outputs) > 1:
+            raise UsageError(
+                f"--train.metrics {word}: the model has the outputs"
+                f" {', '.join(task.own_outputs)}; give metrics by output in Python"
+            )
+        metric = own_outputs.OutputMetric(task.own_outputs[0], word)
+    return by_output.metric(metric, task.y_specs, model.output)
 
 
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:

@@ -248,7 +248,7 @@ class SteppedModel(keras.Model):
         """Returns a plain Keras model from raw inputs to answers (`Task.standalone`).
 
         It shares the weights, and is compiled with the optimizer and the usual loss and
-        metric for integer labels or a target. It has the layers of the network under
+        metric for integer labels or a target, unless the loss is the user's. It has the layers of the network under
         their names or, if `is_nested`, one layer `network` from prepared inputs to
         outputs. Keras alone can load it, unless a user's network has custom layers.
         """
@@ -256,7 +256,8 @@ class SteppedModel(keras.Model):
         if not is_nested:
             model = self._flatten(model)
         loss, metric = self.task.standalone_loss(self.output_kind)
-        model.compile(optimizer, loss, metrics=[metric], auto_scale_loss=False)
+        if loss is not None:
+            model.compile(optimizer, loss, metrics=[metric], auto_scale_loss=False)
         model.is_compiled_by_run = True  # `fit` uses what a user has compiled
         return model
 

@@ -80,8 +80,9 @@ def from_object(metric: Any, metadata: Metadata, **options: Any) -> "OwnMetric":
     problem: UsageError | None = None
     for possible in arguments.choices(type(metric), metadata, logits):
         own_metric = OwnMetric(metric, possible)
+        count = 8 if possible.classes != 8 else 9
         try:
-            _require_weights(own_metric)
+            require_weights(own_metric, *possible.examples(count))
         except UsageError as error:
             problem = problem or error
         else:
@@ -214,17 +215,20 @@ def _name(metric: keras.metrics.Metric) -> str:
     return metric.name
 
 
-def _require_weights(metric: OwnMetric) -> None:
-    """Raises UsageError unless the result is one number that respects weights of 0."""
-    classes = metric.own_arguments.classes
-    count = 8 if classes != 8 else 9
-    y, outputs = metric.own_arguments.examples(count)
-    weight = (np.arange(count) < 5).astype(np.float32)
+def require_weights(metric: OwnMetric, y: Any, outputs: Any) -> None:
+    """Raises UsageError unless the result is one number that respects weights of 0.
+
+    `y` and `outputs` are those of a few examples.
+    """
+    count = len(keras.tree.flatten(y)[0])
+    kept = max(1, 5 * count // 8)
+    weight = (np.arange(count) < kept).astype(np.float32)
     results = []
-    for rows in (count, 5):
-        fresh = OwnMetric(metric.metric, metric.own_arguments)
+    for rows in (count, kept):
+        fresh = type(metric)(metric.metric, metric.own_arguments)
+        part = [_first(rows, values) for values in (y, outputs)]
         try:
-            fresh.update_state(y[:rows], outputs[:rows], sample_weight=weight[:rows])
+            fresh.update_state(*part, sample_weight=weight[:rows])
             results.append(np.asarray(fresh.result()))
         except Exception as error:  # of the user's metric
             raise UsageError(
@@ -239,3 +243,8 @@ def _require_weights(metric: OwnMetric) -> None:
             f"the metric {metric.name} ignores sample_weight, so that the padding of"
             " the last batch would count; pass sample_weight on in update_state"
         )
+
+
+def _first(rows: int, values: Any) -> Any:
+    """The first rows of an array, or of each array of a dictionary."""
+    return keras.tree.map_structure(lambda array: array[:rows], values)

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -25,6 +25,7 @@ NOTES = {
     "logit": "it ends in the logit of the second class",
     "none": "it returns features; an output layer is added",
 }
+_UNCHANGED = "your loss gets its outputs as they are"
 _NUMBERS = "its outputs are the predictions"
 _PROBABILITIES = "it returns probabilities, whose logarithms are the logits"
 
@@ -87,6 +88,13 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
             precision.
     """
     kind = type(model)
+    for layer in model._flatten_layers():
+        if getattr(layer, "stateful", False):
+            raise UsageError(
+                f"the layer {layer.name!r} of the model is stateful, but the examples"
+                " of a batch do not continue those of the batch before; build it with"
+                " stateful=False"
+            )
     for name in ("train_step", "test_step", "compute_loss"):
         if getattr(kind, name) is not getattr(keras.Model, name):
             raise UsageError(
@@ -112,6 +120,8 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
         for name, value in vars(layer).items():
             if name in config and callable(value) and not hasattr(value, "get_config"):
                 config[name] = value
+        if hasattr(layer, "get_vocabulary"):
+            config |= _vocabulary(layer)
         if old_policy != "float32":
             config = _replace_policy(config, old_policy, policy)
         elif "dtype" in config and layer.dtype_policy.name == old_policy:
@@ -141,6 +151,19 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
         if layer.built:
             set_weights(copied_layer, layer.get_weights())
     return copy
+
+
+def _vocabulary(layer: keras.Layer) -> dict[str, Any]:
+    """The vocabulary of a layer that was adapted, which its config lacks."""
+    vocabulary = layer.get_vocabulary(include_special_tokens=False)
+    if not vocabulary:
+        return {}
+    lookup = getattr(layer, "_lookup_layer", layer)
+    weights = None
+    if lookup.output_mode == "tf_idf":
+        start = lookup._token_start_index()
+        weights = lookup.idf_weights.numpy()[start : start + len(vocabulary)].tolist()
+    return {"vocabulary": vocabulary, "idf_weights": weights}
 
 
 def _build(model: keras.Model, input_shape: Any) -> None:
@@ -241,6 +264,13 @@ def outputs(model: keras.Model, inputs: Any, task: Task) -> tuple[Any, str, str]
         UsageError: The network takes another shape, or its head has another width.
     """
     shaped_inputs = _reshape_inputs(inputs, model)
+    if task.own_outputs:
+        call = model
+        if type(model) in (keras.Sequential, head.FUNCTIONAL):
+            call = head.part(model, getattr(model, "_outputs_struct", model.outputs))
+            shaped_inputs = _in_order(shaped_inputs, model)
+        named = _named_outputs(call(shaped_inputs), task.own_outputs)
+        return named, "own", _UNCHANGED
     returned = keras.tree.flatten(model(shaped_inputs))
     if len(returned) != 1:
         raise UsageError(
@@ -314,6 +344,31 @@ def outputs(model: keras.Model, inputs: Any, task: Task) -> tuple[Any, str, str]
     return keras.ops.cast(logits, "float32"), kind, NOTES[kind]
 
 
+def _named_outputs(returned: Any, names: Sequence[str]) -> dict[str, Any]:
+    """The outputs of a network by name; floats of 16 bits as float32."""
+    if isinstance(returned, dict):
+        if sorted(returned) != sorted(names):
+            raise UsageError(
+                f"the model returns {', '.join(returned)}, but y has"
+                f" {', '.join(names)}; name them alike"
+            )
+        named = returned
+    else:
+        tensors = returned if isinstance(returned, list | tuple) else [returned]
+        if len(tensors) != len(names):
+            raise UsageError(
+                f"the model returns {len(tensors)} outputs, but y has"
+                f" {', '.join(names)}; give y for each output"
+            )
+        named = dict(zip(names, tensors, strict=True))
+    outputs = {}
+    for name in names:
+        tensor = named[name]
+        is_half = tensor.dtype in ("float16", "bfloat16")
+        outputs[name] = keras.ops.cast(tensor, "float32") if is_half else tensor
+    return outputs
+
+
 def _numbers(output: keras.KerasTensor, shape: tuple[int | None, ...]) -> Any:
     """Returns numbers, float32 (batch, *shape)."""
     if tuple(output.shape[1:]) != shape:
@@ -373,8 +428,9 @@ def require_equal_answers(
             original_values = values[..., 0]
         elif inputs and len(inputs[0].shape) == values.ndim + 1:
             original_values = values[..., None]
-    expected = _answers(original, original_values)
-    answers = _answers(trained, values)
+    names = task.own_outputs
+    expected = _answers(original, original_values, names)
+    answers = _answers(trained, values, names)
     is_softmax = task.output is not None and task.output.activation == "softmax"
     if output_kind == "softmax":
         answers = special.softmax(answers, axis=-1)
@@ -384,7 +440,9 @@ def require_equal_answers(
         answers = special.expit(answers)
     if np.allclose(expected, answers, rtol=1e-3, atol=1e-4, equal_nan=True):
         return
-    if np.array_equal(expected, _answers(original, original_values), equal_nan=True):
+    if np.array_equal(
+        expected, _answers(original, original_values, names), equal_nan=True
+    ):
         difference = np.nanmax(np.abs(expected - answers))
         raise UsageError(
             f"the model {original.name} answers differently once it is rebuilt from its"
@@ -393,11 +451,18 @@ def require_equal_answers(
         )
 
 
-def _answers(model: keras.Model, values: Any) -> np.ndarray:
+def _answers(
+    model: keras.Model, values: Any, names: Sequence[str] = ()
+) -> np.ndarray:
+    """The outputs of a network; several in one array (batch, n), in this order."""
     with head.errors_of_model():
         results = model(_structured(values, model), training=False)
-    (answers,) = keras.tree.flatten(results)
-    return keras.ops.convert_to_numpy(answers)
+    if isinstance(results, dict) and names:
+        results = [results[name] for name in names]
+    arrays = [keras.ops.convert_to_numpy(part) for part in keras.tree.flatten(results)]
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate([part.reshape(len(part), -1) for part in arrays], axis=1)
 
 
 def _in_order(values: Any, model: keras.Model) -> Any:

@@ -1,0 +1,335 @@
+"""A user's own network with its own loss and metrics: arrays in, arrays out."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import (
+    Evaluator,
+    Example,
+    Info,
+    Metadata,
+    Request,
+    ServingInput,
+    Task,
+)
+from pipeline.serving import request_guards
+from pipeline.utils.console import join_words
+from pipeline.utils.errors import UsageError
+
+_TEXT = "/text"  # ends the names of fields with the bytes of texts
+_PROBES = 8  # inputs on which a network is tried
+_COLUMNS = 8  # numbers of an output in a table of predictions
+_SIDE = 8  # smallest side of an array that is drawn as an image
+
+
+def keras_model(
+    info: Info | Metadata,
+    *,
+    inputs: tuple[str, ...] = (),
+    outputs: tuple[str, ...] = (),
+) -> Task:
+    """Your own network, loss and metrics: its inputs are the arrays of x, and the loss
+    compares its outputs with the arrays of y, all unchanged.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        inputs: Names of the inputs of the network; by default, those of x, or `x`.
+        outputs: Names of its outputs; by default, those of y, or `output`.
+
+    Raises:
+        UsageError: The names of the data differ from those of the network.
+    """
+    if not isinstance(info, Info):
+        return KerasModel(info)
+    x = _fields(info, "x")
+    y = _fields(info, "y")
+    if not x or not y:
+        raise UsageError(
+            "--task.name keras_model needs the arrays x and y, as in"
+            " fit(model=..., data=(x, y))"
+        )
+    x = _rename(x, inputs, "x", "input")
+    y = _rename(y, outputs, "y", "output")
+    names = outputs or tuple(y)
+    if unknown := y.keys() - set(names):
+        raise UsageError(
+            f"y has {join_words(sorted(unknown))}, but the outputs of the model are"
+            f" {join_words(names)}; name them alike"
+        )
+    metadata = {"inputs": x, "targets": y, "outputs": list(names)}
+    return KerasModel(metadata)
+
+
+# As what a source reads its arrays for this task.
+keras_model.kinds = ("arrays", "arrays")  # type: ignore[attr-defined]
+
+
+def _fields(info: Info, name: str) -> dict[str, dict[str, Any]]:
+    """The fields of x or y: name of the array, or "" -> its field, shape and dtype."""
+    fields = {}
+    for field, spec in info.fields.items():
+        first, _, rest = field.removesuffix(_TEXT).partition("/")
+        if first != name:
+            continue
+        shape = spec.shape.as_list()
+        dtype = spec.dtype.name
+        if field.endswith(_TEXT):
+            shape.pop()
+            dtype = "string"
+        fields[rest] = {"field": field, "shape": shape, "dtype": dtype}
+    return fields
+
+
+def _rename(
+    fields: dict[str, Any], names: Sequence[str], array: str, kind: str
+) -> dict[str, Any]:
+    """Gives a single array the name of the network; checks the names of several."""
+    if list(fields) == [""]:
+        if len(names) > 1:
+            raise UsageError(
+                f"the model has the {kind}s {join_words(names)}, but {array} is one"
+                f" array; give {array} as a dictionary {{name: array}}"
+            )
+        (name,) = names or (array if kind == "input" else kind,)
+        return {name: fields[""]}
+    if kind == "input" and names and sorted(names) != sorted(fields):
+        raise UsageError(
+            f"the model has the inputs {join_words(names)}, but x has"
+            f" {join_words(list(fields))}; name them alike: keras.Input(..., name=...)"
+        )
+    return fields
+
+
+class KerasModel(Task):
+    """Decoded examples have `x/NAME` for each input, and `y/NAME` for each output with
+    a loss; a text is `x/NAME/text`, uint8 (..., bytes).
+    """
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self._inputs: Mapping[str, Any] = metadata["inputs"]
+        self._targets: Mapping[str, Any] = metadata["targets"]
+        self.own_outputs = tuple(metadata["outputs"])
+
+    @property
+    def title(self) -> str:
+        """Such as "your own loss of price and kind"."""
+        return f"your own loss of {join_words(list(self._targets))}"
+
+    @property
+    def y_specs(self) -> dict[str, tf.TensorSpec]:
+        """Shape (batch, ...) and dtype of y for each output with a loss."""
+        specs = {}
+        for name, part in self._targets.items():
+            specs[name] = tf.TensorSpec((None, *part["shape"]), part["dtype"])
+        return specs
+
+    def decode(self, example: Example) -> Example:
+        """Names the arrays of x and y as the network does."""
+        kept = ("id", "group", "sample_weight")
+        fields = {name: example[name] for name in kept if name in example}
+        for name, part in self._inputs.items():
+            ending = _TEXT if part["dtype"] == "string" else ""
+            fields[f"x/{name}{ending}"] = example[part["field"]]
+        for name, part in self._targets.items():
+            fields[f"y/{name}"] = example[part["field"]]
+        return fields
+
+    def describe(
+        self, columns: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Iterator[tuple[str, str]]:
+        for kind, parts in (("input", self._inputs), ("target", self._targets)):
+            for name, part in parts.items():
+                yield kind, f"{name}: {part['dtype']} of shape {tuple(part['shape'])}"
+
+    def prepare(self, batch: Example) -> Example:
+        return dict(batch)
+
+    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
+        y = {name: batch[f"y/{name}"] for name in self._targets}
+        return self._network_inputs(batch), y, batch["weight"]
+
+    def _network_inputs(self, batch: Example) -> Any:
+        inputs = {}
+        for name, part in self._inputs.items():
+            if part["dtype"] == "string":
+                inputs[name] = _text_of(batch[f"x/{name}{_TEXT}"])
+            else:
+                inputs[name] = batch[f"x/{name}"]
+        return _single(inputs)
+
+    def inputs(self) -> Any:
+        inputs = {}
+        for name, part in self._inputs.items():
+            inputs[name] = keras.Input(part["shape"], dtype=part["dtype"], name=name)
+        return _single(inputs)
+
+    def probe_inputs(self) -> Any:
+        """Zeros and ones for integers, which may be numbers of an embedding, and short
+        texts.
+        """
+        probes: dict[str, Any] = {}
+        for name, part in self._inputs.items():
+            shape = (_PROBES, *part["shape"])
+            probes[name] = None
+            if part["dtype"] == "string":
+                words = [f"word {number}" for number in range(_PROBES)]
+                rows = np.array(words, object).reshape(-1, *[1] * len(part["shape"]))
+                probes[name] = np.broadcast_to(rows, shape)
+            elif "int" in part["dtype"]:
+                bits = np.random.default_rng(0).integers(0, 2, shape)
+                probes[name] = bits.astype(part["dtype"])
+        return _single(probes)
+
+    def head(self, features: Any, inputs: Any) -> Any:
+        raise UsageError(
+            "--task.name keras_model needs a whole network with its outputs: give"
+            " model=... a keras.Model"
+        )
+
+    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
+        raise UsageError(
+            "the task keras_model has no loss of its own; set --train.loss"
+        )
+
+    def training_loss(
+        self,
+        label_smoothing: float,
+        class_weight: Mapping[str, float],
+        loss: Callable[[Any, Any], tf.Tensor] | None = None,
+    ) -> Callable[[Any, Any], tf.Tensor]:
+        options = {"label-smoothing": label_smoothing, "class-weight": class_weight}
+        for flag, value in options.items():
+            if value:
+                raise UsageError(
+                    f"--train.{flag} belongs to your own loss in the task keras_model;"
+                    " remove it"
+                )
+        return loss or self.loss()
+
+    def answer(self, outputs: Any, batch: Example) -> Example:
+        """Returns each output under its name, (batch, ...)."""
+        return dict(outputs)
+
+    def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
+        return MeanLoss()
+
+    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+        """`loss`, and outputs and targets of a few numbers, such as `price` and
+        `price_true`; several numbers as `price_0`, `price_1`, ...
+        """
+        columns: dict[str, np.ndarray] = {}
+        for name in self.own_outputs:
+            columns |= _columns(name, answers[name].numpy())
+            if name in self._targets:
+                columns |= _columns(f"{name}_true", batch[f"y/{name}"].numpy())
+        return {**columns, "loss": answers["loss"].numpy()}
+
+    def draw(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
+        """Draws the first input: an image, a series as lines, or a text."""
+        name, part = next(iter(self._inputs.items()))
+        axes.axis("off")
+        if part["dtype"] == "string":
+            text = _strings_of(example[f"x/{name}{_TEXT}"])
+            shown = text.ravel()[0].decode("utf-8", "replace")
+            axes.text(0.5, 0.5, shown[:60], ha="center", wrap=True, parse_math=False)
+            return
+        values = np.asarray(example[f"x/{name}"], np.float32)
+        channels = values.shape[-1] if values.ndim == 3 else 1
+        is_image = values.ndim in (2, 3) and min(values.shape[:2]) >= _SIDE
+        if is_image and channels in (1, 3, 4):
+            low, high = values.min(), values.max()
+            values = (values - low) / max(float(high - low), 1e-9)
+            axes.imshow(values, cmap="gray")
+        elif values.ndim in (1, 2):
+            axes.plot(values)
+
+    def serving_inputs(self) -> list[ServingInput]:
+        """`serving_default` takes the arrays of x by the names of the network."""
+        specs = {}
+        for name, part in self._inputs.items():
+            specs[name] = tf.TensorSpec((None, *part["shape"]), part["dtype"], name)
+        return [ServingInput("serving_default", specs, self._read, self._request)]
+
+    def _read(self, *arguments: tf.Tensor) -> Example:
+        """Rejects other shapes, different numbers of examples, and infinite numbers."""
+        batch: Example = {}
+        count = None
+        for (name, part), values in zip(self._inputs.items(), arguments, strict=True):
+            values = request_guards.batch(values, (None, *part["shape"]))
+            if count is not None:
+                values = request_guards.count(values, count, name)
+            count = tf.shape(values)[0]
+            if values.dtype.is_floating:
+                values = request_guards.finite(values, name)
+            batch[name] = values
+        return batch
+
+    def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
+        request: dict[str, Any] = {}
+        for name, part in self._inputs.items():
+            if part["dtype"] == "string":
+                request[name] = _strings_of(columns[f"x/{name}{_TEXT}"])
+            else:
+                request[name] = columns[f"x/{name}"]
+        return request
+
+    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
+        return self.answer(model(_single(batch), training=False), batch)
+
+    def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
+        return keras.Model(network.input, network.output, name="network")
+
+    def standalone_loss(self, output_kind: str) -> tuple[None, None]:
+        return None, None
+
+
+class MeanLoss(Evaluator):
+    """The mean of the user's loss; a run adds the user's metrics."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._loss = 0.0
+
+    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+        losses = answers["loss"].numpy().astype(np.float64)
+        self._count += len(losses)
+        self._loss += float(losses.sum())
+
+    def result(self) -> dict[str, Any]:
+        return {"examples": self._count, "loss": self._loss / self._count}
+
+
+def _single(values: dict[str, Any]) -> Any:
+    """The only value of a dictionary, or the dictionary."""
+    return values if len(values) > 1 else next(iter(values.values()))
+
+
+def _text_of(contents: tf.Tensor) -> tf.Tensor:
+    """Joins bytes, uint8 (..., bytes), to strings (...); zeros are left out."""
+    characters = [b"", *(bytes([code]) for code in range(1, 256))]
+    letters = tf.gather(tf.constant(characters), tf.cast(contents, tf.int32))
+    return tf.strings.reduce_join(letters, axis=-1)
+
+
+def _strings_of(contents: np.ndarray) -> np.ndarray:
+    """Bytes, uint8 (..., bytes), as an object array (...) of bytes."""
+    length = contents.shape[-1]
+    rows = np.ascontiguousarray(contents).view(f"S{length}")
+    return rows[..., 0].astype(object)
+
+
+def _columns(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """The numbers of an output for a table; none if there are many."""
+    rows = values.reshape(len(values), -1)
+    if rows.shape[1] == 1:
+        return {name: rows[:, 0]}
+    if rows.shape[1] > _COLUMNS:
+        return {}
+    return {f"{name}_{index}": rows[:, index] for index in range(rows.shape[1])}

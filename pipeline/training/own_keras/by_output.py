@@ -1,0 +1,227 @@
+"""Losses and metrics of the task `keras_model`: of y and outputs by name, as they are.
+
+A loss or a metric gets what Keras would give it in `Model.fit` (Keras 3.15): y as
+float32 for a loss, y unchanged for a metric, and an axis of length 1 is added or
+removed where y and the output differ by it.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from pipeline.config.own_outputs import OutputLosses, OutputMetric
+from pipeline.contracts import Batches
+from pipeline.training.own_keras import arguments
+from pipeline.training.own_keras.metric import OwnMetric, require_weights
+from pipeline.training.train_step import SteppedModel, forward
+from pipeline.utils.errors import UsageError, reason
+
+_TRIED = 8  # examples
+Loss = Callable[[Any, Any], tf.Tensor]
+
+
+def loss(losses: Any, outputs: list[str]) -> Loss:
+    """The sum of the weighted losses of the outputs, (y, outputs) -> float32 (batch,).
+
+    Args:
+        losses: OutputLosses, or the loss of the only output.
+        outputs: Names of the outputs of the network.
+    """
+    if not isinstance(losses, OutputLosses):
+        if len(outputs) > 1:
+            raise UsageError(
+                f"the model has the outputs {', '.join(outputs)}; give"
+                f' loss={{"{outputs[0]}": ...}}'
+            )
+        losses = OutputLosses({outputs[0]: losses}, {})
+    parts = {name: of_output(part, name) for name, part in losses.losses.items()}
+    weights = losses.weights
+
+    def total(y: Any, predictions: Any) -> tf.Tensor:
+        sums = []
+        for name, part in parts.items():
+            sums.append(part(y[name], predictions[name]) * weights.get(name, 1.0))
+        return tf.add_n(sums)
+
+    return total
+
+
+def of_output(loss: Any, output: str) -> Loss:
+    """The loss of one output, (y, output) -> float32 (batch,).
+
+    The loss is averaged over the positions of an example that are not masked, because a
+    mean over the batch would depend on how examples are distributed.
+    """
+
+    def per_example(y: tf.Tensor, prediction: tf.Tensor) -> tf.Tensor:
+        call, y, prediction = _resolve(loss, y, prediction)
+        try:
+            values = tf.convert_to_tensor(call(y, prediction))
+        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+            raise UsageError(
+                f"the loss of {output!r} does not fit: y is {_form(y)}, the output"
+                f" {_form(prediction)}: {reason(error)}"
+            ) from error
+        if values.shape.rank == 0:
+            raise UsageError(
+                f"the loss of {output!r} returns one number for the batch; return one"
+                " for each example, of shape (batch,), such as a mean over all axes but"
+                " the first"
+            )
+        values = tf.cast(values, tf.float32)
+        mask = getattr(prediction, "_keras_mask", None)
+        if mask is None or values.shape.rank < mask.shape.rank:
+            return arguments.per_example(values)
+        kept = tf.cast(mask, tf.float32)
+        while kept.shape.rank < values.shape.rank:
+            kept = kept[..., None]
+        kept = tf.broadcast_to(kept, tf.shape(values))
+        axes = list(range(1, values.shape.rank))
+        count = tf.reduce_sum(kept, axes)
+        return tf.reduce_sum(values * kept, axes) / tf.maximum(count, 1.0)
+
+    return per_example
+
+
+def _form(values: tf.Tensor) -> str:
+    return f"{values.dtype.name} of shape {values.shape}"
+
+
+def _resolve(loss: Any, y: tf.Tensor, prediction: tf.Tensor) -> tuple[Any, Any, Any]:
+    """A function to one or several values per example, and its arguments."""
+    if isinstance(loss, str) and loss.lower() in ("crossentropy", "ce"):
+        loss = _by_shapes(
+            y,
+            prediction,
+            keras.losses.binary_crossentropy,
+            keras.losses.sparse_categorical_crossentropy,
+            keras.losses.categorical_crossentropy,
+        )
+    elif isinstance(loss, str):
+        loss = keras.losses.get(loss)
+    elif inspect.isclass(loss):
+        loss = loss()
+    y = tf.cast(y, tf.float32)
+    if isinstance(loss, keras.losses.Loss):
+        if loss.reduction in ("sum", "mean_with_sample_weight"):
+            raise UsageError(
+                f"the loss {loss.name} has reduction={loss.reduction!r}; the loss of a"
+                " step is the mean over its examples: remove reduction=..."
+            )
+        return loss.call, y, prediction
+    return loss, *_equal_ranks(y, prediction)
+
+
+def _by_shapes(y: Any, prediction: Any, binary: Any, sparse: Any, one_hot: Any) -> Any:
+    """What Keras chooses for `crossentropy` and `accuracy`."""
+    if prediction.shape[-1] == 1:
+        return binary
+    has_classes = len(y.shape) < len(prediction.shape) or y.shape[-1] == 1
+    return sparse if has_classes else one_hot
+
+
+def _equal_ranks(y: tf.Tensor, prediction: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    if y.shape.rank == 1 and prediction.shape.as_list()[1:] == [1]:
+        return y[:, None], prediction
+    if y.shape.rank == prediction.shape.rank + 1 and y.shape[-1] == 1:
+        return tf.squeeze(y, -1), prediction
+    if prediction.shape.rank == y.shape.rank + 1 and prediction.shape[-1] == 1:
+        return y, tf.squeeze(prediction, -1)
+    return y, prediction
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection(arguments.Arguments):
+    """Selects one output: y and the output are passed on unchanged."""
+
+    output: str = ""
+
+    def __call__(self, y: Any, outputs: Any) -> tuple[Any, Any]:
+        return y[self.output], outputs[self.output]
+
+
+class MetricOfOutput(OwnMetric):
+    """A metric of one output; masked positions of an example do not count."""
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        truth, prediction = self.own_arguments(y_true, y_pred)
+        mask = getattr(prediction, "_keras_mask", None)
+        if mask is not None and sample_weight is not None:
+            while len(sample_weight.shape) < len(mask.shape):
+                sample_weight = sample_weight[..., None]
+            sample_weight *= tf.ones(tf.shape(mask))
+        self.metric.update_state(truth, prediction, sample_weight=sample_weight)
+
+
+def metric(
+    metric: OutputMetric, targets: Mapping[str, Any], outputs: Mapping[str, Any]
+) -> OwnMetric:
+    """A metric of an output; y and the outputs have their shapes (batch, ...)."""
+    name = metric.output
+    y, output = targets[name], outputs[name]
+    shape = tuple(output.shape[1:])
+    selection = Selection(0, shape=shape, output=name)
+    if metric.name is not None:
+        per_example = of_output(metric.metric, name)
+        wrapped = keras.metrics.MeanMetricWrapper(per_example, name=metric.name)
+        return MetricOfOutput(wrapped, selection)
+    value = metric.metric
+    title = None
+    if isinstance(value, str):
+        title = value
+        value = _metric_of_word(value, y, output)
+    if inspect.isclass(value):
+        value = value()
+    if isinstance(value, keras.losses.Loss):
+        value = keras.metrics.MeanMetricWrapper(value.call, name=value.name)
+    if not isinstance(value, keras.metrics.Metric):
+        if not callable(value):
+            raise UsageError(
+                f"the metric of {name!r} must be a name, a Keras metric or a function"
+                f" (y_true, y_pred); got {type(value).__name__}"
+            )
+        title = title or getattr(value, "__name__", type(value).__name__)
+        value = keras.metrics.MeanMetricWrapper(value, name=title)
+    own = MetricOfOutput(value, selection, title)
+    own.name = f"{metric.prefix}{own.name}"
+    return own
+
+
+def _metric_of_word(word: str, y: Any, output: Any) -> Any:
+    if word.lower() not in ("accuracy", "acc"):
+        try:
+            return keras.metrics.get(word)
+        except ValueError:
+            raise UsageError(f"unknown metric {word!r}; give a metric of Keras") from None
+    kind = _by_shapes(
+        y,
+        output,
+        keras.metrics.BinaryAccuracy,
+        keras.metrics.SparseCategoricalAccuracy,
+        keras.metrics.CategoricalAccuracy,
+    )
+    return kind(name=word)
+
+
+def try_out(model: SteppedModel, train: Batches) -> None:
+    """Calls the loss and the metrics on a few training examples, before training.
+
+    Raises UsageError if they do not fit y and the outputs, or if a metric ignores
+    weights.
+    """
+    first = train.gather(next(iter(train.dataset(0))))
+    batch = {name: values[:_TRIED] for name, values in first.items()}
+    y, outputs, _ = forward(model.task, model, batch)
+    losses = model.step.loss(y, outputs)
+    count = len(batch["id"])
+    if losses.shape[0] != count:
+        raise UsageError(
+            f"the loss returns {losses.shape[0]} values for {count} examples; return"
+            " one for each example, of shape (batch,)"
+        )
+    for metric in model.step.added_metrics:
+        require_weights(metric, y, outputs)
