@@ -406,8 +406,8 @@ class Objective(abc.ABC):
         return []
 
     def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
-        """Loss and metric of Keras with which `Task.standalone` is compiled; None: it is
-        not compiled.
+        """Loss and metric of Keras with which `Task.standalone` is compiled; without a
+        loss, it is not compiled.
         """
         return "mse", "mae"
 

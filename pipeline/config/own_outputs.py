@@ -23,6 +23,17 @@ class OutputLosses:
     losses: Mapping[str, Any]
     weights: Mapping[str, float]
 
+    @property
+    def __name__(self) -> str:
+        """Such as "mse of price and Huber of kind", for the lines of a run."""
+        parts = [_word(loss) for loss in self.losses.values()]
+        if len(parts) > 1:
+            parts = [
+                f"{word} of {name}"
+                for word, name in zip(parts, self.losses, strict=True)
+            ]
+        return join_words(parts)
+
     def get_config(self) -> dict[str, Any]:
         """Equal for equal losses, also in another process."""
         return {
@@ -44,6 +55,12 @@ class OutputMetric:
     def get_config(self) -> dict[str, Any]:
         metric = _identity(self.metric)
         return {"output": self.output, "metric": metric, "name": self.name}
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return getattr(value, "__name__", type(value).__name__)
 
 
 def _identity(value: Any) -> str:
@@ -176,9 +193,7 @@ def _by_output(
     )
 
 
-def _reason(
-    arguments: Mapping[str, Any], model: Any, network: _Network
-) -> str | None:
+def _reason(arguments: Mapping[str, Any], model: Any, network: _Network) -> str | None:
     """Why no target suits a model and its data; None if one does."""
     loss = arguments.get("loss", arguments.get("train", {}).get("loss"))
     x = _part(arguments, 0)
@@ -276,7 +291,7 @@ def _automatic(name: str, tensor: Any) -> str | None:
     has named it.
     """
     kind = type(tensor._keras_history.operation).__name__.lower()
-    stem = re.fullmatch(r"(.+?)(_\d+)?", name)[1]
+    stem = re.sub(r"_\d+$", "", name)
     return stem if stem.replace("_", "") in (kind, "kerastensor") else None
 
 

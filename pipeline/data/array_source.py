@@ -255,6 +255,7 @@ def match_fields(tables: Mapping[str, dict[str, np.ndarray]]) -> None:
 
 
 def weights_of(sample_weight: Any, count: int, where: str) -> np.ndarray:
+    """Checks weights of examples; float32 (count,)."""
     values = array_inputs.array_of(sample_weight, "sample_weight", where)
     if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
         raise UsageError(

@@ -120,14 +120,6 @@ class KerasModel(Task):
         """Such as "your own loss of price and kind"."""
         return f"your own loss of {join_words(list(self._targets))}"
 
-    @property
-    def y_specs(self) -> dict[str, tf.TensorSpec]:
-        """Shape (batch, ...) and dtype of y for each output with a loss."""
-        specs = {}
-        for name, part in self._targets.items():
-            specs[name] = tf.TensorSpec((None, *part["shape"]), part["dtype"])
-        return specs
-
     def decode(self, example: Example) -> Example:
         """Names the arrays of x and y as the network does."""
         kept = ("id", "group", "sample_weight")

@@ -331,7 +331,7 @@ def _metric_of_output(word: str, model: SteppedModel) -> keras.metrics.Metric:
                 f" {', '.join(task.own_outputs)}; give metrics by output in Python"
             )
         metric = own_outputs.OutputMetric(task.own_outputs[0], word)
-    return by_output.metric(metric, task.y_specs, model.output)
+    return by_output.metric(metric, model.output[metric.output])
 
 
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:

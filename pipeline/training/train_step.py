@@ -248,9 +248,10 @@ class SteppedModel(keras.Model):
         """Returns a plain Keras model from raw inputs to answers (`Task.standalone`).
 
         It shares the weights, and is compiled with the optimizer and the usual loss and
-        metric for integer labels or a target, unless the loss is the user's. It has the layers of the network under
-        their names or, if `is_nested`, one layer `network` from prepared inputs to
-        outputs. Keras alone can load it, unless a user's network has custom layers.
+        metric for integer labels or a target, unless the loss is the user's. It has
+        the layers of the network under their names or, if `is_nested`, one layer
+        `network` from prepared inputs to outputs. Keras alone can load it, unless a
+        user's network has custom layers.
         """
         model = self.task.standalone(self, self.output_kind)
         if not is_nested:

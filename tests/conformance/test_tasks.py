@@ -2,23 +2,30 @@
 
 import json
 
+import numpy as np
 import pytest
 from siblings import options_of
 
 from pipeline.config import registry
 from pipeline.contracts import Task
+from pipeline.data.in_memory import from_object
 from pipeline.utils.errors import UsageError
 
 TASKS = registry.names("tasks")
-SOURCES = ("digits", "diabetes")
+
+
+def infos():
+    """Of images, of features, and of arrays as they are."""
+    for dataset in ("digits", "diabetes"):
+        yield registry.call("sources", "scikit_learn", {"dataset": dataset}).info
+    yield from_object((np.zeros((9, 4)), np.zeros((9, 4))), target="arrays").info
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_is_made_again_from_its_metadata(name):
-    """For each data set of scikit-learn that suits it; others are refused in a line."""
+    """For each kind of data that suits it; others are refused in a line."""
     made = 0
-    for dataset in SOURCES:
-        info = registry.call("sources", "scikit_learn", {"dataset": dataset}).info
+    for info in infos():
         try:
             task = registry.call("tasks", name, options_of("tasks", name), info)
         except UsageError as error:

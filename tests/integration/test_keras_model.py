@@ -3,14 +3,12 @@
 import keras
 import numpy as np
 import pytest
-from keras import layers
-from keras_models import CASES, arguments_of, rows, texts, two_outputs
+from keras_models import CASES, arguments_of
 from stopping import stop_after
 
 from pipeline import Client
-from pipeline.config.own_outputs import OutputLosses
 from pipeline.fit import fit
-from pipeline.utils.errors import Terminated, UsageError
+from pipeline.utils.errors import Terminated
 
 QUICK = {"log": {"tensorboard": False}, "runtime": {"precision": "float32"}}
 SOME = ["two_outputs", "siamese", "texts"]
@@ -42,9 +40,7 @@ def test_a_model_of_any_kind_is_trained_resumed_exported_and_verified(workplace,
     resumed = run_of(
         case, "gradient_tape", run_directory="runs/stopped", export={"enabled": False}
     )
-    pairs = zip(
-        whole.network.get_weights(), resumed.network.get_weights(), strict=True
-    )
+    pairs = zip(whole.network.get_weights(), resumed.network.get_weights(), strict=True)
     for one, other in pairs:
         np.testing.assert_array_equal(one, other)
     assert whole.test == resumed.test

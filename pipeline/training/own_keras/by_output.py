@@ -7,7 +7,7 @@ removed where y and the output differ by it.
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -24,7 +24,7 @@ _TRIED = 8  # examples
 Loss = Callable[[Any, Any], tf.Tensor]
 
 
-def loss(losses: Any, outputs: list[str]) -> Loss:
+def loss(losses: Any, outputs: Sequence[str]) -> Loss:
     """The sum of the weighted losses of the outputs, (y, outputs) -> float32 (batch,).
 
     Args:
@@ -157,12 +157,9 @@ class MetricOfOutput(OwnMetric):
         self.metric.update_state(truth, prediction, sample_weight=sample_weight)
 
 
-def metric(
-    metric: OutputMetric, targets: Mapping[str, Any], outputs: Mapping[str, Any]
-) -> OwnMetric:
-    """A metric of an output; y and the outputs have their shapes (batch, ...)."""
+def metric(metric: OutputMetric, output: keras.KerasTensor) -> OwnMetric:
+    """A metric of an output, which has the shape (batch, ...)."""
     name = metric.output
-    y, output = targets[name], outputs[name]
     shape = tuple(output.shape[1:])
     selection = Selection(0, shape=shape, output=name)
     if metric.name is not None:
@@ -173,7 +170,7 @@ def metric(
     title = None
     if isinstance(value, str):
         title = value
-        value = _metric_of_word(value, y, output)
+        value = _metric_of_word(value)
     if inspect.isclass(value):
         value = value()
     if isinstance(value, keras.losses.Loss):
@@ -191,20 +188,25 @@ def metric(
     return own
 
 
-def _metric_of_word(word: str, y: Any, output: Any) -> Any:
-    if word.lower() not in ("accuracy", "acc"):
-        try:
-            return keras.metrics.get(word)
-        except ValueError:
-            raise UsageError(f"unknown metric {word!r}; give a metric of Keras") from None
-    kind = _by_shapes(
+def _metric_of_word(word: str) -> Any:
+    if word.lower() in ("accuracy", "acc"):
+        return keras.metrics.MeanMetricWrapper(_accuracy, name=word)
+    try:
+        return keras.metrics.get(word)
+    except ValueError:
+        raise UsageError(f"unknown metric {word!r}; give a metric of Keras") from None
+
+
+def _accuracy(y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+    """The accuracy that Keras chooses for the shapes of y and an output."""
+    function = _by_shapes(
         y,
         output,
-        keras.metrics.BinaryAccuracy,
-        keras.metrics.SparseCategoricalAccuracy,
-        keras.metrics.CategoricalAccuracy,
+        keras.metrics.binary_accuracy,
+        keras.metrics.sparse_categorical_accuracy,
+        keras.metrics.categorical_accuracy,
     )
-    return kind(name=word)
+    return function(y, output)
 
 
 def try_out(model: SteppedModel, train: Batches) -> None:
@@ -216,12 +218,13 @@ def try_out(model: SteppedModel, train: Batches) -> None:
     first = train.gather(next(iter(train.dataset(0))))
     batch = {name: values[:_TRIED] for name, values in first.items()}
     y, outputs, _ = forward(model.task, model, batch)
-    losses = model.step.loss(y, outputs)
+    step: Any = model.step
+    losses = step.loss(y, outputs)
     count = len(batch["id"])
     if losses.shape[0] != count:
         raise UsageError(
             f"the loss returns {losses.shape[0]} values for {count} examples; return"
             " one for each example, of shape (batch,)"
         )
-    for metric in model.step.added_metrics:
+    for metric in step.added_metrics:
         require_weights(metric, y, outputs)

@@ -226,9 +226,9 @@ def require_weights(metric: OwnMetric, y: Any, outputs: Any) -> None:
     results = []
     for rows in (count, kept):
         fresh = type(metric)(metric.metric, metric.own_arguments)
-        part = [_first(rows, values) for values in (y, outputs)]
+        first = [_first(rows, values) for values in (y, outputs)]
         try:
-            fresh.update_state(*part, sample_weight=weight[:rows])
+            fresh.update_state(first[0], first[1], weight[:rows])
             results.append(np.asarray(fresh.result()))
         except Exception as error:  # of the user's metric
             raise UsageError(

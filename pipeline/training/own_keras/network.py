@@ -451,9 +451,7 @@ def require_equal_answers(
         )
 
 
-def _answers(
-    model: keras.Model, values: Any, names: Sequence[str] = ()
-) -> np.ndarray:
+def _answers(model: keras.Model, values: Any, names: Sequence[str] = ()) -> np.ndarray:
     """The outputs of a network; several in one array (batch, n), in this order."""
     with head.errors_of_model():
         results = model(_structured(values, model), training=False)
