@@ -86,6 +86,12 @@ def apply(arguments: dict[str, Any]) -> dict[str, Any]:
     model = keras_words.model_of(arguments)
     network = _describe(model)
     arguments = _name_arrays(arguments, network)
+    data = _data(arguments)
+    if model is not None and isinstance(data, tuple | list) and data[1] is None:
+        raise UsageError(
+            "y is None; give what the loss compares the outputs with, such as"
+            " data=(x, x) for an autoencoder"
+        )
     task = arguments.get("task")
     name = task.get("name") if isinstance(task, Mapping) else task
     is_free = task is None or task == {}
@@ -156,7 +162,13 @@ def _target_names(arguments: Mapping[str, Any], network: _Network) -> list[str]:
     """The outputs with a y: the names of y, or the only output."""
     y = _part(arguments, 1)
     if isinstance(y, Mapping):
-        return [network.aliases.get(key, key) for key in y]
+        for key in y:
+            if network.outputs and key not in network.outputs:
+                raise UsageError(
+                    f"y has {key!r}, but the model has the outputs"
+                    f" {join_words(network.outputs)}; name them alike"
+                )
+        return list(y)
     if len(network.outputs) > 1:
         raise UsageError(
             f"the model has the outputs {join_words(network.outputs)}, but y is one"

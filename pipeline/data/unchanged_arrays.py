@@ -32,11 +32,6 @@ def fields_of(
     Raises:
         UsageError: An array has another form, or their lengths differ.
     """
-    if y is None:
-        raise UsageError(
-            f"{where}: y is None; give what the loss compares the outputs with, such as"
-            " data=(x, x) for an autoencoder"
-        )
     fields: dict[str, np.ndarray] = {}
     for field, title, values in [*_named("x", x, where), *_named("y", y, where)]:
         array = array_inputs.array_of(values, title, where)

@@ -69,7 +69,7 @@ def _output_function(
     compiled = model.step.compiled if model.step else {}
     if key in compiled:
         return compiled[key]
-    loss = model.step.loss if model.step else task.loss()
+    loss = model.step.loss if model.step else model.own_loss or task.loss()
 
     def compute(batch: Any) -> tuple[dict[str, Any], tf.Tensor]:
         batch = batches.gather(batch)

@@ -125,6 +125,10 @@ def _user_network(task: Task, options: config.ModelConfig, inputs: Any) -> Stepp
     model.output_kind = output_kind
     model.note = note
     model.is_user_network = True
+    for layer in model._flatten_layers():
+        # Such as a TextVectorization: with several replicas, Keras's `fit` calls a
+        # model whose layers are not all built, with a whole batch.
+        layer.built = True
     if note == own_network.NOTES.get(output_kind):
         model.removed_activation = output_kind
     model.copy_weights_to_original = functools.partial(
@@ -368,4 +372,5 @@ def copy_network(
     """Builds the same network and weights with another Keras dtype policy."""
     copy = network(task, options, precision)
     pretrained.set_weights(copy, model.get_weights())
+    copy.own_loss = model.step.loss if model.step else model.own_loss
     return copy

@@ -236,6 +236,8 @@ class SteppedModel(keras.Model):
     """Whether it contains a user's whole network, from raw inputs to outputs."""
     removed_activation: str = ""
     """The last activation of the user's network, if it was removed."""
+    own_loss: Callable[[Any, Any], tf.Tensor] | None = None
+    """The loss of the run, of a copy for inference."""
     note: str = ""
     """A sentence about the weights or the head, for the output of the run."""
     copy_weights_to_original: Callable[[], None] = staticmethod(lambda: None)

@@ -508,7 +508,7 @@ def test_the_names_of_a_class_label_are_those_of_its_column():
         ),
         (
             tf.data.Dataset.from_tensor_slices((np.ones(2), {"a": [0, 1]})),
-            "has elements .*; give",
+            "y is a dictionary",
         ),
         ((pixels(6, 5), LABELS + 1), "begin with 1; subtract 1"),
     ],
