@@ -209,4 +209,6 @@ def test_what_does_not_fit_is_one_line_before_training(workplace, case):
     with pytest.raises(UsageError, match=message) as caught:
         fit(**arguments, epochs=1, **QUICK)
     assert "\n" not in str(caught.value) and "--" not in str(caught.value)
-    assert not (workplace / "runs").exists() and not (workplace / "saved_models").exists()
+    assert (
+        not (workplace / "runs").exists() and not (workplace / "saved_models").exists()
+    )
