@@ -327,7 +327,8 @@ class TrainingBatches(_SplitBatches):
             end = min(start + self.steps_per_pass, self.last_step)
             first = max(start + index * chunk, first_step)
             last = min(start + (index + 1) * chunk, end)
-            rows = self._rows(first, last).reshape(last - first, part.total, size)
+            rows = self._rows(first, last)
+            rows = rows.reshape(last - first, part.total, size)
             rows = rows[:, part.first : part.first + part.count].reshape(-1, size)
             return rows, np.full(len(rows), pass_number)
 
