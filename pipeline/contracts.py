@@ -300,6 +300,13 @@ class Objective(abc.ABC):
         """
         return []
 
+    def class_counts(self, columns: Mapping[str, np.ndarray]) -> dict[str, int] | None:
+        """The number of examples of each class, by its name, from their short fields.
+
+        None unless each example has one class.
+        """
+        return None
+
     def describe(
         self, columns: Mapping[str, Mapping[str, np.ndarray]]
     ) -> Iterator[tuple[str, str]]:
@@ -400,6 +407,10 @@ class Objective(abc.ABC):
         is at hand.
         """
         return None
+
+    def answer_notes(self) -> list[str]:
+        """Sentences of the model card and `SERVING.md` about how to read answers."""
+        return []
 
     def limitations(self) -> list[str]:
         """Sentences of the model card about what to expect from the answers."""

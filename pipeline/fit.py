@@ -21,6 +21,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # options are checked before TensorFlow is imported
+    from pipeline.contracts import Source
     from pipeline.runtime.environment import Machine
 
 __all__ = ["Run", "fit", "main"]
@@ -33,6 +34,7 @@ def fit(
     data: Any = None,
     validation_data: Any = None,
     test_data: Any = None,
+    folds: int | None = None,
     class_names: Sequence[str] | None = None,
     task: Any = None,
     epochs: int | None = None,
@@ -57,6 +59,8 @@ def fit(
             tf.data.Dataset, a keras.utils.PyDataset, a pandas table of files and
             labels, or a Hugging Face dataset.
         validation_data, test_data: Such data; None: a part of `data` is held out.
+        folds: Number of folds of a cross-validation; the run that is returned is
+            trained on all of `data` after them.
         class_names: Names of the labels 0, 1, ...
         task: A name, or a function that returns a Task.
         epochs: Passes over the training examples.
@@ -71,8 +75,8 @@ def fit(
         run_directory: The directory of the run; an existing run is resumed.
         changes: Sections, as for `Config.changed`: `train={"ema": 0.999}`. Of the
             arguments of `keras.Model.fit`, `x`, `y`, `sample_weight`,
-            `validation_split`, `class_weight` and `verbose` are used; for all others,
-            an error says what to write instead.
+            `validation_split`, `class_weight`, `steps_per_epoch`, `shuffle` and
+            `verbose` are used; for all others, an error says what to write instead.
 
     The optimizer, loss and metrics of a compiled `model`, and the dtype policy of its
     layers, are used where the arguments say nothing; a line says so.
@@ -102,20 +106,56 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
     stops = StopSignals(options.runtime.time_limit)
     workers = cluster.of_run(options)
     is_chief = workers is None or workers.is_chief
+    shows_bar = options.log.progress and options.log.bar
     if is_chief:
         say("starting", preflight.summary(options, request.planned))
-    with stops.listening(), progress_bar.show(is_chief and options.log.progress):
+    with stops.listening(), progress_bar.show(is_chief and shows_bar):
         from pipeline.runtime import environment
 
         start = time.monotonic()
         # Imports TensorFlow, as do the modules below
         machine = environment.start(options.runtime, workers, options.digest())
         config = resolve(request, machine, stops.seconds_left, folder)
+        if config.data.folds is not None and config.data.fold is None:
+            return _cross_validate(config, machine)
         return _run(config, machine, stops, start)
 
 
-def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -> Run:
-    """Carries out the config of a run."""
+def _cross_validate(config: Config, machine: "Machine") -> Run:
+    """Carries out a run for each fold, and then the run of all training examples."""
+    from pipeline.data import dataset
+    from pipeline.training import cross_validation
+
+    source = dataset.open_source(config)
+    cross_validation.check(config, source)
+    config = run_directory.begin(config)
+    results = []
+    for fold_config in cross_validation.fold_configs(config):
+        result = cross_validation.finished(fold_config, source)
+        if result is None:
+            result = _run_in_turn(fold_config, machine, source).result
+        if not result:  # interrupted in a notebook
+            return Run(config, Path(str(config.run_directory)), {}, {})
+        results.append(result)
+    cross_validation.conclude(config, results)
+    return _run_in_turn(config, machine, source)
+
+
+def _run_in_turn(config: Config, machine: "Machine", source: "Source") -> Run:
+    """Carries out one of several runs, with a clock of its own."""
+    stops = StopSignals()
+    with stops.listening():
+        return _run(config, machine, stops, time.monotonic(), source)
+
+
+def _run(
+    config: Config,
+    machine: "Machine",
+    stops: StopSignals,
+    start: float,
+    source: "Source | None" = None,
+) -> Run:
+    """Carries out the config of a run; of a source that may be open."""
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export import formats
@@ -125,10 +165,11 @@ def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -
     from pipeline.training.trainer import Trainer
 
     # Data and model
-    data = dataset.load(config)
+    data = dataset.load(config, source)
     trainer = Trainer(config, machine, data, stops, evaluate.metrics)
     trainer.build()
-    if config.export.enabled and config.export.formats:
+    is_exported = config.export.enabled or config.data.fold is not None
+    if is_exported and config.export.formats:
         formats.try_out(config, data.task, data.splits["train"])
     if not machine.is_chief:
         trainer.work()

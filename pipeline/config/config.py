@@ -91,6 +91,12 @@ class Config(Checked):
                 "--train.patience monitors the validation loss; set --data.validation"
                 " above 0, or --train.patience None"
             )
+        only_one(
+            {
+                "--data.folds": self.data.folds,
+                "--runtime.time-limit": self.runtime.time_limit,
+            }
+        )
         synchronized = self.train.synchronized_batch_norm
         only_one(
             {

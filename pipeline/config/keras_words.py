@@ -10,12 +10,10 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
-_ONE_PASS = "an epoch is one pass over the data"
 _EACH_EPOCH = "the validation data are evaluated after each epoch; remove it"
 # Argument of `keras.Model.fit` -> a value that changes nothing, and the remedy for any
 # other value.
 _REFUSED: dict[str, tuple[Any, str]] = {
-    "shuffle": (True, "each epoch shuffles the training data; remove it"),
     "initial_epoch": (0, 'a run is resumed with run_directory="..."; remove it'),
     "validation_steps": (None, "the whole validation data are evaluated; remove it"),
     "validation_batch_size": (None, "it does not change the results; remove it"),
@@ -25,12 +23,13 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     "max_queue_size": (10, "the number of prefetched batches is chosen; remove it"),
 }
 _DATA_ARGUMENTS = ("x", "y", "sample_weight")
+TRAIN_OPTIONS = ("class_weight", "steps_per_epoch", "shuffle")
+"""Arguments that are options of `train`."""
 ARGUMENTS = (
     *_DATA_ARGUMENTS,
     "validation_split",
-    "class_weight",
     "verbose",
-    "steps_per_epoch",
+    *TRAIN_OPTIONS,
     *_REFUSED,
 )
 """Arguments of `keras.Model.fit` that are not arguments of `fit` under these names."""
@@ -51,26 +50,23 @@ def translate(arguments: Mapping[str, Any]) -> dict[str, Any]:
         value = of_keras.get(name, default)
         if value is not default and value != default:
             raise UsageError(f"{name}={value!r} is not supported: {remedy}")
-    if "steps_per_epoch" in of_keras:
-        steps = f"{of_keras['steps_per_epoch']} * epochs"
-        epochs = of_fit.get("epochs")
-        if isinstance(epochs, int):
-            steps = str(of_keras["steps_per_epoch"] * epochs)
-        raise UsageError(
-            f'steps_per_epoch: {_ONE_PASS}; write train={{"steps": {steps}}} to train'
-            " for as many steps"
-        )
     of_fit = _with_arrays(of_fit, of_keras)
     if "validation_split" in of_keras:
         of_fit = _with_split(of_fit, of_keras["validation_split"])
-    if "class_weight" in of_keras:
-        of_fit["train"] = _with_option(
-            of_fit, "train", "class_weight", of_keras["class_weight"], "class_weight"
-        )
+    for name in TRAIN_OPTIONS:
+        if name in of_keras:
+            of_fit["train"] = _with_option(of_fit, "train", name, of_keras[name], name)
     if "verbose" in of_keras:
-        progress = of_keras["verbose"] not in (0, False)
-        of_fit["log"] = _with_option(of_fit, "log", "progress", progress, "verbose")
+        option, value = _verbosity(of_keras["verbose"])
+        of_fit["log"] = _with_option(of_fit, "log", option, value, "verbose")
     return of_fit
+
+
+def _verbosity(verbose: Any) -> tuple[str, bool]:
+    """The option of `log` that `verbose` sets: 0 is silent, 2 a line for each epoch."""
+    if type(verbose) is int and verbose == 2:
+        return "bar", False
+    return "progress", verbose not in (0, False)
 
 
 def _with_arrays(of_fit: dict[str, Any], of_keras: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,6 +93,12 @@ def _with_split(arguments: dict[str, Any], share: Any) -> dict[str, Any]:
     """The arguments with `validation_split=0.2` as the option `data.validation`."""
     if "validation_data" in arguments:
         raise UsageError("use only one of validation_data=... and validation_split=...")
+    if share:
+        say(
+            "validation",
+            f"validation_split={share} holds out random examples, not the last ones as"
+            " Keras does; validation_data=(x, y) chooses them",
+        )
     arguments = dict(arguments)
     if "data" in arguments and type(arguments["data"]) is not dict:
         # The data, not the section.

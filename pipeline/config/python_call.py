@@ -24,15 +24,18 @@ from pipeline.config import (
 from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.config.sections import SourceConfig, TrainConfig
-from pipeline.utils.console import say
+from pipeline.utils.console import called_from_python, say
 from pipeline.utils.errors import UsageError, did_you_mean, suggest
 
 _SHORT = {
     **dict.fromkeys(("epochs", "batch_size", "learning_rate", "optimizer"), "train"),
     **dict.fromkeys(("loss", "metrics", "callbacks"), "train"),
     **dict.fromkeys(("validation_data", "test_data", "class_names"), "source"),
+    "folds": "data",
 }
 """Argument -> its section."""
+_ARGUMENTS = {"folds": "data", **dict.fromkeys(keras_words.TRAIN_OPTIONS, "train")}
+"""Arguments that stand for options in messages."""
 
 
 def request(
@@ -260,11 +263,14 @@ def errors_in_python() -> Iterator[None]:
         section = match[1]
         option = match[2].replace("-", "_")
         value = match[3] or "..."
+        if section == _ARGUMENTS.get(option):
+            return f"{option}={value}"
         return f'{section}={{"{option}": {value}}}' if section else f"{option}={value}"
 
     flag = r"--(?:(\w+)\.)?([a-z][a-z-]+)(?: (-?\d[\d.]*\d|\d)\b)?"
     try:
-        yield
+        with called_from_python():
+            yield
     except UsageError as error:
         error.args = (re.sub(flag, argument, str(error)),)
         raise

@@ -40,7 +40,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "tolerance",
         "keep",
     ),
-    "log": ("progress", "tensorboard"),
+    "log": ("progress", "bar", "tensorboard"),
 }
 # Options that a user may want to change: to train longer, to rescue a run that
 # diverges, or to continue on another machine. The steps and variables of the

@@ -153,6 +153,15 @@ class DataConfig(FunctionSection):
     """Seed of the held-out splits and of the sample that --data.limit draws. It is
     separate from the seed of the run, so that all runs are tested on the same examples.
     """
+    folds: Annotated[int, (2, 1000)] | None = None
+    """Cross-validate: train and test this many runs, each tested on another part of
+    train, with equal shares of each class; then train the run that is exported on all
+    of train. Replaces --data.validation and --data.test.
+    """
+    fold: Count | None = dataclasses.field(default=None, metadata={"hidden": True})
+    """The part of train that this run is tested on, from 1; None: it is trained on all
+    of them.
+    """
     limit: Count | None = None
     """Use at most this many examples of each split of the source, sampled from all
     classes.
@@ -197,6 +206,13 @@ class DataConfig(FunctionSection):
                 raise UsageError(
                     f"--data.validation-groups and --data.test-groups share {name!r}"
                 )
+        if self.fold is not None:
+            require(
+                self.folds is not None and self.fold <= self.folds,
+                "--data.fold",
+                self.fold,
+                "one of --data.folds",
+            )
         held_out = self.validation + self.test
         require(held_out < 1, "--data.validation plus --data.test", held_out, "below 1")
         super()._check()
@@ -238,6 +254,14 @@ class TrainConfig(FunctionSection):
     steps: Count | None = None
     """Stop after this many optimizer steps, including skipped ones, even within an
     epoch.
+    """
+    steps_per_epoch: Count | None = None
+    """Steps of an epoch, after which the model is validated; the next epoch goes on
+    where the last one ended. None: one pass over the training split.
+    """
+    shuffle: bool = True
+    """Train on the examples in a new order in each pass; otherwise, in the order of the
+    source, again and again.
     """
     batch_size: Count = 32
     """Global batch size: examples per optimizer step, over all replicas and
@@ -300,11 +324,12 @@ class TrainConfig(FunctionSection):
     """
     label_smoothing: Share = 0.0
     """Fraction of each label that is spread over all classes."""
-    class_weight: dict[str, Annotated[float, (0, 10**6)]] = dataclasses.field(
-        default_factory=dict
+    class_weight: Literal["balanced"] | dict[str, Annotated[float, (0, 10**6)]] = (
+        dataclasses.field(default_factory=dict)
     )
     """Weight of each class in the loss, by the name of the class, such as `cat=2.0`, or
-    by its number if the names are not numbers themselves.
+    by its number if the names are not numbers themselves. balanced: the number of
+    training examples / (classes * examples of the class), as in scikit-learn.
     """
     freeze: tuple[str, ...] = ()
     """Freeze the layers whose names start with one of these prefixes."""
@@ -484,5 +509,7 @@ class LogConfig(Checked):
 
     progress: bool = True
     """Show what is being done, a bar within each epoch, and one line per epoch."""
+    bar: bool = True
+    """Show a bar within each epoch; otherwise, only the lines of epochs."""
     tensorboard: bool = True
     """Write metrics, the config and pictures for TensorBoard into the run directory."""

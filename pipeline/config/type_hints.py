@@ -152,13 +152,21 @@ def from_json(hint: Any, value: Any) -> Any:
     """
     if isinstance(value, str) and is_path(hint):
         return Path(value)
-    if isinstance(value, Mapping) and typing.get_origin(hint) is dict:
-        key_hint, value_hint = typing.get_args(hint)
+    if isinstance(value, Mapping) and _dict_hint(hint):
+        key_hint, value_hint = typing.get_args(_dict_hint(hint))
         if key_hint is str and _is_number(value_hint):
             return {_key(key): number for key, number in value.items()}
     if hint is float and type(value) is int:
         return float(value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _dict_hint(hint: Any) -> Any:
+    """The hint itself, or the part of a union, that is a dictionary; None: no part."""
+    parts = [hint]
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        parts = list(typing.get_args(hint))
+    return next((part for part in parts if typing.get_origin(part) is dict), None)
 
 
 def _key(key: Any) -> Any:

@@ -77,7 +77,7 @@ def load(
         task.check(columns, name, source.location)
         stores[name] = store
     decisions = [dataclasses.replace(decision, reason="; ".join(reasons)), *warnings]
-    if len(parts["train"]) > epoch_order.LARGEST:
+    if len(parts["train"]) > epoch_order.LARGEST and config.train.shuffle:
         size = f"blocks of {epoch_order.BLOCK:,} examples"
         reason = f"{size} are shuffled, then the examples within each, to save memory"
         decisions.append(Decision("order", "in blocks", reason))
@@ -201,23 +201,25 @@ def _decode(
 def training(split: Split, options: TrainConfig, seed: int) -> Batches:
     """Batches of all epochs.
 
-    Each epoch is a new permutation of the examples; those that do not fill a batch are
-    left out.
+    Each pass is a new permutation of the examples; those that do not fill a batch are
+    left out. Without shuffling, they begin the next pass.
     """
     batch_size = options.batch_size
-    steps_per_epoch = len(split) // batch_size
-    if not steps_per_epoch:
+    steps_per_pass = len(split) // batch_size
+    if not steps_per_pass:
         raise UsageError(
             f"--train.batch-size {batch_size}: the split 'train' has only {len(split)}"
             " examples"
         )
+    steps_per_epoch = options.steps_per_epoch or steps_per_pass
     last_step = options.epochs * steps_per_epoch
     if options.steps is not None:
         last_step = min(last_step, options.steps)
     return TrainingBatches(
         split=split,
-        order=EpochOrder(len(split), seed),
+        order=EpochOrder(len(split), seed) if options.shuffle else None,
         batch_size=batch_size,
+        steps_per_pass=steps_per_pass,
         steps_per_epoch=steps_per_epoch,
         last_step=last_step,
     )
@@ -277,45 +279,58 @@ class _SplitBatches(Batches):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingBatches(_SplitBatches):
-    """Batches of all epochs, in the order of `EpochOrder`."""
+    """Batches of all epochs.
 
-    order: EpochOrder
+    The examples are in the order of `EpochOrder` in each pass, which need not end with
+    an epoch; or without an `order`, in that of the split, again and again. The field
+    `epoch` of a batch is the number of its pass.
+    """
+
+    order: EpochOrder | None
+    steps_per_pass: int
 
     def order_checksum(self, epoch: int) -> int:
-        return self.order.checksum(epoch)
+        if self.order is None:
+            return 0
+        return self.order.checksum(epoch * self.steps_per_epoch // self.steps_per_pass)
 
     def rows(self, step: int) -> np.ndarray:
-        epoch, within = divmod(step, self.steps_per_epoch)
-        return self._rows(epoch, within, within + 1)
+        return self._rows(step, step + 1)
 
-    def _rows(self, epoch: int, first: int, last: int) -> np.ndarray:
-        """The rows of the steps `first` to `last` - 1 of an epoch."""
+    def _rows(self, first: int, last: int) -> np.ndarray:
+        """The rows of the steps `first` to `last` - 1, which are in one pass."""
         size = self.batch_size
-        positions = self.order.positions(epoch, first * size, last * size)
+        if self.order is None:
+            positions = np.arange(first * size, last * size) % len(self.split)
+            return self.split.rows[positions]
+        number, within = divmod(first, self.steps_per_pass)
+        end = within + last - first
+        positions = self.order.positions(number, within * size, end * size)
         return self.split.rows[positions]
 
     def dataset(
         self, first_step: int, part: ReplicaPart = WHOLE_BATCH
     ) -> tf.data.Dataset:
         size = self.batch_size // part.total
-        # The rows of many steps at once: of a whole epoch, unless it is very long.
-        chunk = min(self.steps_per_epoch, max(1, _CHUNK_ROWS // self.batch_size))
-        chunks_per_epoch = -(-self.steps_per_epoch // chunk)
+        # The rows of many steps at once: of a whole pass, unless it is very long.
+        chunk = min(self.steps_per_pass, max(1, _CHUNK_ROWS // self.batch_size))
+        chunks_per_pass = -(-self.steps_per_pass // chunk)
 
         def chunk_of(step: int) -> int:
-            epoch, within = divmod(step, self.steps_per_epoch)
-            return epoch * chunks_per_epoch + within // chunk
+            number, within = divmod(step, self.steps_per_pass)
+            return number * chunks_per_pass + within // chunk
 
         def chunk_rows(number: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """The rows of each part of a chunk, int64 (parts, size), and its epoch."""
-            epoch, index = divmod(int(number), chunks_per_epoch)
-            start = epoch * self.steps_per_epoch
-            first = max(index * chunk, first_step - start)
-            last = min((index + 1) * chunk, self.end_of(epoch) - start)
-            rows = self._rows(epoch, first, last)
+            """The rows of each part of a chunk, int64 (parts, size), and its pass."""
+            pass_number, index = divmod(int(number), chunks_per_pass)
+            start = pass_number * self.steps_per_pass
+            end = min(start + self.steps_per_pass, self.last_step)
+            first = max(start + index * chunk, first_step)
+            last = min(start + (index + 1) * chunk, end)
+            rows = self._rows(first, last)
             rows = rows.reshape(last - first, part.total, size)
             rows = rows[:, part.first : part.first + part.count].reshape(-1, size)
-            return rows, np.full(len(rows), epoch)
+            return rows, np.full(len(rows), pass_number)
 
         def batches(rows: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
             rows.set_shape((None, size))

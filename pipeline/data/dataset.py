@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.contracts import Decision, Info, Metadata, Source, Task
-from pipeline.data import batching, splits
+from pipeline.data import batching, class_balance, splits
 from pipeline.data.cleaning import apply
 from pipeline.data.cleaning.apply import Cleaning
 from pipeline.data.raw_split import RawSplit
@@ -39,6 +40,10 @@ class LoadedData:
     splits: dict[str, Split]
     """Decoded examples: train, and validation and test if they exist."""
     cleaning: Cleaning
+    class_weight: Mapping[str, float]
+    """The weight of each class in the loss by its name; classes that are not named have
+    weight 1.
+    """
     decisions: list[Decision]
     """Decisions about excluded examples, the cache and the splits."""
     seconds: float
@@ -66,6 +71,8 @@ class LoadedData:
             # Before the metadata, whose learned entries it names.
             files.write_json(run.source, {**state, "learned": self.learned})
         files.write_json(run.metadata, self.metadata)
+        if self.class_weight:
+            files.write_json(run.class_weights, dict(self.class_weight))
         splits.write_examples(run.splits, self.splits)
 
 
@@ -288,19 +295,40 @@ def learn(
     return {**task.metadata, **new}, tuple(new)
 
 
-def load(config: Config) -> LoadedData:
-    """Opens the source; cleans and splits the examples; learns metadata; decodes.
+def _weigh_classes(
+    task: Task, columns: Mapping[str, np.ndarray], config: Config
+) -> tuple[Mapping[str, float], list[Decision]]:
+    """The weights of the classes, and what to say about them or their sizes."""
+    requested = config.train.class_weight
+    counts = task.class_counts(columns)
+    weights = class_balance.class_weights(requested, counts, task.title)
+    if counts is None or config.dry_run:
+        return weights, []
+    if requested == "balanced":
+        return weights, [class_balance.weights_decision(weights, counts)]
+    return weights, [] if weights else class_balance.imbalance_notes(counts)
+
+
+def load(config: Config, source: Source | None = None) -> LoadedData:
+    """Opens the source, unless it is open; cleans and splits the examples; learns
+    metadata; decodes.
 
     Raises UsageError if the examples or the metadata of a resumed run have changed.
     """
-    source = open_source(config)
+    if source is None:
+        source = open_source(config)
     try:
         task = create_task(config, source.info)
     except UsageError as error:
         raise UsageError(f"{config.source.title}: {error}") from None
     cleaning = apply.clean(source, config, task)
     included = splits.included(source, cleaning.excluded)
-    raw_splits, split_decisions = splits.divide(included, config.data, cleaning.groups)
+    raw_splits, split_decisions = splits.divide(
+        included,
+        config.data,
+        cleaning.groups,
+        label=config.task.target_options.get("field", "label"),
+    )
     run = RunDirectory(config.run_directory) if config.run_directory else None
     if run:
         splits.require_same_examples(run.splits, raw_splits, source.location)
@@ -318,9 +346,12 @@ def load(config: Config) -> LoadedData:
         *split_decisions,
     ]
     train = parts["train"]
-    notes = task.review({name: train.column(name) for name in train.store.short})
+    columns = {name: train.column(name) for name in train.store.short}
+    notes = task.review(columns)
     if not config.dry_run:
         decisions += notes
+    class_weight, weight_decisions = _weigh_classes(task, columns, config)
+    decisions += weight_decisions
     decisions += _exact_copies(source, parts, config)
     if run:
         decisions += _require_unchanged(run, source, parts, config)
@@ -331,6 +362,7 @@ def load(config: Config) -> LoadedData:
         task=task,
         splits=parts,
         cleaning=cleaning,
+        class_weight=class_weight,
         decisions=decisions,
         seconds=seconds,
     )

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipeline.config.sections import DataConfig
 from pipeline.contracts import Decision, Example, Source
-from pipeline.data import seeds
+from pipeline.data import folds, seeds
 from pipeline.data.example_store import Store
 from pipeline.data.raw_split import RawSplit
 from pipeline.data.split_names import SPLITS
@@ -74,28 +74,36 @@ def divide(
     parts: Mapping[str, RawSplit],
     options: DataConfig,
     near_duplicates: Mapping[int, int] | None = None,
+    label: str = "label",
 ) -> tuple[dict[str, RawSplit], list[Decision]]:
     """Takes the missing splits from `train`; no example is decoded.
 
     `parts` are those of `included`. `near_duplicates` maps ids to groups of near
-    duplicates, of which only held-out examples are kept. Raises UsageError if a split
-    is empty, or if splits share an id or a group.
+    duplicates, of which only held-out examples are kept. `label` is the field of the
+    class, of which each fold gets an equal share. Raises UsageError if a split is
+    empty, or if splits share an id or a group.
     """
-    train = parts["train"]
-    source = train.source
+    source = parts["train"].source
     held_out = shares(source.info.splits, options)
     named = named_groups(source, options)
     splits = dict(parts)
     decisions = []
+    if options.folds is not None:
+        if named:
+            splits, reason = _hold_out({}, named, splits, options)
+            decisions.append(Decision("splits", _listing({}, options), reason))
+            named = {}
+        splits, decision = _hold_out_fold(splits, options, label)
+        decisions.append(decision)
     if held_out or named:
-        indices, reason = split_indices(
-            train.keys(), held_out, options.split_seed, named
-        )
-        names = [name for name in SPLITS if name in {"train", *held_out, *named}]
-        divided = {name: train.select(indices == SPLITS.index(name)) for name in names}
+        splits, reason = _hold_out(held_out, named, splits, options)
         decisions.append(Decision("splits", _listing(held_out, options), reason))
-        divided, counts = exclude_near_duplicates(divided, near_duplicates or {})
-        splits.update(divided)
+    if decisions:
+        changed = {
+            name: part for name, part in splits.items() if part is not parts.get(name)
+        }
+        changed, counts = exclude_near_duplicates(changed, near_duplicates or {})
+        splits.update(changed)
         if counts:
             value = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
             reason = (
@@ -106,13 +114,57 @@ def divide(
     for name, part in splits.items():
         if not len(part):
             flags = "--data.validation, --data.test"
-            flags += "".join(f", --data.{split}-groups" for split in named)
+            flags += "".join(
+                f", --data.{split}-groups" for split in _requested_groups(options)
+            )
             if near_duplicates:
                 flags += ", --clean.no-near"
             raise UsageError(
                 f"the split {name!r} is empty; change {flags} or the source"
             )
     return {name: splits[name] for name in SPLITS if name in splits}, decisions
+
+
+def _hold_out(
+    shares: Mapping[str, float],
+    named: Mapping[str, Collection[int]],
+    splits: Mapping[str, RawSplit],
+    options: DataConfig,
+) -> tuple[dict[str, RawSplit], str]:
+    """The splits with new ones taken from `train`, and how they were chosen."""
+    train = splits["train"]
+    indices, reason = split_indices(train.keys(), shares, options.split_seed, named)
+    names = [name for name in SPLITS if name in {"train", *shares, *named}]
+    divided = {name: train.select(indices == SPLITS.index(name)) for name in names}
+    return {**splits, **divided}, reason
+
+
+def _hold_out_fold(
+    splits: Mapping[str, RawSplit], options: DataConfig, label: str
+) -> tuple[dict[str, RawSplit], Decision]:
+    """The splits of the run of a fold: a part of `train` takes the place of `test`.
+
+    The run of all folds has the whole `train`.
+    """
+    train = splits["train"]
+    count = int(options.folds or 0)
+    if options.fold is None:
+        reason = f"the runs of {count} folds test it"
+        return dict(splits), Decision("splits", "all of train is kept", reason)
+    labels = None
+    spec = train.source.info.fields.get(label)
+    if spec is not None and spec.dtype.is_integer and spec.shape.rank == 0:
+        labels = train.column(label)
+    keys = train.keys()
+    units = keys.get("group", keys["id"])
+    fold = folds.assign(units, labels, count, options.split_seed)
+    is_test = fold == options.fold - 1
+    reason = "equal shares of each class" if labels is not None else "random examples"
+    if "group" in keys:
+        reason += "; the examples of a group stay together"
+    divided = {"train": train.select(~is_test), "test": train.select(is_test)}
+    value = f"fold {options.fold} of {count} for test"
+    return {**splits, **divided}, Decision("splits", value, reason)
 
 
 def _listing(shares: Mapping[str, float], options: DataConfig) -> str:
@@ -130,9 +182,12 @@ def shares(existing: Collection[str], options: DataConfig) -> dict[str, float]:
     """Maps the splits to take from `train` to their fractions.
 
     Splits in `existing`, which the source has, and splits whose groups are named are
-    not among them.
+    not among them. With folds, nothing else is held out, except that the run of a fold
+    may need a validation split to end early.
     """
     fractions = {"validation": options.validation, "test": options.test}
+    if options.folds is not None:
+        fractions = {"validation": options.validation if options.fold else 0.0}
     taken = {*existing, *_requested_groups(options)}
     return {
         name: share for name, share in fractions.items() if share and name not in taken
@@ -203,7 +258,7 @@ def split_indices(
         for name, part in _rank_groups(few, shares, seed).items():
             indices[np.isin(keys, part)] = SPLITS.index(name)
         count = pluralize(len(few), "group")
-        return indices, f"taken from train by the rank of a hash of each of {count}"
+        return indices, f"random, by the rank of a hash of each of {count} of train"
     hashes = _hashes(keys, seed)
     # From both ends: changing the fraction of validation moves no example into test.
     for name, is_part in (
@@ -211,8 +266,9 @@ def split_indices(
         ("test", hashes >= 1.0 - shares.get("test", 0.0)),
     ):
         indices[is_part & is_free] = SPLITS.index(name)
-    text = "group" if key == "group" else "ids"
-    return indices, f"taken from train by a hash of the {text}"
+    if key == "group":
+        return indices, "random groups of train, by a hash of the group"
+    return indices, "random examples of train, by a hash of the ids"
 
 
 def _hashes(keys: np.ndarray, seed: int) -> np.ndarray:
@@ -382,7 +438,8 @@ def limit_examples(source: Source, options: DataConfig) -> Source:
     seed = options.split_seed
     if limit is None or limit >= max(source.info.splits.values()):
         return source
-    held_out = shares(source.info.splits, options)
+    # The same sample for all folds.
+    held_out = {} if options.folds else shares(source.info.splits, options)
     named = named_groups(source, options)
     rows = {}
     for split in source.info.splits:

@@ -16,9 +16,10 @@ import numpy as np
 
 from pipeline.config.config import Config
 from pipeline.contracts import Batches, Source, Task
-from pipeline.data import batching, dataset, seeds
+from pipeline.data import batching, dataset
 from pipeline.data import splits as data_splits
 from pipeline.data.cleaning import manifest
+from pipeline.data.folds import assign
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.utils.console import say
@@ -73,21 +74,6 @@ def rank(
     listed = np.zeros(count, bool)
     listed[order[:length]] = True
     return order, listed
-
-
-def assign_folds(labels: np.ndarray, units: np.ndarray, folds: int) -> np.ndarray:
-    """Assigns examples to folds: 0 ... folds - 1, int64 (examples,).
-
-    Depends on labels and units, both int64 (examples,), not on the order of the
-    examples. Each class is spread evenly; the examples of a unit stay in one fold.
-    """
-    order = np.lexsort((labels, units))
-    names, first = np.unique(units[order], return_index=True)
-    label = labels[order][first]
-    random = seeds.uniform(seeds.example_seeds(0, label, names)).numpy()
-    fold = np.empty(len(names), np.int64)
-    fold[np.lexsort((random, label))] = np.arange(len(names)) % folds
-    return fold[np.searchsorted(names, units)]
 
 
 def require_classes(task: Task) -> None:
@@ -147,7 +133,7 @@ def out_of_fold(
         " interruption"
     )
     say("folds", f"{folds}, each predicted by a model trained on the others; {again}")
-    fold = assign_folds(labels, units, folds)
+    fold = assign(units, labels, folds, seed=0)
     answers = []
     for number in range(folds):
         run = folder / "folds" / f"{number + 1}-of-{folds}"
@@ -252,6 +238,7 @@ def _predict_fold(
         dry_run=False,
         clean={"enabled": False, "manifest": exclusions},
         data={
+            "folds": None,
             "test": 0.0,
             "test_groups": (),
             "validation_groups": (),

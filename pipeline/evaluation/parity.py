@@ -117,7 +117,8 @@ def _compare(recipe: config.Config, loaded: dataset.LoadedData, case: Case) -> R
     )
     ends = []
     for engine in registry.names("engines"):
-        model = build(loaded.task, settings, machine, batches)
+        weights = loaded.class_weight
+        model = build(loaded.task, settings, machine, batches, class_weight=weights)
         _disable_dropout(model)
         before = model.get_weights()
         variables = [variable for group in model.state.values() for variable in group]

@@ -21,7 +21,7 @@ from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
-from pipeline.training import event_files
+from pipeline.training import cross_validation, event_files
 from pipeline.training.model_builder import copy_network
 from pipeline.training.train_step import SteppedModel
 from pipeline.training.trainer import Trainer
@@ -76,7 +76,8 @@ class Handoff:
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
         self.choose_weights()
-        self.model.copy_weights_to_original()
+        if self.config.data.fold is None:  # the next fold begins with the original
+            self.model.copy_weights_to_original()
         split = self.test_split
         result = None
         if not trained:
@@ -174,6 +175,9 @@ class Handoff:
         result = run_result.summarize(
             self.config, self.checkpoint, metrics, seconds, calibration
         )
+        result["best_epoch"] = self.checkpoint.best_epoch
+        if summary := cross_validation.read(self.run):
+            result["cross_validation"] = summary
         result["trained"] = {
             "steps": self.checkpoint.step,
             "of": self.checkpoint.batches.last_step,
@@ -207,13 +211,16 @@ def _add_export(
     digest: str | None = None,
 ) -> dict[str, Any]:
     """Exports a model; returns the result of its test with export and verification."""
+    trained = dict(result["trained"])
+    if "cross_validation" in result:
+        trained["cross_validation"] = result["cross_validation"]["metrics"]
     outcome = savedmodel.export(
         model,
         task,
         config,
         examples,
         metrics={name: result[name] for name in split_names.SPLITS if name in result},
-        trained=result["trained"],
+        trained=trained,
         digest=digest,
     )
     directory = str(outcome.directory) if outcome.passed else None

@@ -19,7 +19,7 @@ from pipeline.runtime.signals import TIME
 from pipeline.serving import repository, version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, safe_io
-from pipeline.utils.console import numbers, pluralize, say
+from pipeline.utils.console import numbers, pluralize, say, spread
 from pipeline.utils.errors import reason
 
 NOT_EXPORTED = "export"
@@ -129,6 +129,8 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
     """Prints the metrics of the split of the final test, calibration, and speed."""
     if config.dry_run:
         return
+    if summary := result.get("cross_validation"):
+        say("folds", spread(summary["metrics"], summary["folds"]))
     metrics = result[split]
     say(split, f"{numbers(metrics)}  ({pluralize(metrics['examples'], 'example')})")
     if result["calibration"] == {"temperature": 1.0}:
@@ -176,7 +178,8 @@ def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> 
     version = result["export"]
     again = f"pipeline export {shlex.quote(str(run))}"
     if verification is None:
-        say("export", "none (--export.no-enabled)")
+        if config.data.fold is None:  # the run of all folds is exported
+            say("export", "none (--export.no-enabled)")
     elif version is None:
         _not_exported(verification, again)
     elif config.dry_run:

@@ -91,6 +91,7 @@ def export(
             parent,
             manifest["signatures"],
             manifest["options"]["batch_sizes"],
+            task.answer_notes(),
         )
         metric = task.selection_metric
         published = repository.publish(directory, parent, config.export, metric, ready)

@@ -64,6 +64,7 @@ def model_card(
             :_MOST_CLASSES
         ],
         differences=differences(manifest["difference"]),
+        notes=task.answer_notes(),
         limits=task.limitations(),
         config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),
     )
@@ -87,9 +88,14 @@ def differences(values: Mapping[str, float]) -> str:
 
 
 def write(
-    parent: Path, signatures: Mapping[str, Any], batch_sizes: Sequence[int]
+    parent: Path,
+    signatures: Mapping[str, Any],
+    batch_sizes: Sequence[int],
+    notes: Sequence[str] = (),
 ) -> None:
     """Writes the files in a model's directory, unless a user has edited them.
+
+    `notes` are those of `Task.answer_notes`.
 
     `models.config` is written once, because it determines which versions are served. No
     file has a number as its name, because a server would treat it as a version.
@@ -123,6 +129,7 @@ def write(
         "address": f"http://localhost:8501/v1/models/{quote(name)}",
         "signatures": [_describe(key, signatures) for key in signatures],
         "files": example_files,
+        "notes": notes,
         "yaml": _to_yaml,
     }
     for file in GENERATED:

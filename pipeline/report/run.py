@@ -17,7 +17,7 @@ from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.utils import safe_io
 from pipeline.utils.columns import Columns
-from pipeline.utils.console import numbers, pluralize
+from pipeline.utils.console import numbers, pluralize, spread
 from pipeline.utils.errors import UsageError, reason, suggest
 
 if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
@@ -341,11 +341,12 @@ class Run:
             f"training   unfinished: {epochs}; fit(..., run_directory=...) continues"
         ]
         if self.result:
-            lines = [
-                f"training   {epochs}",
-                f"{self.test_split:10} {numbers(self.test)}",
-                f"export     {self.export}",
-            ]
+            lines = [f"training   {epochs}"]
+            if summary := self.result.get("cross_validation"):
+                text = spread(summary["metrics"], summary["folds"])
+                lines.append(f"folds      {text}")
+            lines.append(f"{self.test_split:10} {numbers(self.test)}")
+            lines.append(f"export     {self.export}")
         return "\n  ".join([f"Run({str(self.directory)!r})", *lines])
 
     def _repr_html_(self) -> str:

@@ -144,6 +144,11 @@ def of_run(config: Config) -> Cluster | None:
             " pipeline clean once, and use its --clean.manifest for all of"
             " them"
         )
+    if workers and config.data.folds:
+        raise UsageError(
+            "TF_CONFIG names several workers, but --data.folds trains in one process;"
+            " use only one of them"
+        )
     if workers and (config.run_directory is None or config.dry_run):
         raise UsageError(
             "TF_CONFIG names several workers, which need a common run: set"

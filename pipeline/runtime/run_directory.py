@@ -37,6 +37,8 @@ class RunDirectory:
         self.metadata = path / "metadata.json"
         self.source = path / "source.json"
         self.splits = path / "splits.npz"
+        self.class_weights = path / "class_weights.json"
+        self.cross_validation = path / "cross_validation.json"
         self.decisions = path / "decisions.json"
         self.log = path / "log.jsonl"
         self.bad_steps = path / "bad_steps.jsonl"
@@ -48,6 +50,7 @@ class RunDirectory:
         self.gallery = path / "gallery.html"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
+        self.folds = path / "folds"
 
     def __str__(self) -> str:
         return str(self.path)
@@ -105,6 +108,14 @@ def open_run(config: Config) -> Iterator[RunDirectory]:
         values = {**config.as_json(), "run_directory": None, "force": False}
         files.write_json(run.config, values)
         yield run
+
+
+def begin(config: Config) -> Config:
+    """The config with its run directory, which is created if it is a new one."""
+    if not is_new(config):
+        return config
+    with open_run(config) as run:
+        return config.changed(run_directory=run.path)
 
 
 def is_new(config: Config) -> bool:

@@ -279,6 +279,9 @@ class Supervised(Task):
     def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
         return self.objective.review(columns)
 
+    def class_counts(self, columns: Mapping[str, np.ndarray]) -> dict[str, int] | None:
+        return self.objective.class_counts(columns)
+
     def describe(
         self, columns: Mapping[str, Mapping[str, np.ndarray]]
     ) -> Iterator[tuple[str, str]]:
@@ -354,6 +357,9 @@ class Supervised(Task):
     ) -> None:
         self.input.draw(axes, example)
         self.objective.draw(axes, example, answer)
+
+    def answer_notes(self) -> list[str]:
+        return self.objective.answer_notes()
 
     def limitations(self) -> list[str]:
         return [*self.objective.limitations(), *self.input.limitations()]

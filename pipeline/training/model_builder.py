@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -173,6 +173,7 @@ def build(
     train: Batches,
     augment_in_step: bool = True,
     accumulate: int | None = None,
+    class_weight: Mapping[str, float] = {},
 ) -> SteppedModel:
     """Builds a network with its optimizer and step, ready for an engine.
 
@@ -188,6 +189,8 @@ def build(
         augment_in_step: False if the training batches are already augmented.
         accumulate: Micro-batches per step, if `settings.train.accumulate` ran out of
             memory; None: `settings.train.accumulate`.
+        class_weight: The weights of the classes, which `settings.train.class_weight`
+            need not have as numbers.
 
     Raises:
         UsageError: An option does not fit the model or the images.
@@ -226,6 +229,7 @@ def build(
             settings,
             update,
             random_states,
+            class_weight=class_weight,
             accumulate=accumulate,
             augmenter=Augmenter(operations, seed, task.spatial_fields),
             loss=_loss(task, settings.train, model.output_kind),

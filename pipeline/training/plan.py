@@ -151,6 +151,8 @@ def _choose_sizes(
         reason = "unused: there is a test split"
     elif choices.config.data.test_groups:
         reason = "unused: --data.test-groups"
+    elif choices.config.data.folds:
+        reason = "unused: --data.folds"
     choices.choose("data.test", 0.1 if total >= 2000 else 0.2, reason)
     config = choices.config
     held_out = sum(splits.shares(source.info.splits, config.data).values())
@@ -162,7 +164,7 @@ def _choose_sizes(
     batch = max(1, _batch_size(count) // parts) * parts
     choices.choose("train.batch_size", batch, images)
     batch = choices.config.train.batch_size
-    steps = max(1, count // batch)
+    steps = choices.config.train.steps_per_epoch or max(1, count // batch)
 
     def epoch_seconds(height: int, width: int) -> float:
         pixels = batch * height * width + _UPDATE_PIXELS

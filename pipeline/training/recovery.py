@@ -53,9 +53,11 @@ def report_interruption(config: Config, run: RunDirectory) -> Iterator[None]:
         if signals.behind(error) or isinstance(error, OSError):
             steps = run_directory.steps(run.checkpoints)
         if steps and not config.dry_run:
+            # The run of a fold continues with the whole cross-validation.
+            path = run.path if config.data.fold is None else run.path.parents[1]
             command = (
-                f"{command_line.PROGRAM} --resume {run} (in Python,"
-                f' run_directory="{run}")'
+                f"{command_line.PROGRAM} --resume {path} (in Python,"
+                f' run_directory="{path}")'
             )
             say("stopped", f"after step {steps[-1]:,}; to continue: {command}")
         raise

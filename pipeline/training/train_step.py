@@ -1,7 +1,7 @@
 """The Keras model of a run, and its training step on one replica."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -27,6 +27,7 @@ class Step:
     Args:
         settings: Provides the seed, and the options of the loss in `train`.
         random_states: States of the layers that draw random numbers, such as dropout.
+        class_weight: The weight of each class in the loss, by its name.
         accumulate: Micro-batches into which each replica's part of a batch is cut.
         augmenter: Has no operations if the batches are already augmented.
         loss: Replaces the task's loss.
@@ -41,6 +42,7 @@ class Step:
         update: Update,
         random_states: list[keras.Variable],
         *,
+        class_weight: Mapping[str, float],
         accumulate: int,
         augmenter: Augmenter,
         loss: Callable[[Any, Any], tf.Tensor] | None,
@@ -58,7 +60,7 @@ class Step:
         self.augment = augmenter
         self.loss = loss or task.loss()
         self._training_loss = task.training_loss(
-            options.label_smoothing, options.class_weight, loss
+            options.label_smoothing, class_weight, loss
         )
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
         self.metrics = [keras.metrics.Mean("loss"), *task.metrics(), *metrics]

@@ -20,7 +20,13 @@ from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, StopSignals
 from pipeline.runtime.watchdog import Watchdog
-from pipeline.training import autotune, checkpoints, distributed, recovery
+from pipeline.training import (
+    autotune,
+    checkpoints,
+    cross_validation,
+    distributed,
+    recovery,
+)
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.early_stopping import EarlyStopping
@@ -50,8 +56,9 @@ _LENGTH_FLAGS = ("--train.epochs", "--train.steps", "--train.callbacks")
 class Trainer:
     """Builds, resumes and trains the model of a run; retries after a failure.
 
-    `config` is the config of the run and never changes; `attempt` has what a retry
-    changes. `evaluate` computes the metrics of a split, for `train.evaluate_every`.
+    `config` is the config of the run, if it follows folds with the epochs that these
+    have found; it never changes. `attempt` has what a retry changes. `evaluate`
+    computes the metrics of a split, for `train.evaluate_every`.
     """
 
     model: keras.Model  # set by `build`
@@ -71,6 +78,11 @@ class Trainer:
         registry.load("engines", config.train.engine)
         for name in config.train.callbacks:
             registry.load("callbacks", name)
+        self._epoch_decisions: list[Decision] = []
+        if "validation" not in data.splits:
+            config, self._epoch_decisions = cross_validation.with_epochs_of_folds(
+                config
+            )
         self.config = config
         self.machine = machine
         self.data = data
@@ -136,6 +148,7 @@ class Trainer:
             self.unaugmented,
             augment_in_step=self.batches is self.unaugmented,
             accumulate=self.attempt.accumulate,
+            class_weight=self.data.class_weight,
         )
 
     def _try_precisions(self) -> None:
@@ -237,7 +250,7 @@ class Trainer:
     def _save_decisions(self) -> list[Decision]:
         """Writes the decisions so far into the run directory."""
         decisions = [*self.machine.decisions, *self.data.decisions]
-        decisions += self.augmentation_decisions
+        decisions += [*self.augmentation_decisions, *self._epoch_decisions]
         for change in self.run.changes:
             decisions.append(Decision("changed", str(change), "--force"))
         decisions += self.attempt.decisions
@@ -256,8 +269,10 @@ class Trainer:
         say("model", f"{line}; {model.note}" if model.note else line)
         steps = pluralize(batches.last_step, "step")
         examples = pluralize(batches.batch_size, "example")
-        per_epoch = f"{batches.steps_per_epoch:,} per epoch"
-        say("training", f"{steps} of {examples}, {per_epoch}")
+        line = f"{steps} of {examples}, {batches.steps_per_epoch:,} per epoch"
+        if not self.config.train.shuffle:
+            line += ", in the order of the data"
+        say("training", line)
         say("optimizer", _describe_update(self.config.train))
         repeated = self._repeated_epochs()
         if repeated and not batches.first_step:

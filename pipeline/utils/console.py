@@ -1,10 +1,29 @@
 """Lines and tables on the console."""
 
+import contextlib
 import io
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from pipeline.utils.errors import plain
+
+_is_called_from_python: ContextVar[bool] = ContextVar("python", default=False)
+
+
+@contextlib.contextmanager
+def called_from_python() -> Iterator[None]:
+    """Within the block, `in_words_of_caller` returns arguments."""
+    token = _is_called_from_python.set(True)
+    try:
+        yield
+    finally:
+        _is_called_from_python.reset(token)
+
+
+def in_words_of_caller(flag: str, argument: str) -> str:
+    """An option as on the command line; in a call of `fit`, as its argument."""
+    return argument if _is_called_from_python.get() else flag
 
 
 def say(name: str, text: object) -> None:
@@ -19,6 +38,14 @@ def numbers(metrics: Mapping[str, Any]) -> str:
         name: value for name, value in metrics.items() if isinstance(value, float)
     }
     return "  ".join(f"{name} {value:.4f}" for name, value in floats.items())
+
+
+def spread(metrics: Mapping[str, Mapping[str, float]], folds: int) -> str:
+    """The mean and the standard deviation of each metric over several folds."""
+    parts = []
+    for name, metric in metrics.items():
+        parts.append(f"{name} {metric['mean']:.4f} +- {metric['std']:.4f}")
+    return f"{'  '.join(parts)}  (mean +- standard deviation of {folds:,} folds)"
 
 
 def pluralize(number: int, noun: str) -> str:

@@ -40,7 +40,7 @@ INVALID = [
     ({"train": {"batch_size": 2.5}}, "--train.batch-size must be a whole number"),
     (
         {"train": {"class_weight": {"a": True}}},
-        "--train.class-weight must be words of the form",
+        "--train.class-weight must be balanced or words of the form",
     ),
     ({"train": {"freeze": ["a", 5]}}, "--train.freeze must be words"),
     ({"train": 3}, "--train must be a section (a dictionary of options); got 3"),

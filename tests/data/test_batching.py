@@ -181,3 +181,35 @@ def test_a_run_is_not_resumed_with_other_class_names(tmp_path):
     )
     with pytest.raises(UsageError, match=r"class names of the data have changed"):
         dataset.load(settings)
+
+
+def test_epochs_of_a_number_of_steps_go_on_where_the_last_one_ended(split):
+    options = config.TrainConfig(batch_size=10, epochs=5, steps_per_epoch=4)
+    batches = batching.training(split(103), options, 0)
+    assert (batches.last_step, batches.epochs, batches.end_of(1)) == (20, 5, 8)
+    _, whole = epochs_of(split(103), 10, 2)
+    ids = [row["id"].tolist() for row in arrays_of(batches)]
+    assert ids == [row["id"].tolist() for row in whole]
+    assert [row["id"].tolist() for row in arrays_of(batches, 13)] == ids[13:]
+    assert [batches.rows(step).tolist() for step in range(20)] == [
+        [id - 1000 for id in row] for row in ids
+    ]
+    # An augmentation draws for (pass, example).
+    assert [row["epoch"][0] for row in arrays_of(batches)] == [0] * 10 + [1] * 10
+    assert batches.order_checksum(2) == batches.order_checksum(0)
+    assert batches.order_checksum(3) != batches.order_checksum(0)
+
+
+def test_without_shuffling_the_examples_follow_each_other_again_and_again(split):
+    options = config.TrainConfig(batch_size=4, epochs=3, shuffle=False)
+    batches = batching.training(split(10), options, 0)
+    assert (batches.steps_per_epoch, batches.last_step) == (2, 6)
+    ids = [row["id"].tolist() for row in arrays_of(batches)]
+    flat = [number % 10 + 1000 for number in range(24)]
+    assert ids == [flat[start : start + 4] for start in range(0, 24, 4)]
+    assert [row["id"].tolist() for row in arrays_of(batches, 3)] == ids[3:]
+    assert not batches.order_checksum(0)
+    pairs = {
+        (row["epoch"][i], row["id"][i]) for row in arrays_of(batches) for i in range(4)
+    }
+    assert len(pairs) == 24, "each pass draws other augmentations for an example"

@@ -62,26 +62,6 @@ def test_most_of_500_wrong_labels_come_first():
     assert (labels != truth)[listed].mean() > 0.95 and listed.sum() > 400
 
 
-def test_folds_are_even_and_keep_groups_together_whatever_the_order():
-    generator = np.random.default_rng(0)
-    labels = generator.choice(3, 1000, p=[0.9, 0.09, 0.01])
-    units = np.arange(1000) + 5
-    fold = label_noise.assign_folds(labels, units, 4)
-    for label in range(3):
-        counts = np.bincount(fold[labels == label], minlength=4)
-        assert counts.max() - counts.min() <= 1
-    order = generator.permutation(1000)
-    np.testing.assert_array_equal(
-        label_noise.assign_folds(labels[order], units[order], 4), fold[order]
-    )
-    units[generator.choice(1000, 500)] //= 100
-    fold = label_noise.assign_folds(labels, units, 4)
-    assert all(len(set(fold[units == unit])) == 1 for unit in units)
-    np.testing.assert_array_equal(
-        label_noise.assign_folds(labels[order], units[order], 4), fold[order]
-    )
-
-
 @pytest.mark.long
 def test_the_command_judges_all_labels_and_continues_after_an_interruption(
     workplace, capsys, monkeypatch

@@ -29,14 +29,14 @@ NEVER = {
     "clean": {"enabled", "allow_leakage", "drop_leakage", "near"},
     "data": {
         *("image_size", "validation", "test", "validation_groups", "test_groups"),
-        *("split_seed", "limit", "augment"),
+        *("split_seed", "limit", "augment", "folds", "fold"),
     },
     "model": {"name", "options", "weights", "fused_batch_norm"},
     "train": {
         *("batch_size", "optimizer", "optimizer_options"),
         *("weight_decay", "l2", "ema", "label_smoothing", "class_weight", "freeze"),
         *("freeze_epochs", "unfreeze", "layer_rates", "synchronized_batch_norm"),
-        *("loss", "loss_options", "metrics"),
+        *("loss", "loss_options", "metrics", "steps_per_epoch", "shuffle"),
     },
     "runtime": {"seed"},
 }

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import numpy as np
@@ -36,12 +36,20 @@ _WORST = 15  # classes in the table of a test
 _MISTAKES = 30  # pairs of classes in the metrics if there is no matrix
 
 
-def classes(info: Info | Metadata, *, field: str = "label") -> Target:
+def classes(
+    info: Info | Metadata,
+    *,
+    field: str = "label",
+    abstain_below: Annotated[float, "share"] = 0.0,
+) -> Target:
     """One of several classes: whole numbers from 0, whose names the source knows.
 
     Args:
         info: The source's description, or the metadata of a run.
         field: The field of the source.
+        abstain_below: Selective classification, also called a reject option: the
+            answer has an empty label where the highest probability, calibrated if the
+            answers are, is below this.
 
     Raises:
         UsageError: The field is missing or has another type, or there are fewer than
@@ -65,6 +73,8 @@ def classes(info: Info | Metadata, *, field: str = "label") -> Target:
     metadata: dict[str, Any] = {"class_names": list(names)}
     if field != "label":
         metadata["target_field"] = field
+    if abstain_below:
+        metadata["abstain_below"] = abstain_below
     return ClassTarget(metadata)
 
 
@@ -74,12 +84,13 @@ class ClassTarget(Target):
     """
 
     selection_metric = ("accuracy", 1)
-    not_decoded = frozenset({"class_names", "temperature"})
+    not_decoded = frozenset({"class_names", "temperature", "abstain_below"})
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
         self.temperature = float(metadata.get("temperature", 1.0))
+        self.abstain_below = float(metadata.get("abstain_below", 0.0))
         self.output = OutputSpec((len(self.class_names),), "softmax")
         self._field = metadata.get("target_field", "label")
         self._labels: np.ndarray | None = None
@@ -128,7 +139,7 @@ class ClassTarget(Target):
         Raises UsageError if fewer than two classes have training examples.
         """
         names = self.class_names
-        counts = np.bincount(columns["label"], minlength=len(names))
+        counts = np.array([*self.class_counts(columns).values()])
         if np.count_nonzero(counts) < 2:
             raise UsageError(
                 "train has examples of only one class,"
@@ -146,6 +157,10 @@ class ClassTarget(Target):
             note = f"train has no example of {listing}"
             decisions.append(Decision("note", note, "these cannot be learned"))
         return decisions + self._similar_names()
+
+    def class_counts(self, columns: Mapping[str, np.ndarray]) -> dict[str, int]:
+        counts = np.bincount(columns["label"], minlength=len(self.class_names))
+        return dict(zip(self.class_names, counts.tolist(), strict=True))
 
     def _similar_names(self) -> list[Decision]:
         """Notes names that differ only in case, punctuation, a plural or zeros."""
@@ -247,12 +262,17 @@ class ClassTarget(Target):
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Returns calibrated `probabilities`, `class` and `label`.
 
-        They are float32 (batch, classes), int32 (batch,) and string (batch,).
+        They are float32 (batch, classes), int32 (batch,) and string (batch,). The class
+        is the most probable one; the label is its name, or empty where its probability
+        is below `abstain_below`.
         """
         probabilities = tf.nn.softmax(tf.cast(outputs, tf.float32) / self.temperature)
         index = tf.argmax(probabilities, axis=-1, output_type=tf.int32)
         names = tf.constant(self.class_names)
         label = tf.gather(names, index)
+        if self.abstain_below:
+            highest = tf.reduce_max(probabilities, axis=-1)
+            label = tf.where(highest >= self.abstain_below, label, "")
         return {"probabilities": probabilities, "class": index, "label": label}
 
     def serve(self, outputs: tf.Tensor, batch: Example) -> Example:
@@ -273,20 +293,25 @@ class ClassTarget(Target):
 
     def evaluator(self, model: Any = None) -> Evaluator:
         temperature = self.temperature if "temperature" in self.metadata else None
-        return ClassEvaluator(self.class_names, temperature)
+        return ClassEvaluator(self.class_names, temperature, self.abstain_below)
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
-        """`truth`, `prediction`, their probabilities, and `correct`."""
+        """`truth`, `prediction`, their probabilities, and `correct`; `answered` if
+        answers may be withheld.
+        """
         truth = batch["label"].numpy().astype(np.int32)
         prediction = answers["class"].numpy()
         probabilities = answers["probabilities"].numpy()
-        return {
+        columns = {
             "truth": truth,
             "prediction": prediction,
             "probability": probabilities.max(axis=1),
             "probability_of_truth": probabilities[np.arange(len(truth)), truth],
             "correct": truth == prediction,
         }
+        if self.abstain_below:
+            columns["answered"] = answers["label"].numpy() != b""
+        return columns
 
     def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Replaces the numbers of classes by their names."""
@@ -310,7 +335,14 @@ class ClassTarget(Target):
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """A table of the classes, the worst first, and notes about the accuracy."""
-        return [*_class_table(metrics), *_notes(metrics, split)]
+        lines = [*_class_table(metrics), *_notes(metrics, split)]
+        if "coverage" in metrics:
+            line = f"{'answered':10} {metrics['coverage']:.1%} of the examples, those"
+            line += f" with a probability of at least {self.abstain_below:g}"
+            if "selective_accuracy" in metrics:
+                line += f"; {metrics['selective_accuracy']:.1%} of them are right"
+            lines.append(line)
+        return lines
 
     def pictures(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
@@ -330,14 +362,34 @@ class ClassTarget(Target):
         if predicted != true:
             title += f"\ntrue: {self.class_names[true][:22]}"
             color = "red"
+        if probability < self.abstain_below:
+            title = f"no answer: {title}"
         axes.set_title(title, color=color, fontsize=9, parse_math=False)
 
-    def limitations(self) -> list[str]:
+    def answer_notes(self) -> list[str]:
+        if not self.abstain_below:
+            return []
         return [
             (
-                "Every example is assigned to one of"
-                f" {len(self.class_names)} classes, even if it belongs to none of them."
-            ),
+                f"`label` is empty if no class has a probability of"
+                f" {self.abstain_below:g} or more: the model abstains. `class` is the"
+                " most probable class even then, and `probabilities` are unchanged."
+            )
+        ]
+
+    def limitations(self) -> list[str]:
+        unknown = (
+            "Every example is assigned to one of"
+            f" {len(self.class_names)} classes, even if it belongs to none of them."
+        )
+        if self.abstain_below:
+            unknown = (
+                "An example that belongs to none of the"
+                f" {len(self.class_names)} classes may have a probability of"
+                f" {self.abstain_below:g} or more, too."
+            )
+        return [
+            unknown,
             "The calibration holds for examples like those of the validation split.",
         ]
 
@@ -385,14 +437,26 @@ class ClassEvaluator(Evaluator):
     """Loss, accuracy, top-k accuracy, confusions, and precision, recall and F1 of each
     class.
 
+    With `abstain_below`, `coverage` is the fraction of the examples whose answers are
+    not withheld, and `selective_accuracy` the accuracy on these, if there are any; all
+    other metrics are of all examples.
+
     `loss` and `calibration_error` are for the network as trained; with a temperature,
     `calibrated` has both for the calibrated probabilities. `confusion_matrix[i][j]`
     counts examples of class i answered as class j; with more than 30 classes,
     `confusions` has the most frequent mistakes instead, [true, predicted, examples].
     """
 
-    def __init__(self, class_names: list[str], temperature: float | None) -> None:
+    def __init__(
+        self,
+        class_names: list[str],
+        temperature: float | None,
+        abstain_below: float = 0.0,
+    ) -> None:
         self._names = class_names
+        self._abstain_below = abstain_below
+        self._answered = 0
+        self._answered_right = 0
         self._top = min(5, len(class_names) - 1)
         self._loss = 0.0
         self._top_right = 0
@@ -417,6 +481,10 @@ class ClassEvaluator(Evaluator):
         lower = (probabilities < of_truth[:, None]).sum(axis=1)
         rank = probabilities.shape[1] - 1 - lower
         self._top_right += int((rank < self._top).sum())
+        if self._abstain_below:
+            is_answered = answers["label"].numpy() != b""
+            self._answered += int(is_answered.sum())
+            self._answered_right += int((is_answered & (truth == predicted)).sum())
 
     def result(self) -> dict[str, Any]:
         count = len(self._names)
@@ -429,6 +497,10 @@ class ClassEvaluator(Evaluator):
             "loss": self._loss / total,
             "accuracy": int(examples[is_right].sum()) / total,
         }
+        if self._abstain_below:
+            metrics["coverage"] = self._answered / total
+        if self._answered:
+            metrics["selective_accuracy"] = self._answered_right / self._answered
         if self._top > 1:
             metrics[f"top_{self._top}_accuracy"] = self._top_right / total
         metrics["calibration_error"] = self._error.result()["calibration_error"]

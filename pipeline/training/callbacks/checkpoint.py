@@ -83,6 +83,15 @@ class CheckpointCallback(keras.callbacks.Callback):
         return self.step > self.batches.last_step  # `--force` has shortened the run
 
     @property
+    def best_epoch(self) -> int | None:
+        """The number of epochs after which the weights were best; None without
+        patience.
+        """
+        if self.early_stopping.patience is None or not self._best_step:
+            return None
+        return -(-self._best_step // self.batches.steps_per_epoch)
+
+    @property
     def why_early(self) -> str:
         """Why training has ended before its last epoch; empty if it has not."""
         if self.epoch >= self.batches.epochs:
@@ -276,7 +285,9 @@ class CheckpointCallback(keras.callbacks.Callback):
         """Restores the best weights if patience is set; otherwise, keeps the last."""
         last = f"step {self.step}"
         if self.early_stopping.patience is None or not self._best_step:
-            why = "the last; --train.patience selects the best"
+            why = "the last"
+            if "val_loss" in self.history:
+                why += "; --train.patience selects the best"
             return Decision("weights", last, why)
         try:
             self._checkpoints.restore(self._best_step)
