@@ -68,21 +68,21 @@ def speed_of_keras(x: np.ndarray, y: dict[str, np.ndarray]) -> float:
 
 
 def speed_here(x: np.ndarray, y: dict[str, np.ndarray]) -> float:
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        with contextlib.redirect_stdout(io.StringIO()):
-            run = fit(
-                network(),
-                data=(x, y),
-                validation_data=(x[:64], {name: part[:64] for name, part in y.items()}),
-                test_data=(x[:64], {name: part[:64] for name, part in y.items()}),
-                loss=LOSSES,
-                metrics=METRICS,
-                epochs=3,
-                batch_size=BATCH,
-                optimizer="adam",
-                runtime={"precision": "float32"},
-                export={"enabled": False},
-            )
+    silence = contextlib.redirect_stdout(io.StringIO())
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), silence:
+        run = fit(
+            network(),
+            data=(x, y),
+            validation_data=(x[:64], {name: part[:64] for name, part in y.items()}),
+            test_data=(x[:64], {name: part[:64] for name, part in y.items()}),
+            loss=LOSSES,
+            metrics=METRICS,
+            epochs=3,
+            batch_size=BATCH,
+            optimizer="adam",
+            runtime={"precision": "float32"},
+            export={"enabled": False},
+        )
     return max(run.history["examples_per_second"])
 
 
