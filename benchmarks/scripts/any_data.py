@@ -119,7 +119,7 @@ def garments_in_montages(seed: int) -> Any:
         model={"name": "residual", "options": {"widths": (32, 64, 128)}},
         data=(x, labels),
         test_data=(x_test, labels_test),
-        epochs=8,
+        epochs=6,
         learning_rate=0.003,
         train={"schedule": "cosine"},
         runtime={"seed": seed},
