@@ -9,6 +9,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from pipeline.config import keras_words, objects
 from pipeline.utils.console import join_words, say
 from pipeline.utils.errors import UsageError, suggest
@@ -74,8 +76,12 @@ class _Network:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Name of an output layer in this process -> its name in every process."""
+    """Name of an output layer in this process -> its name in every process, where they
+    differ.
+    """
     output_shapes: tuple[tuple[int | None, ...], ...] = ()
+    is_dictionary: bool = False
+    """Whether the outputs are a dictionary, which has no order of its own."""
 
 
 def apply(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -84,8 +90,11 @@ def apply(arguments: dict[str, Any]) -> dict[str, Any]:
     Raises UsageError if losses, metrics and y do not belong to the same outputs.
     """
     model = keras_words.model_of(arguments)
-    network = _describe(model)
-    arguments = _name_arrays(arguments, network)
+    network = _describe(_with_inputs(model, _part(arguments, 0)))
+    arguments = dict(arguments)
+    for key in ("data", "source", "validation_data", "test_data"):
+        if arguments.get(key) is not None:
+            arguments[key] = _name_arrays(arguments[key], network)
     data = _data(arguments)
     if model is not None and isinstance(data, tuple | list) and data[1] is None:
         raise UsageError(
@@ -122,7 +131,8 @@ def _with_task(
     if missing:
         listing = f'{{"{missing[0]}": ...}}' if len(names) > 1 else "..."
         raise UsageError(
-            f"there is no loss for the output {missing[0]!r}; give loss={listing}"
+            f"there is no loss for the output {missing[0]!r}; give loss={listing}, such"
+            ' as "mse" or "binary_crossentropy"'
         )
     if extra := [key for key in losses if key not in names]:
         raise UsageError(
@@ -130,7 +140,15 @@ def _with_task(
             f" {join_words(names)}"
         )
     weights = _by_output(weights, names, network, "loss_weights")
-    factors = {key: float(value) for key, value in weights.items() if value is not None}
+    factors = {}
+    for key, value in weights.items():
+        if value is None:
+            continue
+        if isinstance(value, str) or not np.isfinite(value) or value < 0:
+            raise UsageError(
+                f"loss_weights must be numbers of at least 0; got {value!r} for {key!r}"
+            )
+        factors[key] = float(value)
     metrics = []
     prefix = "{}_" if len(losses) > 1 else ""
     if len(losses) > 1:
@@ -140,8 +158,17 @@ def _with_task(
     for key, values in _by_output(given, names, network, "metrics").items():
         if isinstance(values, str) or not isinstance(values, list | tuple):
             values = [] if values is None else [values]
+        if values and key not in names:
+            raise UsageError(
+                f"there is a metric for the output {key!r}, but y has only"
+                f" {join_words(names)}"
+            )
         for metric in values:
             metrics.append(OutputMetric(key, metric, prefix=prefix.format(key)))
+    if arguments.get("class_names") is not None:
+        raise UsageError(
+            "class_names belongs to the target classes; with your own losses, remove it"
+        )
     train = dict(arguments.get("train", {}))
     train.pop("metrics", None)
     train["loss"] = OutputLosses(losses, factors)
@@ -185,7 +212,7 @@ def _by_output(
         return {}
     outputs = network.outputs or tuple(names)
     if isinstance(value, Mapping):
-        by_output = {network.aliases.get(key, key): part for key, part in value.items()}
+        by_output = _by_stable_name(value, network)
         for key in by_output:
             if key not in outputs:
                 raise UsageError(
@@ -195,14 +222,29 @@ def _by_output(
     is_list = isinstance(value, list | tuple)
     if len(outputs) == 1:
         if is_list and title != "metrics":
+            if len(value) != 1:
+                raise UsageError(
+                    f"{title} has {len(value)} parts, but the model has one output"
+                )
             (value,) = value
         return {outputs[0]: value}
-    if is_list and len(value) == len(outputs):
+    if is_list and len(value) == len(outputs) and not network.is_dictionary:
         return dict(zip(outputs, value, strict=True))
+    parts = ", ".join(f'"{output}": ...' for output in outputs)
     raise UsageError(
-        f"the model has the outputs {join_words(outputs)}; give"
-        f' {title}={{"{outputs[0]}": ...}}'
+        f"the model has the outputs {join_words(outputs)}; give {title}={{{parts}}}"
     )
+
+
+def _by_stable_name(values: Mapping[Any, Any], network: _Network) -> dict[Any, Any]:
+    """Replaces names that Keras gave to layers of this process by stable names."""
+    for key in values:
+        if network.aliases.get(key, key) != key and key in network.outputs:
+            raise UsageError(
+                f"{key!r} may mean two outputs, because Keras has named their layers;"
+                " give the output layers a name=..."
+            )
+    return {network.aliases.get(key, key): part for key, part in values.items()}
 
 
 def _reason(arguments: Mapping[str, Any], model: Any, network: _Network) -> str | None:
@@ -261,6 +303,21 @@ def _reason_of_loss(loss: Any, model: Any, y: Any) -> str | None:
     )
 
 
+def _with_inputs(model: Any, x: Any) -> Any:
+    """The model, or a built copy of a Sequential model without an Input layer."""
+    shape = _shape(x)
+    layers = getattr(model, "layers", None)
+    has_no_inputs = layers and not getattr(model, "inputs", None)
+    if shape is None or _is_text(x) or not has_no_inputs:
+        return model
+    try:
+        copy = type(model).from_config(model.get_config())
+        copy.build((None, *shape[1:]))
+    except Exception:  # of a layer; the model is tried later, with a message
+        return model
+    return copy
+
+
 def _describe(model: Any) -> _Network:
     """The inputs and outputs of a model; nothing if it is not built yet."""
     tensors = getattr(model, "inputs", None)
@@ -274,14 +331,26 @@ def _describe(model: Any) -> _Network:
     if isinstance(structure, Mapping):
         names = stable = list(structure)
         outputs = list(structure.values())
+        if not all(isinstance(name, str) for name in names) or any(
+            not hasattr(output, "shape") for output in outputs
+        ):
+            raise UsageError(
+                "the outputs of the model must be a dictionary of tensors by name,"
+                " without further dictionaries or lists inside"
+            )
     else:
         names = [tensor._keras_history.operation.name for tensor in outputs]
         stable = _stable_names(names, outputs)
         if len(names) == 1 and _automatic(names[0], outputs[0]):
             stable = ["output"]
     shapes = tuple(tuple(tensor.shape[1:]) for tensor in outputs)
-    aliases = dict(zip(names, stable, strict=True))
-    return _Network(tuple(inputs), tuple(stable), aliases, shapes)
+    aliases = {}
+    for name, stable_name in zip(names, stable, strict=True):
+        if names.count(name) == 1 and name != stable_name:
+            aliases[name] = stable_name
+    return _Network(
+        tuple(inputs), tuple(stable), aliases, shapes, isinstance(structure, Mapping)
+    )
 
 
 def _stable_names(names: Sequence[str], tensors: Sequence[Any]) -> list[str]:
@@ -313,7 +382,7 @@ def _data(arguments: Mapping[str, Any]) -> Any:
         value: Any = arguments.get(name)
         if isinstance(value, tuple | list) and len(value) in (2, 3):
             return value
-        if hasattr(value, "element_spec"):
+        if hasattr(value, "element_spec") or hasattr(value, "num_batches"):
             return value
     return None
 
@@ -322,42 +391,57 @@ def _part(arguments: Mapping[str, Any], index: int) -> Any:
     """x (0) or y (1) of the data; of a tf.data.Dataset, their specs."""
     data = _data(arguments)
     parts = getattr(data, "element_spec", data)
+    if hasattr(data, "num_batches"):  # a PyDataset
+        parts = data[0]
     if isinstance(parts, tuple | list) and len(parts) > index:
         return parts[index]
     return None
 
 
-def _name_arrays(arguments: dict[str, Any], network: _Network) -> dict[str, Any]:
-    """Turns lists of arrays for several inputs or outputs into dictionaries; names y
-    as its output.
-    """
-    names = [network.inputs, network.outputs]
+def name_arrays(data: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    """Turns lists of arrays in data for a network with these names into dictionaries.
 
+    `data` is a tuple (x, y) or (x, y, sample_weight), or a tf.data.Dataset of them;
+    anything else is returned unchanged.
+    """
+    return _name_arrays(data, _Network(tuple(inputs), tuple(outputs)))
+
+
+def _name_arrays(data: Any, network: _Network) -> Any:
     def named(parts: Any) -> Any:
         if not isinstance(parts, tuple | list) or len(parts) not in (2, 3):
             return parts
-        parts = list(parts)
-        for index in (0, 1):
-            values = parts[index]
-            several = len(names[index]) > 1 and isinstance(values, tuple | list)
-            if several and len(values) == len(names[index]):
-                parts[index] = dict(zip(names[index], values, strict=True))
-            elif index == 1 and isinstance(values, Mapping):
-                parts[index] = {
-                    network.aliases.get(key, key): part for key, part in values.items()
-                }
-        return tuple(parts)
+        x, y, *weight = parts
+        if len(network.inputs) > 1 and isinstance(x, tuple | list):
+            x = _by_position(x, network.inputs, "x", "inputs")
+        if isinstance(y, Mapping):
+            y = _by_stable_name(y, network)
+        elif len(network.outputs) > 1 and isinstance(y, tuple | list):
+            if network.is_dictionary:
+                raise UsageError(
+                    "y is a list, but the outputs of the model are a dictionary; give y"
+                    f" by name: {join_words(network.outputs)}"
+                )
+            y = _by_position(y, network.outputs, "y", "outputs")
+        return (x, y, *weight)
 
-    arguments = dict(arguments)
-    for key in ("data", "source", "validation_data", "test_data"):
-        value: Any = arguments.get(key)
-        spec = getattr(value, "element_spec", None)
-        if spec is not None:
-            if _structure(named(spec)) != _structure(spec):
-                arguments[key] = value.map(lambda *parts: named(parts))
-        elif value is not None:
-            arguments[key] = named(value)
-    return arguments
+    spec = getattr(data, "element_spec", None)
+    if spec is None:
+        return named(data)
+    if _structure(named(spec)) == _structure(spec):
+        return data
+    return data.map(lambda *parts: named(parts))
+
+
+def _by_position(
+    arrays: Sequence[Any], names: Sequence[str], title: str, kind: str
+) -> dict[str, Any]:
+    if len(arrays) != len(names):
+        raise UsageError(
+            f"{title} is a list of {len(arrays)} arrays, but the model has the {kind}"
+            f" {join_words(names)}"
+        )
+    return dict(zip(names, arrays, strict=True))
 
 
 def _structure(parts: Any) -> Any:

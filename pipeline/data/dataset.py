@@ -274,6 +274,8 @@ def _task_decision(source: Source, task: Task, config: Config) -> Decision:
     is_requested = options.name != "supervised" or options.input or options.target
     fields = [name for name in source.info.fields if name not in _KEYS]
     reason = "requested" if is_requested else f"from the fields {join_words(fields)}"
+    if task.own_outputs:
+        reason = "the model and the data are used as they are"
     return Decision("task", task.title, reason)
 
 

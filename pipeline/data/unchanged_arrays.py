@@ -45,7 +45,7 @@ def fields_of(
             continue
         array = array_inputs.numbers_of(array, title, where)
         if array.dtype.kind == "f":
-            array = array.astype(np.float32, copy=False)
+            array = _float32(array, title, where)
             if field.startswith("x"):
                 array = array_inputs.floats_of(array, title, where)
         fields[field] = np.ascontiguousarray(array)
@@ -58,6 +58,11 @@ def fields_of(
             )
     if not count:
         raise UsageError(f"{where} is empty")
+    if isinstance(sample_weight, Mapping):
+        raise UsageError(
+            f"{where}: sample_weight is a dictionary; give one weight for each example,"
+            " and loss_weights for the outputs"
+        )
     if sample_weight is not None:
         fields["sample_weight"] = weights_of(sample_weight, count, where)
     return fields
@@ -78,6 +83,17 @@ def _named(name: str, values: Any, where: str) -> list[tuple[str, str, Any]]:
             )
         parts.append((f"{name}/{key}", f"{name}[{key!r}]", part))
     return parts
+
+
+def _float32(array: np.ndarray, title: str, where: str) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        result = array.astype(np.float32, copy=False)
+    if result is not array and np.any(np.isinf(result) & np.isfinite(array)):
+        raise UsageError(
+            f"{where}: {title} has numbers too large for float32, such as"
+            f" {np.abs(array).max():g}; scale them"
+        )
+    return result
 
 
 def _bytes_of(texts: np.ndarray, title: str, where: str) -> np.ndarray:

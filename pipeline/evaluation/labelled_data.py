@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import data_path, objects, registry
+from pipeline.config import data_path, objects, own_outputs, registry
 from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Example, Source, Task
 from pipeline.data import batching, decoder_warnings, in_memory, split_names
@@ -57,6 +57,10 @@ def load_splits(
 def _source(data: Any, task: Task, columns: Mapping[str, Any]) -> Source:
     """Creates a source of the data for a model of this task."""
     names = task.metadata.get("class_names") or ()
+    if task.own_outputs:
+        data = own_outputs.name_arrays(
+            data, tuple(task.metadata["inputs"]), task.own_outputs
+        )
     if isinstance(data, str | Path):
         own_input = task.metadata.get("input")
         if own_input in registry.names("inputs"):
@@ -75,9 +79,11 @@ def _source(data: Any, task: Task, columns: Mapping[str, Any]) -> Source:
     options = {}
     if names and "class_names" in takes and in_memory.find_class_names(data) is None:
         options["class_names"] = names
-    for kind in ("input", "target"):
-        if kind in takes and kind in task.metadata:
-            options[kind] = task.metadata[kind]
+    metadata = (task.metadata.get("input"), task.metadata.get("target"))
+    kinds = getattr(task, "kinds", metadata)
+    for option, kind in zip(("input", "target"), kinds, strict=True):
+        if option in takes and kind is not None:
+            options[option] = kind
     return registry.call("sources", name, options)
 
 

@@ -64,16 +64,17 @@ def write(
 
 
 def tensor(values: Any, size: int) -> Any:
-    """Returns a `TensorProto` of `size` rows: the first string repeated, or zeros.
+    """Returns a `TensorProto` of `size` rows: the first string repeated, or ones.
 
-    The last value of a tensor stands for all missing ones, zero if there is none
-    (tensor.proto), so the file is as long as a single example. Zeros are enough for
-    numbers, because compilation, allocation and run time depend on shapes only; strings
-    are decoded and must be real.
+    The last value of a tensor stands for all missing ones (tensor.proto), so the file
+    is as long as a single example. Ones are enough for numbers, because compilation,
+    allocation and run time depend on shapes only; zeros may be padding, and the mean
+    over a sequence of padding is not a number. Strings are decoded and must be real.
     """
     texts = isinstance(values, list)
     message = protobuf.to_tensor(strings(values[:1]) if texts else values[:1])
-    message.ClearField("tensor_content")
+    if not texts:
+        protobuf.fill(message, 1)
     message.tensor_shape.dim[0].size = size
     return message
 

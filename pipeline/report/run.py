@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.config import command_line
+from pipeline.config import command_line, objects
 from pipeline.config.config import Config
 from pipeline.data import split_names
 from pipeline.runtime import run_directory
@@ -225,6 +225,12 @@ class Run:
 
     def _require_data(self) -> None:
         """Raises UsageError if the data of the run is needed, but gone."""
+        name = self.config.source.name
+        if self._trainer is None and objects.is_text_only(name):
+            raise UsageError(
+                f"the data of {self.directory} was an object of the process that"
+                " started the run; give labelled data: run.evaluate((x, y))"
+            )
         path = self.config.source.options.get("path")
         if self._trainer is None and path and not Path(path).exists():
             raise UsageError(

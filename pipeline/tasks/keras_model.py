@@ -22,7 +22,7 @@ from pipeline.utils.errors import UsageError
 
 _TEXT = "/text"  # ends the names of fields with the bytes of texts
 _PROBES = 8  # inputs on which a network is tried
-_COLUMNS = 8  # numbers of an output in a table of predictions
+_COLUMNS = 32  # numbers of an output in a table of predictions
 _SIDE = 8  # smallest side of an array that is drawn as an image
 
 
@@ -64,8 +64,9 @@ def keras_model(
     return KerasModel(metadata)
 
 
-# As what a source reads its arrays for this task.
-keras_model.kinds = ("arrays", "arrays")  # type: ignore[attr-defined]
+# As what a source reads its arrays for this task: input and target.
+_KINDS = ("arrays", "arrays")
+keras_model.kinds = _KINDS  # type: ignore[attr-defined]
 
 
 def _fields(info: Info, name: str) -> dict[str, dict[str, Any]]:
@@ -109,6 +110,8 @@ class KerasModel(Task):
     a loss; a text is `x/NAME/text`, uint8 (..., bytes).
     """
 
+    kinds = _KINDS
+
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
         self._inputs: Mapping[str, Any] = metadata["inputs"]
@@ -117,8 +120,8 @@ class KerasModel(Task):
 
     @property
     def title(self) -> str:
-        """Such as "your own loss of price and kind"."""
-        return f"your own loss of {join_words(list(self._targets))}"
+        """Such as "custom loss of price and kind"."""
+        return f"custom loss of {join_words(list(self._targets))}"
 
     def decode(self, example: Example) -> Example:
         """Names the arrays of x and y as the network does."""
@@ -185,7 +188,8 @@ class KerasModel(Task):
 
     def loss(self) -> Callable[[Any, Any], tf.Tensor]:
         raise UsageError(
-            "the task keras_model has no loss of its own; set --train.loss"
+            "the losses of this run were given to fit in Python; evaluate the run that"
+            " fit returns: fit(..., run_directory=...)"
         )
 
     def training_loss(
@@ -214,12 +218,17 @@ class KerasModel(Task):
         """`loss`, and outputs and targets of a few numbers, such as `price` and
         `price_true`; several numbers as `price_0`, `price_1`, ...
         """
-        columns: dict[str, np.ndarray] = {}
+        single: dict[str, np.ndarray] = {}
+        several: dict[str, np.ndarray] = {}
+        arrays = {}
         for name in self.own_outputs:
-            columns |= _columns(name, answers[name].numpy())
+            arrays[name] = answers[name].numpy()
             if name in self._targets:
-                columns |= _columns(f"{name}_true", batch[f"y/{name}"].numpy())
-        return {**columns, "loss": answers["loss"].numpy()}
+                arrays[f"{name}_true"] = batch[f"y/{name}"].numpy()
+        for name, values in arrays.items():
+            columns = _columns(name, values)
+            (single if len(columns) == 1 else several).update(columns)
+        return {"loss": answers["loss"].numpy(), **single, **several}
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]

@@ -19,6 +19,17 @@ ForwardResults = tuple[Any, Any, tf.Tensor, tf.Tensor]
 """(y, outputs, losses, weight) of the examples of a forward pass."""
 
 
+def _with_named_outputs(model: keras.Model) -> keras.Model:
+    """A model whose several outputs Keras would name after its only layer."""
+    outputs = model.output
+    if not isinstance(outputs, Mapping):
+        return model
+    named = {}
+    for name, output in outputs.items():
+        named[name] = keras.layers.Identity(name=name)(output)
+    return keras.Model(model.input, named, name=model.name)
+
+
 class Step:
     """The step of both engines, for training and for evaluation.
 
@@ -258,8 +269,7 @@ class SteppedModel(keras.Model):
         user's network has custom layers.
         """
         model = self.task.standalone(self, self.output_kind)
-        if not is_nested:
-            model = self._flatten(model)
+        model = _with_named_outputs(model) if is_nested else self._flatten(model)
         loss, metric = self.task.standalone_loss(self.output_kind)
         if loss is not None:
             model.compile(optimizer, loss, metrics=[metric], auto_scale_loss=False)

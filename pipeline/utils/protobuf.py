@@ -89,6 +89,16 @@ def to_array(tensor: Any) -> np.ndarray:
     return values[positions].reshape(shape)
 
 
+def fill(tensor: Any, value: float) -> None:
+    """Gives all elements of a `TensorProto` of numbers the same value."""
+    tensor.ClearField("tensor_content")
+    dtype = DTYPES[tensor.dtype]
+    element = np.array(value, dtype)
+    if dtype == np.float16:  # stored as bits
+        element = element.view(np.uint16)
+    getattr(tensor, _VALUES[tensor.dtype]).append(element.item())
+
+
 def to_tensor(array: np.ndarray) -> Any:
     """Converts an array to a `TensorProto`; strings must be bytes objects."""
     with importable():

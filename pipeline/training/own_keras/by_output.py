@@ -6,6 +6,7 @@ removed where y and the output differ by it.
 """
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from pipeline.contracts import Batches
 from pipeline.training.own_keras import arguments
 from pipeline.training.own_keras.metric import OwnMetric, require_weights
 from pipeline.training.train_step import SteppedModel, forward
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
 _TRIED = 8  # examples
@@ -61,7 +63,9 @@ def of_output(loss: Any, output: str) -> Loss:
         call, y, prediction = _resolve(loss, y, prediction)
         try:
             values = tf.convert_to_tensor(call(y, prediction))
-        except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
+        except UsageError:
+            raise
+        except Exception as error:  # of the user's loss
             raise UsageError(
                 f"the loss of {output!r} does not fit: y is {_form(y)}, the output"
                 f" {_form(prediction)}: {reason(error)}"
@@ -72,9 +76,17 @@ def of_output(loss: Any, output: str) -> Loss:
                 " for each example, of shape (batch,), such as a mean over all axes but"
                 " the first"
             )
+        # A loss may mask positions itself, such as those of `ignore_class`.
+        masks = [
+            getattr(tensor, "_keras_mask", None) for tensor in (prediction, values)
+        ]
         values = tf.cast(values, tf.float32)
-        mask = getattr(prediction, "_keras_mask", None)
-        if mask is None or values.shape.rank < mask.shape.rank:
+        mask = None
+        for part in masks:
+            if part is not None and part.shape.rank <= values.shape.rank:
+                part = tf.cast(part, tf.bool)
+                mask = part if mask is None else mask & part
+        if mask is None:
             return arguments.per_example(values)
         kept = tf.cast(mask, tf.float32)
         while kept.shape.rank < values.shape.rank:
@@ -102,7 +114,10 @@ def _resolve(loss: Any, y: tf.Tensor, prediction: tf.Tensor) -> tuple[Any, Any, 
             keras.losses.categorical_crossentropy,
         )
     elif isinstance(loss, str):
-        loss = keras.losses.get(loss)
+        try:
+            loss = keras.losses.get(loss)
+        except ValueError:
+            raise UsageError(f"unknown loss {loss!r}; give a loss of Keras") from None
     elif inspect.isclass(loss):
         loss = loss()
     y = tf.cast(y, tf.float32)
@@ -144,8 +159,27 @@ class Selection(arguments.Arguments):
         return y[self.output], outputs[self.output]
 
 
+@dataclasses.dataclass(frozen=True)
+class SelectionOfLoss(Selection):
+    """Selects one output and has its loss."""
+
+    loss: Any = None
+
+
+class MeanLossOfOutput(OwnMetric):
+    """The mean of a loss of one output over the examples."""
+
+    own_arguments: SelectionOfLoss
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        selection = self.own_arguments
+        per_example = of_output(selection.loss, selection.output)
+        losses = per_example(*selection(y_true, y_pred))
+        self.metric.update_state(losses, sample_weight=sample_weight)
+
+
 class MetricOfOutput(OwnMetric):
-    """A metric of one output; masked positions of an example do not count."""
+    """A metric of the values of one output; masked positions do not count."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         truth, prediction = self.own_arguments(y_true, y_pred)
@@ -162,10 +196,13 @@ def metric(metric: OutputMetric, output: keras.KerasTensor) -> OwnMetric:
     name = metric.output
     shape = tuple(output.shape[1:])
     selection = Selection(0, shape=shape, output=name)
+
+    def mean_of(loss: Any, title: str) -> OwnMetric:
+        selected = SelectionOfLoss(0, shape=shape, output=name, loss=loss)
+        return MeanLossOfOutput(keras.metrics.Mean(title), selected)
+
     if metric.name is not None:
-        per_example = of_output(metric.metric, name)
-        wrapped = keras.metrics.MeanMetricWrapper(per_example, name=metric.name)
-        return MetricOfOutput(wrapped, selection)
+        return mean_of(metric.metric, metric.name)
     value = metric.metric
     title = None
     if isinstance(value, str):
@@ -174,7 +211,7 @@ def metric(metric: OutputMetric, output: keras.KerasTensor) -> OwnMetric:
     if inspect.isclass(value):
         value = value()
     if isinstance(value, keras.losses.Loss):
-        value = keras.metrics.MeanMetricWrapper(value.call, name=value.name)
+        return mean_of(value, f"{metric.prefix}{value.name}")
     if not isinstance(value, keras.metrics.Metric):
         if not callable(value):
             raise UsageError(
@@ -182,13 +219,30 @@ def metric(metric: OutputMetric, output: keras.KerasTensor) -> OwnMetric:
                 f" (y_true, y_pred); got {type(value).__name__}"
             )
         title = title or getattr(value, "__name__", type(value).__name__)
-        value = keras.metrics.MeanMetricWrapper(value, name=title)
+        value = keras.metrics.MeanMetricWrapper(_checked(value), name=title)
     own = MetricOfOutput(value, selection, title)
     own.name = f"{metric.prefix}{own.name}"
     return own
 
 
+def _checked(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A metric function that must return a value for each example."""
+
+    @functools.wraps(function)
+    def values_of(y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+        values = tf.convert_to_tensor(function(y, output))
+        if values.shape.rank == 0:
+            raise UsageError(
+                "it returns one number for the batch; return one for each example"
+            )
+        return values
+
+    return values_of
+
+
 def _metric_of_word(word: str) -> Any:
+    if word.lower() in ("crossentropy", "ce"):
+        return keras.metrics.MeanMetricWrapper(_crossentropy, name=word)
     if word.lower() in ("accuracy", "acc"):
         return keras.metrics.MeanMetricWrapper(_accuracy, name=word)
     try:
@@ -209,6 +263,11 @@ def _accuracy(y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
     return function(y, output)
 
 
+def _crossentropy(y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:
+    call, y, output = _resolve("crossentropy", y, output)
+    return call(y, output)
+
+
 def try_out(model: SteppedModel, train: Batches) -> None:
     """Calls the loss and the metrics on a few training examples, before training.
 
@@ -218,6 +277,12 @@ def try_out(model: SteppedModel, train: Batches) -> None:
     first = train.gather(next(iter(train.dataset(0))))
     batch = {name: values[:_TRIED] for name, values in first.items()}
     y, outputs, _ = forward(model.task, model, batch)
+    if model.losses:
+        say(
+            "note",
+            "add_loss and regularizers count in training; validation and test losses"
+            " are without them",
+        )
     step: Any = model.step
     losses = step.loss(y, outputs)
     count = len(batch["id"])

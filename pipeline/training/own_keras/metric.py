@@ -246,5 +246,13 @@ def require_weights(metric: OwnMetric, y: Any, outputs: Any) -> None:
 
 
 def _first(rows: int, values: Any) -> Any:
-    """The first rows of an array, or of each array of a dictionary."""
-    return keras.tree.map_structure(lambda array: array[:rows], values)
+    """The first rows of an array and its mask, or of each array of a dictionary."""
+
+    def first(array: Any) -> Any:
+        part = array[:rows]
+        mask = getattr(array, "_keras_mask", None)
+        if mask is not None:
+            part._keras_mask = mask[:rows]
+        return part
+
+    return keras.tree.map_structure(first, values)
