@@ -5,11 +5,10 @@ weights and metrics, in the forms that `keras.Model.compile` takes, into one for
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from pipeline.config import keras_words, objects
 from pipeline.utils.console import join_words, say
@@ -144,7 +143,7 @@ def _with_task(
     for key, value in weights.items():
         if value is None:
             continue
-        if isinstance(value, str) or not np.isfinite(value) or value < 0:
+        if isinstance(value, str) or not 0 <= value < math.inf:
             raise UsageError(
                 f"loss_weights must be numbers of at least 0; got {value!r} for {key!r}"
             )

@@ -73,7 +73,7 @@ def tensor(values: Any, size: int) -> Any:
     """
     texts = isinstance(values, list)
     message = protobuf.to_tensor(strings(values[:1]) if texts else values[:1])
-    if not texts:
+    if not message.string_val:
         protobuf.fill(message, 1)
     message.tensor_shape.dim[0].size = size
     return message
