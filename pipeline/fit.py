@@ -21,6 +21,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # options are checked before TensorFlow is imported
+    from pipeline.contracts import Source
     from pipeline.runtime.environment import Machine
 
 __all__ = ["Run", "fit", "main"]
@@ -107,11 +108,20 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
         start = time.monotonic()
         # Imports TensorFlow, as do the modules below
         machine = environment.start(options.runtime, workers, options.digest())
-        config = resolve(request, machine, stops.seconds_left, folder)
-        return _run(config, machine, stops, start)
+        from pipeline.data import dataset
+
+        source = dataset.create_source(options)
+        config = resolve(request, machine, stops.seconds_left, folder, source)
+        return _run(config, source, machine, stops, start)
 
 
-def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -> Run:
+def _run(
+    config: Config,
+    source: "Source",
+    machine: "Machine",
+    stops: StopSignals,
+    start: float,
+) -> Run:
     """Carries out the config of a run."""
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
@@ -122,7 +132,7 @@ def _run(config: Config, machine: "Machine", stops: StopSignals, start: float) -
     from pipeline.training.trainer import Trainer
 
     # Data and model
-    data = dataset.load(config)
+    data = dataset.load(config, source)
     trainer = Trainer(config, machine, data, stops, evaluate.metrics)
     trainer.build()
     if config.export.enabled and config.export.formats:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,11 @@ class ArraySource(Source):
     ) -> None:
         self._name = name
         self._group_names = group_names
+        self._fingerprint: str | None = None
+        # Of each split, while it is in use: a reader has a copy of the arrays.
+        self._readers: weakref.WeakValueDictionary[str, Callable] = (
+            weakref.WeakValueDictionary()
+        )
         self._columns: dict[str, dict[str, np.ndarray]] = {}
         for split, columns in {"train": train, **(held_out or {})}.items():
             (count,) = {len(column) for column in columns.values()}
@@ -79,6 +85,12 @@ class ArraySource(Source):
         )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        read = self._readers.get(split)
+        if read is None:
+            read = self._readers[split] = self._reader(split)
+        return read
+
+    def _reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         memory_maps = {}
         tensors = {}
         for name, column in self._columns[split].items():
@@ -112,6 +124,11 @@ class ArraySource(Source):
         return super().group_names() if self._group_names is None else self._group_names
 
     def fingerprint(self) -> str:
+        if self._fingerprint is None:
+            self._fingerprint = self._hash()
+        return self._fingerprint
+
+    def _hash(self) -> str:
         """Hashes names and arrays; for a memory map, the file's path, size and time."""
         names = (self.info.class_names, self.info.feature_names)
         digest = hashlib.sha256(repr(names).encode())

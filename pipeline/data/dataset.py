@@ -200,14 +200,14 @@ def _row_bytes(columns: list[np.ndarray]) -> np.ndarray:
     return rows.view(np.dtype((np.void, rows.shape[1])))[:, 0]
 
 
-def open_source(config: Config) -> Source:
-    """Opens the source and limits it to `--data.limit` examples."""
-    progress_bar.stage("opening", config.source.title)
-    return splits.limit_examples(create_source(config), config.data)
+def open_source(config: Config, whole: Source | None = None) -> Source:
+    """Opens the source, if it is not given, and limits it to `--data.limit` examples."""
+    return splits.limit_examples(whole or create_source(config), config.data)
 
 
 def create_source(config: Config) -> Source:
     """Opens the source with all of its examples."""
+    progress_bar.stage("opening", config.source.title)
     name = config.source.name
     options = {**_kinds(config, name), **config.source.options}
     return registry.call("sources", name, options)
@@ -288,12 +288,13 @@ def learn(
     return {**task.metadata, **new}, tuple(new)
 
 
-def load(config: Config) -> LoadedData:
+def load(config: Config, whole: Source | None = None) -> LoadedData:
     """Opens the source; cleans and splits the examples; learns metadata; decodes.
 
-    Raises UsageError if the examples or the metadata of a resumed run have changed.
+    `whole` is the source, if it is open already. Raises UsageError if the examples or
+    the metadata of a resumed run have changed.
     """
-    source = open_source(config)
+    source = open_source(config, whole)
     try:
         task = create_task(config, source.info)
     except UsageError as error:
