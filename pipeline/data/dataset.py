@@ -201,7 +201,7 @@ def _row_bytes(columns: list[np.ndarray]) -> np.ndarray:
 
 
 def open_source(config: Config, whole: Source | None = None) -> Source:
-    """Opens the source, if it is not given, and limits it to `--data.limit` examples."""
+    """Opens the source, unless it is open, and limits it to `--data.limit` examples."""
     return splits.limit_examples(whole or create_source(config), config.data)
 
 

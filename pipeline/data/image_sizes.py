@@ -14,7 +14,7 @@ from PIL import Image
 from pipeline.contracts import ImageShape, Source
 from pipeline.utils import image_formats
 from pipeline.utils.image_formats import MOST_PIXELS
-from pipeline.utils.tf_data import with_options
+from pipeline.utils.tf_data import READ_ERRORS
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)
 """Sides of square images in pixels."""
@@ -107,11 +107,13 @@ def sample(source: Source, limit: int) -> Iterator[Any]:
     """
     source.info.field("image")
     read = source.reader("train")
-    positions = tf.data.Dataset.from_tensor_slices(
-        spread(source.info.splits["train"], limit)
-    )
-    images = positions.map(lambda position: read(position)["image"]).ignore_errors()
-    yield from with_options(images).as_numpy_iterator()
+    for position in spread(source.info.splits["train"], limit):
+        # Without `tf.data`, whose graph would keep a copy of arrays in memory.
+        try:
+            image = read(tf.constant(position))["image"].numpy()
+        except READ_ERRORS:
+            continue
+        yield image
 
 
 def detail_size(images: Iterable[bytes | np.ndarray]) -> int | None:

@@ -473,12 +473,12 @@ def open_files(paths: Sequence[Path]) -> Records:
 
 def _require_all(paths: Sequence[Path]) -> None:
     present = set(map(str, paths))
-    sets = {}
+    sets = set()
     for path in paths:
         if match := _SHARD.fullmatch(path.name):
             stem, number, count = match.groups()
-            sets[path.parent, stem, len(number), count] = None
-    for folder, stem, digits, count in sets:
+            sets.add((path.parent, stem, len(number), count))
+    for folder, stem, digits, count in sorted(sets):
         for shard in range(int(count)):
             name = f"{stem}-{shard:0{digits}}-of-{count}"
             if os.path.join(folder, name) not in present:

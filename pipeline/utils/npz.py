@@ -39,4 +39,4 @@ def write(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Writes arrays without compression, as `files.write_bytes` does."""
     contents = io.BytesIO()
     np.savez(contents, allow_pickle=False, **arrays)
-    files.write_bytes(path, contents.getbuffer())
+    files.write_bytes(path, contents.getvalue())
