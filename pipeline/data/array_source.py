@@ -1,6 +1,7 @@
 """Sources of arrays, in memory or in `.npy` files."""
 
 import dataclasses
+import functools
 import hashlib
 import os
 import weakref
@@ -91,30 +92,27 @@ class ArraySource(Source):
         return read
 
     def _reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        memory_maps = {}
-        tensors = {}
-        for name, column in self._columns[split].items():
-            if isinstance(column, np.memmap):
-                memory_maps[name] = column
-            else:
-                dtype = self.info.fields[name].dtype
-                tensors[name] = tf.constant(column, dtype)
+        columns = self._columns[split]
+        dtypes = {name: self.info.fields[name].dtype for name in columns}
 
-        def read(position: tf.Tensor) -> Example:
-            row = {
-                name: tf.gather(values, position) for name, values in tensors.items()
-            }
-            for name, column in memory_maps.items():
-                # TensorFlow's FixedLengthRecordDataset would read all previous rows.
-                values = tf.numpy_function(
-                    lambda index, column=column: _row(column, int(index)),
-                    [position],
-                    column.dtype,
-                )
-                row[name] = tf.ensure_shape(values, column.shape[1:])
-            return row
+        @functools.cache
+        def tensor(name: str) -> tf.Tensor:
+            with tf.init_scope():
+                return tf.constant(columns[name], dtypes[name])
 
-        return read
+        def value(name: str, position: tf.Tensor) -> tf.Tensor:
+            column = columns[name]
+            if tf.executing_eagerly():  # few examples: without a copy of the array
+                return tf.constant(_row(column, int(position)), dtypes[name])
+            if not isinstance(column, np.memmap):
+                return tf.gather(tensor(name), position)
+            # TensorFlow's FixedLengthRecordDataset would read all previous rows.
+            values = tf.numpy_function(
+                lambda index: _row(column, int(index)), [position], column.dtype
+            )
+            return tf.ensure_shape(values, column.shape[1:])
+
+        return lambda position: {name: value(name, position) for name in columns}
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
         short = (name for name, spec in self.info.fields.items() if is_short(spec))
@@ -171,7 +169,10 @@ def _file_or_array(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _row(column: np.memmap, position: int) -> np.ndarray:
+def _row(column: np.ndarray, position: int) -> np.ndarray:
+    """A row of an array; that of a memory map is read from its file."""
+    if not isinstance(column, np.memmap):
+        return column[position]
     size = column[0].nbytes
     with open(column.filename or "", "rb", buffering=0) as file:
         content = os.pread(file.fileno(), size, column.offset + position * size)

@@ -78,7 +78,7 @@ class FileList(Sequence[str]):
         return bytes(self._text[self._ends[index] : self._ends[index + 1]])
 
     def reader(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        """A function of `tf.data` from a position, int64 (), to the file's content."""
+        """A function from a position, int64 (), to the file's content."""
         ends = np.frombuffer(self._ends, np.int64)
         bounds = [*ends[:-1:_BLOCK].tolist(), len(self._text)]
         # Not as one text: a graph has a copy of each tensor of one value that it uses.
@@ -89,6 +89,8 @@ class FileList(Sequence[str]):
         prefix = os.fsencode(self._prefix)
 
         def read(position: tf.Tensor) -> tf.Tensor:
+            if tf.executing_eagerly():
+                return tf.io.read_file(os.fsencode(self[int(position)]))
             block = position // _BLOCK
             start = tf.gather(ends, position)
             end = tf.gather(ends, position + 1)
