@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from PIL import Image
 from small import read
 
-from pipeline.data import file_source
+from pipeline.data import file_source, splits
 from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource
 from pipeline.utils import progress_bar
@@ -90,6 +91,21 @@ def test_files_outside_the_root_keep_their_paths(files, tmp_path):
     assert [e["image"] for e in read(source)] == [
         Path(name).read_bytes() for name in (inside, outside)
     ]
+
+
+def test_a_file_that_vanishes_after_it_was_listed_is_named(files):
+    split = splits.included(source_of(files))["train"]
+    Path(files["image"][1]).unlink()
+    with pytest.raises(UsageError, match="image1.png cannot be read.*No such file"):
+        split.take(np.arange(2))
+
+
+def test_one_file_is_read_without_the_tensors_of_all(files, monkeypatch):
+    read = source_of(files).reader("train")
+    monkeypatch.setattr(tf, "gather", None)
+    example = read(tf.constant(1))
+    assert example["image"].numpy() == Path(files["image"][1]).read_bytes()
+    assert example["id"].numpy() == 5
 
 
 @pytest.fixture

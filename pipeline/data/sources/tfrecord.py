@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import re
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -147,9 +148,17 @@ class TFRecords(RecordSource):
             option = f"--source.class-names, or {_CLASSES_FILE} next to the files"
             labels = self.columns("train")["label"]
             return from_labels(labels, str(self._root), option)
-        values = set(self._values("label"))
-        texts = in_order(value.decode("utf-8", "surrogateescape") for value in values)
-        return distinct(texts, f"{self._root}: the labels")
+        numbers: dict[bytes, int] = {}  # of the texts, in the order of the records
+        found = array("q")
+        for value in self._values("label"):
+            found.append(numbers.setdefault(value, len(numbers)))
+        texts = [value.decode("utf-8", "surrogateescape") for value in numbers]
+        names = distinct(in_order(texts), f"{self._root}: the labels")
+        if set(self._layout) == {"image", "label"}:  # do not read all records again
+            classes = np.array([names.index(text) for text in texts], np.int64)
+            ids = self._ids[self._numbers["train"]]
+            self._columns["train"] = {"id": ids, "label": classes[found]}
+        return names
 
     def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
         fields = super()._parse(layout, records)
