@@ -25,6 +25,8 @@ Example = dict[str, tf.Tensor]
 Metadata = Mapping[str, Any]
 Request = dict[str, np.ndarray | list[bytes]]
 """The arguments of a signature by name."""
+ImageShape = tuple[int | None, int | None, int | None]
+"""Height, width and channels; None where images differ."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,8 +44,12 @@ class Info:
     feature_names: tuple[str, ...] | None = None
     """Names of the numbers in `features`, in their order; None if the source has none.
     """
-    image_shape: tuple[int | None, int | None, int | None] = (None, None, None)
-    """Common height, width and channels of encoded images; None where images differ."""
+    image_shape: ImageShape = (None, None, None)
+    """What encoded images have in common; only that of a sample if there is
+    `measure_images`.
+    """
+    measure_images: Callable[[], ImageShape] | None = None
+    """Reads all headers for the exact `image_shape`; None: it is exact."""
     image_bits: int = 16
     """Number of bits in use in the values of 16-bit images; the highest 8 of them are
     kept.
@@ -64,6 +70,19 @@ class Info:
             f"the source has no field {name!r} (it has {', '.join(self.fields)}){hint};"
             " choose another --task or --source.name"
         )
+
+    def exact_image_shape(self, channels_only: bool = False) -> ImageShape:
+        """What all encoded images have in common; with `channels_only`, only the number
+        of channels is exact.
+
+        Headers are read only if the sample leaves the answer open: images of different
+        sizes, and without exact sizes a color image, decide it.
+        """
+        channels = self.image_shape[2]
+        is_decided = channels is None or (channels_only and channels != 1)
+        if self.measure_images is None or is_decided:
+            return self.image_shape
+        return self.measure_images()
 
 
 class Source(abc.ABC):

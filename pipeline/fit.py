@@ -115,47 +115,50 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
         start = time.monotonic()
         # Imports TensorFlow, as do the modules below
         machine = environment.start(options.runtime, workers, options.digest())
-        config = resolve(request, machine, stops.seconds_left, folder)
+        from pipeline.data import dataset
+
+        source = dataset.create_source(options)
+        config = resolve(request, machine, stops.seconds_left, folder, source)
         if config.data.folds is not None and config.data.fold is None:
-            return _cross_validate(config, machine)
-        return _run(config, machine, stops, start)
+            return _cross_validate(config, source, machine)
+        return _run(config, source, machine, stops, start)
 
 
-def _cross_validate(config: Config, machine: "Machine") -> Run:
+def _cross_validate(config: Config, source: "Source", machine: "Machine") -> Run:
     """Carries out a run for each fold, and then the run of all training examples."""
     from pipeline.data import dataset
     from pipeline.training import cross_validation
 
-    source = dataset.open_source(config)
-    cross_validation.check(config, source)
+    limited = dataset.open_source(config, source)
+    cross_validation.check(config, limited)
     config = run_directory.begin(config)
     results = []
     for fold_config in cross_validation.fold_configs(config):
-        result = cross_validation.finished(fold_config, source)
+        result = cross_validation.finished(fold_config, limited)
         if result is None:
-            result = _run_in_turn(fold_config, machine, source).result
+            result = _run_in_turn(fold_config, source, machine).result
         if not result:  # interrupted in a notebook
             return Run(config, Path(str(config.run_directory)), {}, {})
         results.append(result)
     cross_validation.conclude(config, results)
-    return _run_in_turn(config, machine, source)
+    return _run_in_turn(config, source, machine)
 
 
-def _run_in_turn(config: Config, machine: "Machine", source: "Source") -> Run:
+def _run_in_turn(config: Config, source: "Source", machine: "Machine") -> Run:
     """Carries out one of several runs, with a clock of its own."""
     stops = StopSignals()
     with stops.listening():
-        return _run(config, machine, stops, time.monotonic(), source)
+        return _run(config, source, machine, stops, time.monotonic())
 
 
 def _run(
     config: Config,
+    source: "Source",
     machine: "Machine",
     stops: StopSignals,
     start: float,
-    source: "Source | None" = None,
 ) -> Run:
-    """Carries out the config of a run; of a source that may be open."""
+    """Carries out the config of a run."""
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export import formats

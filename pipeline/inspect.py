@@ -59,7 +59,8 @@ def _inspect(request: Request) -> Path:
     from pipeline.evaluation import dataset_report
     from pipeline.utils import html_pages
 
-    config = resolve(request, machine)
+    opened = dataset.create_source(request.config)
+    config = resolve(request, machine, source=opened)
     lines: list[tuple[str, str]] = []
 
     def report(facts: Iterable[tuple[str, object]]) -> None:
@@ -68,9 +69,9 @@ def _inspect(request: Request) -> Path:
             say(name, text)
 
     try:
-        loaded = dataset.load(config)
+        loaded = dataset.load(config, opened)
     except UsageError:
-        report(dataset_report.files(dataset.create_source(config)))
+        report(dataset_report.files(opened))
         raise
     for decision in (*machine.decisions, *loaded.decisions):
         report([(decision.name, decision)])

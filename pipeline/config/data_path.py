@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.config import file_types
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
-from pipeline.utils.image_formats import walk
+from pipeline.utils.image_formats import is_ignored, walk
 
 # Columns of a table, as `column` writes them.
 IMAGES = [
@@ -254,11 +254,22 @@ def unreadable(error: OSError) -> None:
     raise UsageError(f"{error.filename} cannot be read: {error.strerror}") from None
 
 
-def _has_file(folder: Path, suffixes: tuple[str, ...]) -> bool:
-    """Whether there is a file with one of the suffixes at any depth."""
-    for _, _, files in walk(folder):
-        if _ARRAYS.intersection(files):
-            continue
-        if any(name.lower().endswith(suffixes) for name in files):
-            return True
-    return False
+def _has_file(folder: str | os.PathLike[str], suffixes: tuple[str, ...]) -> bool:
+    """Whether there is a file with one of the suffixes at any depth.
+
+    Stops at the first one. The files beside `_ARRAYS` do not count.
+    """
+    holds_arrays = any(os.path.exists(os.path.join(folder, name)) for name in _ARRAYS)
+    folders = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if is_ignored(entry.name):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif not holds_arrays and entry.name.lower().endswith(suffixes):
+                    return True
+    except OSError:  # whoever opens the source reports it
+        return False
+    return any(_has_file(inside, suffixes) for inside in folders)

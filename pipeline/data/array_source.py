@@ -1,8 +1,10 @@
 """Sources of arrays, in memory or in `.npy` files."""
 
 import dataclasses
+import functools
 import hashlib
 import os
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,11 @@ class ArraySource(Source):
     ) -> None:
         self._name = name
         self._group_names = group_names
+        self._fingerprint: str | None = None
+        # Of each split, while it is in use: a reader has a copy of the arrays.
+        self._readers: weakref.WeakValueDictionary[str, Callable] = (
+            weakref.WeakValueDictionary()
+        )
         self._columns: dict[str, dict[str, np.ndarray]] = {}
         for split, columns in {"train": train, **(held_out or {})}.items():
             (count,) = {len(column) for column in columns.values()}
@@ -79,30 +86,33 @@ class ArraySource(Source):
         )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        memory_maps = {}
-        tensors = {}
-        for name, column in self._columns[split].items():
-            if isinstance(column, np.memmap):
-                memory_maps[name] = column
-            else:
-                dtype = self.info.fields[name].dtype
-                tensors[name] = tf.constant(column, dtype)
-
-        def read(position: tf.Tensor) -> Example:
-            row = {
-                name: tf.gather(values, position) for name, values in tensors.items()
-            }
-            for name, column in memory_maps.items():
-                # TensorFlow's FixedLengthRecordDataset would read all previous rows.
-                values = tf.numpy_function(
-                    lambda index, column=column: _row(column, int(index)),
-                    [position],
-                    column.dtype,
-                )
-                row[name] = tf.ensure_shape(values, column.shape[1:])
-            return row
-
+        read = self._readers.get(split)
+        if read is None:
+            read = self._readers[split] = self._reader(split)
         return read
+
+    def _reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        columns = self._columns[split]
+        dtypes = {name: self.info.fields[name].dtype for name in columns}
+
+        @functools.cache
+        def tensor(name: str) -> tf.Tensor:
+            with tf.init_scope():
+                return tf.constant(columns[name], dtypes[name])
+
+        def value(name: str, position: tf.Tensor) -> tf.Tensor:
+            column = columns[name]
+            if tf.executing_eagerly():  # few examples: without a copy of the array
+                return tf.constant(_row(column, int(position)), dtypes[name])
+            if not isinstance(column, np.memmap):
+                return tf.gather(tensor(name), position)
+            # TensorFlow's FixedLengthRecordDataset would read all previous rows.
+            values = tf.numpy_function(
+                lambda index: _row(column, int(index)), [position], column.dtype
+            )
+            return tf.ensure_shape(values, column.shape[1:])
+
+        return lambda position: {name: value(name, position) for name in columns}
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
         short = (name for name, spec in self.info.fields.items() if is_short(spec))
@@ -112,6 +122,11 @@ class ArraySource(Source):
         return super().group_names() if self._group_names is None else self._group_names
 
     def fingerprint(self) -> str:
+        if self._fingerprint is None:
+            self._fingerprint = self._hash()
+        return self._fingerprint
+
+    def _hash(self) -> str:
         """Hashes names and arrays; for a memory map, the file's path, size and time."""
         names = (self.info.class_names, self.info.feature_names)
         digest = hashlib.sha256(repr(names).encode())
@@ -154,7 +169,10 @@ def _file_or_array(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _row(column: np.memmap, position: int) -> np.ndarray:
+def _row(column: np.ndarray, position: int) -> np.ndarray:
+    """A row of an array; that of a memory map is read from its file."""
+    if not isinstance(column, np.memmap):
+        return column[position]
     size = column[0].nbytes
     with open(column.filename or "", "rb", buffering=0) as file:
         content = os.pread(file.fileno(), size, column.offset + position * size)

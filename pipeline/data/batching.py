@@ -39,7 +39,7 @@ from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short, with_options
 
 _BLOCK_BYTES = 8 << 20  # of decoded examples; several blocks are decoded at once
-_CHUNK_ROWS = 1 << 22  # read from the order of the epoch at once
+_CHUNK_ROWS = 1 << 18  # read from the order of the epoch at once
 
 
 def load(

@@ -207,14 +207,14 @@ def _row_bytes(columns: list[np.ndarray]) -> np.ndarray:
     return rows.view(np.dtype((np.void, rows.shape[1])))[:, 0]
 
 
-def open_source(config: Config) -> Source:
-    """Opens the source and limits it to `--data.limit` examples."""
-    progress_bar.stage("opening", config.source.title)
-    return splits.limit_examples(create_source(config), config.data)
+def open_source(config: Config, whole: Source | None = None) -> Source:
+    """Opens the source, unless it is open, and limits it to `--data.limit` examples."""
+    return splits.limit_examples(whole or create_source(config), config.data)
 
 
 def create_source(config: Config) -> Source:
     """Opens the source with all of its examples."""
+    progress_bar.stage("opening", config.source.title)
     name = config.source.name
     options = {**_kinds(config, name), **config.source.options}
     return registry.call("sources", name, options)
@@ -311,14 +311,13 @@ def _weigh_classes(
     return weights, [] if weights else class_balance.imbalance_notes(counts)
 
 
-def load(config: Config, source: Source | None = None) -> LoadedData:
-    """Opens the source, unless it is open; cleans and splits the examples; learns
-    metadata; decodes.
+def load(config: Config, whole: Source | None = None) -> LoadedData:
+    """Opens the source; cleans and splits the examples; learns metadata; decodes.
 
-    Raises UsageError if the examples or the metadata of a resumed run have changed.
+    `whole` is the source, if it is open already. Raises UsageError if the examples or
+    the metadata of a resumed run have changed.
     """
-    if source is None:
-        source = open_source(config)
+    source = open_source(config, whole)
     try:
         task = create_task(config, source.info)
     except UsageError as error:

@@ -37,7 +37,8 @@ class EpochOrder:
     def positions(self, epoch: int, first: int, last: int) -> np.ndarray:
         """The examples at the positions `first` to `last` - 1 of an epoch, int64."""
         if not self.is_blockwise:
-            return self._permutation(epoch, 0, self._count)[first:last]
+            order = self._permutation(epoch, 0, self._count)
+            return order[first:last].astype(np.int64)
         parts = []
         start = 0
         blocks = -(-self._count // self._block)
@@ -46,7 +47,8 @@ class EpochOrder:
             size = min(self._block, self._count - offset)
             if start < last and first < start + size:
                 order = self._permutation(epoch, 1 + block, size)
-                parts.append(offset + order[max(first - start, 0) : last - start])
+                part = order[max(first - start, 0) : last - start]
+                parts.append(offset + part.astype(np.int64))
             start += size
         return np.concatenate(parts)
 
@@ -56,7 +58,7 @@ class EpochOrder:
         return zlib.crc32(positions.astype("<i8").tobytes())
 
     def _permutation(self, epoch: int, stream: int, size: int) -> np.ndarray:
-        """The permutation drawn from a stream of the generator, int64 (size,).
+        """The permutation drawn from a stream of the generator, uint32 (size,).
 
         Stream 0 orders the blocks, or all examples; stream 1 + b orders the block b.
         The last two permutations are cached.
@@ -66,7 +68,7 @@ class EpochOrder:
                 key = np.array([self._seed, epoch], np.uint64)
                 generator = np.random.Philox(key=key, counter=[0, 0, 0, stream])
                 draws = generator.random_raw(size).astype(np.uint32)
-                order = np.argsort(draws, kind="stable")
+                order = np.argsort(draws, kind="stable").astype(np.uint32)
                 while len(self._permutations) > 1:
                     del self._permutations[next(iter(self._permutations))]
                 self._permutations[epoch, stream] = order

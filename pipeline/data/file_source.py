@@ -1,129 +1,155 @@
 """A source of files, whose content is a field of the examples."""
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import tensorflow as tf
 
 from pipeline.config.file_types import IMAGE
-from pipeline.contracts import Example
+from pipeline.contracts import Example, ImageShape
 from pipeline.data.array_source import ArraySource
-from pipeline.data.image_sizes import common_shape, spread, used_bits
+from pipeline.data.file_list import FileList
+from pipeline.data.image_sizes import common_shape, shape, spread, used_bits
+from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_deep
 
-_SAMPLE = 1000  # files whose beginning is read
+_SAMPLE = 1000  # files of a split whose beginning is read
+_HEADER = 1 << 14  # bytes that tell the size of nearly all images
+_LONG_HEADER = 1 << 18
 
 
 class FileSource(ArraySource):
     """Examples in files; a field with files is a string of shape (), their bytes.
 
     Args:
-        paths: Split -> field -> the files of all examples. The files of the first field
+        files: Split -> field -> the files of all examples. The files of the first field
             name the examples in messages.
         columns: Split -> field -> its values for all examples, `id` among them.
         class_names: Names of the labels 0, 1, ...
-        root: Directory that messages and the fingerprint leave out.
         notes: Lines for the user.
         group_names: As for `ArraySource`.
     """
 
     def __init__(
         self,
-        paths: Mapping[str, Mapping[str, Sequence[str]]],
+        files: Mapping[str, Mapping[str, FileList]],
         columns: Mapping[str, Mapping[str, np.ndarray]],
         class_names: tuple[str, ...] | None,
         *,
-        root: str = "",
         notes: tuple[str, ...] = (),
         group_names: Mapping[str, int] | None = None,
     ) -> None:
-        self._fields = tuple(paths["train"])
-        self._names: dict[int, str] = {}
-        digest = hashlib.sha256(repr(class_names).encode())
-        tables = {}
-        try:
-            for split, files_by_field in paths.items():
-                table = dict(columns[split])
-                for field, files in files_by_field.items():
-                    names = _relative(files, root)
-                    if field == self._fields[0]:
-                        self._names |= zip(table["id"].tolist(), names, strict=True)
-                    # Unlike the modification time, users cannot set the change time.
-                    states = [(s.st_size, s.st_ctime_ns) for s in map(os.stat, files)]
-                    text = repr((split, names, states))
-                    digest.update(text.encode("utf-8", "surrogateescape"))
-                    table[field] = np.array(list(map(os.fsencode, files)), object)
-                for column in columns[split].values():
-                    digest.update(column.tobytes())
-                tables[split] = table
-            facts = _image_facts(paths) if IMAGE in self._fields else {}
-        except OSError as error:
-            raise UsageError(
-                f"{error.filename} cannot be read: {error.strerror}"
-            ) from None
-        self._fingerprint = digest.hexdigest()
+        held_out = dict(columns)
         super().__init__(
-            tables.pop("train"),
-            tables,
+            held_out.pop("train"),
+            held_out,
             class_names=class_names,
             group_names=group_names,
         )
+        self._files = files
+        self._orders: dict[str, np.ndarray] = {}
+        fields = dict(self.info.fields)
+        for field in files["train"]:
+            fields[field] = tf.TensorSpec((), tf.string)
+        facts = _image_facts(files) if IMAGE in files["train"] else {}
         notes = (*notes, *facts.pop("notes", ()))
-        self.info = dataclasses.replace(self.info, notes=notes, **facts)
+        self.info = dataclasses.replace(self.info, fields=fields, notes=notes, **facts)
 
-    def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
-        read_row = super().reader(split)
+    def _hash(self) -> str:
+        """Hashes classes, columns, and name, size and time of every file."""
+        digest = hashlib.sha256(repr(self.info.class_names).encode())
+        for split, files_by_field in self._files.items():
+            for field, files in files_by_field.items():
+                digest.update(repr((split, field)).encode() + files.digest())
+            for column in self._columns[split].values():
+                digest.update(column.tobytes())
+        return digest.hexdigest()
+
+    def _reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        read_row = super()._reader(split)
+        readers = {field: files.reader() for field, files in self._files[split].items()}
 
         def read(position: tf.Tensor) -> Example:
             row = read_row(position)
-            for field in self._fields:
-                row[field] = tf.io.read_file(row[field])
+            for field, read_file in readers.items():
+                row[field] = read_file(position)
             return row
 
         return read
 
-    def fingerprint(self) -> str:
-        """Returns a hash of classes, columns, and path, size and time of every file."""
-        return self._fingerprint
-
     def location(self, id: int) -> str:
         """Returns the path of the file."""
-        return self._names[id]
+        for split, files_by_field in self._files.items():
+            ids = self._columns[split]["id"]
+            if split not in self._orders:
+                self._orders[split] = np.argsort(ids)
+            order = self._orders[split]
+            place = int(np.searchsorted(ids, id, sorter=order))
+            if place < len(ids) and ids[order[place]] == id:
+                files = next(iter(files_by_field.values()))
+                return files.name(int(order[place]))
+        raise KeyError(id)
 
 
-def _relative(files: Sequence[str], root: str) -> list[str]:
-    return [file.removeprefix(os.path.join(root, "")) for file in files]
+def _image_facts(files: Mapping[str, Mapping[str, FileList]]) -> dict[str, Any]:
+    """Fields of `Info` about images, from the beginnings of a sample of files."""
+    images = [files_by_field[IMAGE] for files_by_field in files.values()]
+    image_shape = common_shape(itertools.chain(*map(_sampled_shapes, images)))
+    bits, notes = used_bits(_deep_files(files["train"][IMAGE]))
+    facts = {"image_shape": image_shape, "image_bits": bits, "notes": notes}
+    if max(map(len, images)) > _SAMPLE:
+        facts["measure_images"] = functools.cache(lambda: _measure(images))
+    return facts
 
 
-def _image_facts(
-    paths: Mapping[str, Mapping[str, Sequence[str]]],
-) -> dict[str, Any]:
-    """`image_shape`, `image_bits` and `notes` of `Info`, from the headers of images.
-
-    Raises OSError if a file cannot be read.
-    """
-    images = {split: files[IMAGE] for split, files in paths.items()}
-    shape = common_shape(map(_read_header, itertools.chain(*images.values())))
-    bits, notes = used_bits(_deep_files(images["train"]))
-    return {"image_shape": shape, "image_bits": bits, "notes": notes}
+def _sampled_shapes(files: FileList) -> Iterator[tuple[int, int, bool]]:
+    return (_shape(files[position]) for position in spread(len(files), _SAMPLE))
 
 
-def _read_header(path: str) -> bytes:
-    """Reads enough for the size, even after a color profile and a thumbnail."""
-    with open(path, "rb") as file:
-        return file.read(2**18)
+def _measure(images: Sequence[FileList]) -> ImageShape:
+    """The shape that all images share, from their headers."""
+    total = sum(map(len, images))
+    progress_bar.stage("measuring", f"the sizes of {total:,} images")
+
+    def shapes() -> Iterator[tuple[int, int, bool]]:
+        for done, file in enumerate(itertools.chain(*images)):
+            yield _shape(file)
+            progress_bar.count("measuring", done + 1, total)
+
+    return common_shape(shapes())
 
 
-def _deep_files(paths: Sequence[str]) -> Iterator[bytes]:
+def _shape(path: str) -> tuple[int, int, bool]:
+    """As `shape`; reads more of a file with a color profile and a thumbnail."""
+    with _readable(path) as file:
+        header = file.read(_HEADER)
+        height, width, is_gray = shape(header)
+        if not height * width and len(header) == _HEADER:
+            height, width, is_gray = shape(header + file.read(_LONG_HEADER))
+    return height, width, is_gray
+
+
+def _deep_files(files: FileList) -> Iterator[bytes]:
     """Yields the 16-bit PNGs in an evenly spread sample of files."""
-    for position in spread(len(paths), _SAMPLE):
-        with open(paths[position], "rb") as file:
+    for position in spread(len(files), _SAMPLE):
+        with _readable(files[position]) as file:
             head = file.read(32)
             if is_deep(head):
                 yield head + file.read()
+
+
+@contextlib.contextmanager
+def _readable(path: str) -> Iterator[BinaryIO]:
+    """Opens a file; UsageError if it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            yield file
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None

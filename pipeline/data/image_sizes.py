@@ -11,10 +11,10 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from pipeline.contracts import Source
+from pipeline.contracts import ImageShape, Source
 from pipeline.utils import image_formats
 from pipeline.utils.image_formats import MOST_PIXELS
-from pipeline.utils.tf_data import with_options
+from pipeline.utils.tf_data import READ_ERRORS
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)
 """Sides of square images in pixels."""
@@ -25,17 +25,16 @@ _ORIENTATION = 274  # EXIF
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
 
-def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int | None]:
+def common_shape(shapes: Iterable[tuple[int, int, bool]]) -> ImageShape:
     """The (height, width, channels) that all upright images share.
 
-    Height and width are None if they differ. Channels are 1 if all images are
-    grayscale, else 3. Images that are damaged, or have no pixels or too many, are
-    skipped: decoding or cleaning reports them. The beginning of each file is enough.
+    `shapes` are those of `shape`. Height and width are None if they differ. Channels
+    are 1 if all images are grayscale, else 3. Images that are damaged, or have no
+    pixels or too many, are skipped: decoding or cleaning reports them.
     """
     sizes = set()
     all_gray = True
-    for image in images:
-        height, width, is_gray = _shape(image)
+    for height, width, is_gray in shapes:
         if not 0 < height * width <= MOST_PIXELS:
             continue
         sizes.add((height, width))
@@ -47,8 +46,11 @@ def common_shape(images: Iterable[bytes]) -> tuple[int | None, int | None, int |
     return None, None, None
 
 
-def _shape(image: bytes) -> tuple[int, int, bool]:
-    """(height, width, whether the image is grayscale); zeros for a damaged image."""
+def shape(image: bytes) -> tuple[int, int, bool]:
+    """(height, width, whether the image is grayscale); zeros for a damaged image.
+
+    The beginning of the file is enough.
+    """
     try:
         with (
             warnings.catch_warnings(action="ignore"),  # about large images
@@ -84,7 +86,7 @@ def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:
 
 def _highest_value(image: bytes) -> int:
     """The highest value of a PNG; 0 if it is damaged or too large."""
-    height, width, _ = _shape(image)
+    height, width, _ = shape(image)
     if not 0 < height * width <= MOST_PIXELS:
         return 0
     try:
@@ -105,11 +107,13 @@ def sample(source: Source, limit: int) -> Iterator[Any]:
     """
     source.info.field("image")
     read = source.reader("train")
-    positions = tf.data.Dataset.from_tensor_slices(
-        spread(source.info.splits["train"], limit)
-    )
-    images = positions.map(lambda position: read(position)["image"]).ignore_errors()
-    yield from with_options(images).as_numpy_iterator()
+    for position in spread(source.info.splits["train"], limit):
+        # Without `tf.data`, whose graph would keep a copy of arrays in memory.
+        try:
+            image = read(tf.constant(position))["image"].numpy()
+        except READ_ERRORS:
+            continue
+        yield image
 
 
 def detail_size(images: Iterable[bytes | np.ndarray]) -> int | None:

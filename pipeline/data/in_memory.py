@@ -23,6 +23,7 @@ from pipeline.data.array_source import (
     examples,
     match_fields,
 )
+from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource
 from pipeline.data.labels import (
     class_names_of,
@@ -144,13 +145,13 @@ def _unchanged(parts: Mapping[str, Any]) -> Source:
 def _image_files(
     tables: Mapping[str, dict[str, np.ndarray]], names: tuple[str, ...] | None
 ) -> Source:
-    paths = {}
+    files = {}
     columns = {}
     for split, fields in tables.items():
-        paths[split] = {"image": fields["path"].tolist()}
+        files[split] = {"image": FileList.of(fields["path"].tolist())}
         ids = (SPLITS.index(split) << 40) + np.arange(len(fields["path"]))
         columns[split] = {"id": ids, "label": fields["label"]}
-    return FileSource(paths, columns, names)
+    return FileSource(files, columns, names)
 
 
 def _match_weights(tables: Mapping[str, dict[str, np.ndarray]]) -> None:

@@ -7,9 +7,12 @@ checksum, all little-endian (https://www.tensorflow.org/tutorials/load_data/tfre
 
 import contextlib
 import dataclasses
+import functools
 import mmap
+import os
 import re
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
+from pipeline.data.image_sizes import spread
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError, reason, suggest
 from pipeline.utils.tf_data import READ_ERRORS, with_options
@@ -83,11 +87,7 @@ class Records:
         TensorFlow's reader verifies the checksums; a damaged record raises
         tf.errors.DataLossError.
         """
-        # Captured, not copied into the graph, whose size is limited to 2 GB.
-        with tf.init_scope():
-            first = tf.constant(self.first)
-            offsets = tf.constant(self.offsets)
-            names = tf.constant([str(path) for path in self.files])
+        first, offsets, names = self._tensors
         file = tf.searchsorted(first, number[None], side="right")
         # The public TFRecordDataset does not take an offset, but its raw operation
         # does.
@@ -102,6 +102,18 @@ class Records:
         )
         (record,) = tf.raw_ops.DatasetToSingleElement(dataset=dataset, **_STRING)
         return record
+
+    @functools.cached_property
+    def _tensors(self) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """`first`, `offsets` and the names of the files."""
+        # Captured, not copied into the graph, whose size is limited to 2 GB.
+        with tf.init_scope():
+            names = [str(path) for path in self.files]
+            return (
+                tf.constant(self.first),
+                tf.constant(self.offsets),
+                tf.constant(names),
+            )
 
     def sequence(self, numbers: np.ndarray) -> tf.data.Dataset:
         """Reads these records, int64 (n,), in this order.
@@ -156,6 +168,7 @@ class RecordSource(Source):
         self._layout = layout
         self._columns: dict[str, dict[str, np.ndarray]] = {}
         self._group_names: dict[str, int] | None = None
+        self._readers: dict[str, Callable[[tf.Tensor], Example]] = {}
 
     def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
         """Parses serialized examples into the fields of a layout."""
@@ -192,6 +205,11 @@ class RecordSource(Source):
         )
 
     def reader(self, split: str) -> Callable[[tf.Tensor], Example]:
+        if split not in self._readers:  # all use the same tensors, to save memory
+            self._readers[split] = self._reader(split)
+        return self._readers[split]
+
+    def _reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         numbers = tf.constant(self._numbers[split])
         ids = tf.constant(self._ids[self._numbers[split]])
 
@@ -247,7 +265,27 @@ class RecordSource(Source):
         self, split: str, parse: Callable[[tf.Tensor], Example]
     ) -> Iterator[dict]:
         """Yields parsed batches of 256 records of a split."""
-        batches = self._records.sequence(self._numbers[split]).batch(256).map(parse, 2)
+        records = self._records.sequence(self._numbers[split])
+        return self._parsed_batches(split, records, parse)
+
+    def _sample(
+        self, split: str, limit: int, parse: Callable[[tf.Tensor], Example]
+    ) -> Iterator[dict]:
+        """Yields parsed batches of at most `limit` evenly spread records of a split."""
+        numbers = self._numbers[split]
+        chosen = numbers[spread(len(numbers), limit)]
+        records = tf.data.Dataset.from_tensor_slices(chosen).map(
+            self._records.read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
+        return self._parsed_batches(split, records, parse)
+
+    def _parsed_batches(
+        self,
+        split: str,
+        records: tf.data.Dataset,
+        parse: Callable[[tf.Tensor], Example],
+    ) -> Iterator[dict]:
+        batches = records.batch(256).map(parse, 2)
         try:
             yield from with_options(batches.prefetch(2)).as_numpy_iterator()
         except READ_ERRORS as error:
@@ -266,7 +304,7 @@ def index_files(files: Sequence[Path]) -> Records:
 
 def _offsets(path: Path) -> np.ndarray:
     """Finds the position of each record in a file, int64 (records,)."""
-    offsets = []
+    offsets = array("q")
     position = 0
     try:
         size = path.stat().st_size
@@ -287,7 +325,7 @@ def _offsets(path: Path) -> np.ndarray:
             f"{path}: record {number} is damaged or truncated, or the file is"
             " compressed or not a TFRecord file; copy or write it again"
         )
-    return np.array(offsets, np.int64)
+    return np.frombuffer(offsets, np.int64)
 
 
 def _count_intact(path: Path) -> int:
@@ -434,11 +472,14 @@ def open_files(paths: Sequence[Path]) -> Records:
 
 
 def _require_all(paths: Sequence[Path]) -> None:
-    present = set(paths)
+    present = set(map(str, paths))
+    sets = set()
     for path in paths:
         if match := _SHARD.fullmatch(path.name):
             stem, number, count = match.groups()
-            for shard in range(int(count)):
-                name = f"{stem}-{shard:0{len(number)}}-of-{count}"
-                if path.with_name(name) not in present:
-                    raise UsageError(f"{path.parent}: the shard {name} is missing")
+            sets.add((path.parent, stem, len(number), count))
+    for folder, stem, digits, count in sorted(sets):
+        for shard in range(int(count)):
+            name = f"{stem}-{shard:0{digits}}-of-{count}"
+            if os.path.join(folder, name) not in present:
+                raise UsageError(f"{folder}: the shard {name} is missing")

@@ -21,7 +21,7 @@ from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, did_you_mean
 
 _MANY_GROUPS = 20
-_CHUNK_ROWS = 1 << 20  # whose ids or groups are hashed or sorted at once
+_CHUNK_ROWS = 1 << 17  # whose ids or groups are hashed or sorted at once
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from pipeline.config.validation import only_one
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.array_source import ArraySource
+from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource
 from pipeline.data.labels import distinct, encode_labels, in_order, labels_of
 from pipeline.data.seeds import stable_hash
@@ -99,17 +100,17 @@ def _file_source(table: Table, columns: TableColumns, options: Options) -> Sourc
         notes.append(_summary(table, columns, f"{field} files"))
     ids = [stable_hash(os.fsencode(os.path.relpath(file, root))) for file in rows]
     arrays, class_names = _arrays(list(rows.values()), ids, table, options)
-    paths: dict[str, dict[str, list[str]]] = {}
+    lists: dict[str, dict[str, FileList]] = {}
     for split in arrays:
         chosen = {file: row for file, row in rows.items() if row.split == split}
-        paths[split] = {field: list(chosen)}
+        lists[split] = {field: FileList.of(list(chosen), root)}
         if masks:
-            paths[split]["mask"] = [row.truths["mask"] for row in chosen.values()]
+            masks_of_split = [row.truths["mask"] for row in chosen.values()]
+            lists[split]["mask"] = FileList.of(masks_of_split, root)
     return FileSource(
-        paths,
+        lists,
         arrays,
         class_names,
-        root=root,
         notes=tuple(notes),
         group_names=_group_names(table, columns),
     )

@@ -68,22 +68,24 @@ class _Choices:
         self.config = dataclasses.replace(config, reasons=reasons)
 
 
-def photos(request: Request, machine: Machine, seconds: float | None = None) -> Config:
+def photos(
+    request: Request,
+    machine: Machine,
+    source: Source,
+    seconds: float | None = None,
+) -> Config:
     """Returns the config of a run for photos, and prints the expected time.
 
     Args:
         request: Its planned options are chosen for the files, this machine and the
             time.
         machine: Where the run is going to be trained.
+        source: The files, with all examples.
         seconds: Remaining time of the run; None: there is no limit.
-
-    Raises:
-        UsageError: The data cannot be opened.
     """
     choices = _Choices(request)
     fast, reason = dtype_policy.fast_policy()
     choices.choose("runtime.precision", fast or "float32", reason)
-    source = dataset.create_source(choices.config)
     _choose_for_target(choices, source)
     _choose_pretrained(choices)
     precision: str = choices.config.runtime.precision

@@ -11,6 +11,7 @@ from pipeline.runtime import run_directory
 from pipeline.utils.console import say
 
 if TYPE_CHECKING:
+    from pipeline.contracts import Source
     from pipeline.runtime.environment import Machine
 
 
@@ -19,6 +20,7 @@ def resolve(
     machine: "Machine",
     seconds: float | None = None,
     folder: Path | None = None,
+    source: "Source | None" = None,
 ) -> Config:
     """Turns a request into the config of a run, and prints choices with reasons.
 
@@ -31,15 +33,18 @@ def resolve(
         machine: Where the run is going to be trained.
         seconds: Remaining time; None: there is no limit.
         folder: Where a dry run writes its files.
+        source: The data of the request, if they are open already, with all examples.
 
     Raises:
         UsageError: A plan cannot open the data.
     """
     config = request.config
     if request.planned and run_directory.is_new(config):
-        from pipeline.training import plan  # imports TensorFlow
+        from pipeline.data import dataset  # imports TensorFlow
+        from pipeline.training import plan
 
-        config = plan.photos(request, machine, seconds)
+        source = source or dataset.create_source(config)
+        config = plan.photos(request, machine, source, seconds)
     elif request.planned:
         config = run_directory.with_saved_plan(config, request.planned)
     if machine.is_chief:

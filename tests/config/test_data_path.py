@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.config import command_line, formats, python_call
+from pipeline.config import command_line, data_path, formats, python_call
 from pipeline.config.config import SourceConfig
 from pipeline.utils.errors import UsageError
 
@@ -194,6 +194,17 @@ def test_a_folder_that_cannot_be_read_is_named(workplace, monkeypatch):
     monkeypatch.setattr(os, "scandir", refused)
     with pytest.raises(UsageError, match="data cannot be read: Permission denied"):
         command_line.configure(["data"])
+
+
+def test_the_search_for_data_stops_at_the_first_file_of_a_class(workplace, monkeypatch):
+    write(" ".join(f"{name}/{number}.jpg" for name in "ab" for number in range(50)))
+    names = []
+    is_ignored = data_path.is_ignored
+    monkeypatch.setattr(
+        data_path, "is_ignored", lambda name: names.append(name) or is_ignored(name)
+    )
+    assert data_path.source(Path("data"))["name"] == "folder"
+    assert len(names) == 2
 
 
 def test_files_of_other_kinds_are_named(workplace):

@@ -11,7 +11,7 @@ from conftest import run_python
 from small import machine
 
 from pipeline.config import command_line, registry
-from pipeline.data import image_sizes
+from pipeline.data import dataset, image_sizes
 from pipeline.runtime import dtype_policy
 from pipeline.training import plan, preflight
 from pipeline.training.resolve import resolve
@@ -128,6 +128,14 @@ def test_a_resumed_run_keeps_its_plan(planned, workplace, monkeypatch):
     longer = command_line.request([*words, "--epochs", "8"])
     with pytest.raises(UsageError, match="--train.epochs *7 *8 *--force accepts it"):
         preflight.check(longer.config, longer.planned)
+
+
+def test_the_plan_uses_the_source_of_the_run(planned, monkeypatch):
+    before, _ = planned(300)
+    request = command_line.request(["images.npz"])
+    source = dataset.create_source(request.config)
+    monkeypatch.setattr(dataset, "create_source", None)
+    assert resolve(request, machine(), source=source).data == before.data
 
 
 def test_a_saved_plan_is_used_again_without_the_reasons_of_what_is_set(planned):

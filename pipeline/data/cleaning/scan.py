@@ -183,7 +183,8 @@ def _describe_function(image: tf.TensorSpec, channels: int, bits: int) -> Callab
 
 def _format(source: Source) -> tuple[int, int]:
     """The channels to decode images to, and the bits that 16-bit PNGs use."""
-    channels = 1 if source.info.image_shape[2] == 1 else 3
+    shape = source.info.exact_image_shape(channels_only=True)
+    channels = 1 if shape[2] == 1 else 3
     return channels, source.info.image_bits
 
 

@@ -3,8 +3,9 @@
 import itertools
 import os
 import re
+import stat
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,16 +14,18 @@ import numpy as np
 from pipeline.config import data_path, file_types
 from pipeline.contracts import Source
 from pipeline.data import split_names
+from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource
 from pipeline.data.labels import distinct, in_order
 from pipeline.data.seeds import stable_hash
-from pipeline.utils import image_formats
+from pipeline.utils import image_formats, progress_bar
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, suggest
 
 _NAMES = {name for names in split_names.ALIASES.values() for name in names}
 # Other common names of splits, which would be mistaken for classes.
 _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
+_READABLE = 0o444  # by everyone
 
 
 def folder(
@@ -60,133 +63,150 @@ def folder(
             f"{folders['train']} has no subdirectories; create one for each class"
         )
     classes = distinct(in_order(names), f"the subdirectories of {folders['train']}")
-    ignored: list[str] = []
-    candidates = {
-        split: _class_files(folder, classes, types, ignored)
-        for split, folder in folders.items()
-    }
-    every = [
-        file
-        for files_by_class in candidates.values()
-        for files in files_by_class.values()
-        for file in files
-    ]
-    field = file_types.most_common((file.name for file in every), types)
-    paths: dict[str, dict[str, list[str]]] = {}
+    numbers = {name: number for number, name in enumerate(classes)}
+    listing = _Listing(path, types)
+    for split, folder in folders.items():
+        listing.add(split, folder, numbers)
+    field = max(types, key=lambda name: listing.totals[name])
+    files: dict[str, dict[str, FileList]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
     group_names: dict[str, int] = {}
-    for split, files_by_class in candidates.items():
-        examples = []
-        for name, readable in files_by_class.items():
-            files = [file for file in readable if _has_suffix(file, types[field])]
-            if not files and split == "train":
-                raise UsageError(
-                    f"{folders[split] / name} contains no {field} files;"
-                    " remove it, or add files named"
-                    f" *{', *'.join(sorted(types[field]))}"
-                )
-            label = classes.index(name)
-            examples += [(file, label) for file in files]
-        names = [file.relative_to(path).as_posix() for file, _ in examples]
-        ids = [stable_hash(os.fsencode(name)) for name in names]
+    for split, folder in folders.items():
+        chosen, counts = listing.files[split][field]
+        if split == "train" and not all(counts.values()):
+            empty = next(name for name, count in counts.items() if not count)
+            raise UsageError(
+                f"{folder / empty} contains no {field} files; remove it, or add files"
+                f" named *{', *'.join(sorted(types[field]))}"
+            )
+        labels = np.array([numbers[name] for name in counts], np.int64)
         columns[split] = {
-            "id": np.array(ids, np.int64),
-            "label": np.array([label for _, label in examples], np.int64),
+            "id": np.fromiter(map(stable_hash, chosen.encoded_names()), np.int64),
+            "label": np.repeat(labels, list(counts.values())),
         }
         if group is not None:
-            names_of_files = _groups(names, group)
-            values = {name: stable_hash(os.fsencode(name)) for name in names_of_files}
-            group_of_files = [values[name] for name in names_of_files]
+            names_of_groups = _groups(chosen.names(), group)
+            values = {name: stable_hash(os.fsencode(name)) for name in names_of_groups}
+            group_of_files = [values[name] for name in names_of_groups]
             columns[split]["group"] = np.array(group_of_files, np.int64)
             group_names = values if split == "train" else group_names
-        paths[split] = {field: [str(file) for file, _ in examples]}
-    notes = _notes(path, every, field, types, ignored)
+        files[split] = {field: chosen}
     return FileSource(
-        paths,
+        files,
         columns,
         classes,
-        root=str(path),
-        notes=notes,
+        notes=_notes(path, listing, field),
         group_names=group_names if group is not None else None,
     )
 
 
-def _class_files(
-    folder: Path,
-    classes: tuple[str, ...],
-    types: Mapping[str, tuple[str, ...]],
-    ignored: list[str],
-) -> dict[str, list[Path]]:
-    """The sorted files of each class of a split, in alphabetical order of the classes.
+class _Listing:
+    """The files below the classes of each split.
 
-    Appends the names of files that are not read to `ignored`.
+    Nothing but the name and the status of a file is read.
     """
-    names, files = data_path.list_folder(folder)
-    ignored += files
-    for name in names:
-        if name not in classes:
-            raise UsageError(
-                f"{folder / name}: train has no class {name!r};"
-                f" {suggest(name, classes)}"
-            )
-    suffixes = tuple(itertools.chain(*types.values()))
-    by_class = {}
-    for name in names:
-        paths = _files(folder / name, suffixes, ignored)
-        by_class[name] = sorted(paths, key=Path.as_posix)
-    return by_class
+
+    def __init__(self, root: Path, types: Mapping[str, tuple[str, ...]]) -> None:
+        self._root = root
+        self._types = types
+        self.files: dict[str, dict[str, tuple[FileList, dict[str, int]]]] = {}
+        """Split -> field -> its files, and the number of them in each class; classes in
+        alphabetical order, then files.
+        """
+        self.totals: Counter[str] = Counter()
+        """Field -> number of files; those of several fields count for the first."""
+        self.ignored: list[str] = []
+        """Names of the files that are not read."""
+
+    def add(self, split: str, folder: Path, classes: Collection[str]) -> None:
+        """Lists the files of a split."""
+        names, files = data_path.list_folder(folder)
+        self.ignored += files
+        for name in names:
+            if name not in classes:
+                raise UsageError(
+                    f"{folder / name}: train has no class {name!r};"
+                    f" {suggest(name, classes)}"
+                )
+        self.files[split] = {
+            field: (FileList(str(self._root)), dict.fromkeys(names, 0))
+            for field in self._types
+        }
+        for number, name in enumerate(names):
+            self._add_class(split, folder, name)
+            count = f"{self.totals.total():,} files"
+            progress_bar.update("listing", count, number / len(names))
+
+    def _add_class(self, split: str, folder: Path, name: str) -> None:
+        path = str(folder / name)
+        above = Path(path).relative_to(self._root).as_posix()
+        for file in sorted(self._names(path)):
+            status = _status(f"{path}/{file}")
+            if status is None:
+                self.ignored.append(os.path.basename(file))
+                continue
+            fields = [
+                field
+                for field, suffixes in self._types.items()
+                if file.lower().endswith(suffixes)
+            ]
+            self.totals[fields[0]] += 1
+            for field in fields:
+                files, counts = self.files[split][field]
+                files.add(f"{above}/{file}", status)
+                counts[name] += 1
+
+    def _names(self, folder: str) -> Iterator[str]:
+        """Yields the paths of files below a class, at any depth; links to directories
+        are not followed.
+        """
+        suffixes = tuple(itertools.chain(*self._types.values()))
+        walk = image_formats.walk(folder, onerror=data_path.unreadable)
+        for directory, folders, names in walk:
+            for name in folders:
+                if os.path.islink(os.path.join(directory, name)):
+                    self.ignored.append(name)
+            below = os.path.relpath(directory, folder)
+            prefix = "" if below == "." else f"{below}/"
+            for name in names:
+                if name.lower().endswith(suffixes):
+                    yield prefix + name
+                else:
+                    self.ignored.append(name)
 
 
-def _files(
-    folder: Path, suffixes: tuple[str, ...], ignored: list[str]
-) -> Iterator[Path]:
-    """Yields files at any depth; links to directories are not followed."""
-    walk = image_formats.walk(folder, onerror=data_path.unreadable)
-    for directory, folders, files in walk:
-        for name in folders:
-            if os.path.islink(os.path.join(directory, name)):
-                ignored.append(name)
-        for name in files:
-            path = Path(directory, name)
-            # Opening a pipe would block.
-            if (
-                _has_suffix(path, suffixes)
-                and path.is_file()
-                and os.access(path, os.R_OK)
-            ):
-                yield path
-            else:
-                ignored.append(name)
+def _status(path: str) -> os.stat_result | None:
+    """The status of a file; None if it cannot be read, such as a link to nothing.
+
+    Opening a pipe would block.
+    """
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    may_read = status.st_mode & _READABLE == _READABLE or os.access(path, os.R_OK)
+    return status if stat.S_ISREG(status.st_mode) and may_read else None
 
 
-def _has_suffix(path: Path, suffixes: tuple[str, ...]) -> bool:
-    return path.name.lower().endswith(suffixes)
-
-
-def _notes(
-    root: Path,
-    files: list[Path],
-    field: str,
-    types: Mapping[str, tuple[str, ...]],
-    ignored: list[str],
-) -> tuple[str, ...]:
+def _notes(root: Path, listing: _Listing, field: str) -> tuple[str, ...]:
     """What was not read: files of other fields, and files that no input reads."""
     notes = []
-    fields = Counter(file_types.field_of(file.name, types) for file in files)
-    used = fields.pop(field, 0)
-    for unread, count in fields.items():
+    totals = listing.totals
+    for unread, count in totals.items():
+        if unread == field:
+            continue
         notes.append(
-            f"{root}: {used:,} of {len(files):,} files are read, the {field} files;"
-            f" --source.field {unread} reads {pluralize(count, f'{unread} file')}"
-            " instead"
+            f"{root}: {totals[field]:,} of {totals.total():,} files are read, the"
+            f" {field} files; --source.field {unread} reads"
+            f" {pluralize(count, f'{unread} file')} instead"
         )
-    if ignored:
-        sample = ", ".join(sorted(set(ignored))[:3])
+    if listing.ignored:
+        sample = ", ".join(sorted(set(listing.ignored))[:3])
         kind = "an image" if field == file_types.IMAGE else f"a {field}"
         notes.append(
-            f"{root}: ignored {pluralize(len(ignored), 'file')}, such as {sample}:"
-            f" without the suffix of {kind} file, not readable, or a link to a"
-            " directory"
+            f"{root}: ignored {pluralize(len(listing.ignored), 'file')}, such as"
+            f" {sample}: without the suffix of {kind} file, not readable, or a link to"
+            " a directory"
         )
     return tuple(notes)
 
@@ -205,7 +225,7 @@ def _split_folders(root: Path) -> dict[str, Path]:
     return split_names.directories(root, names)
 
 
-def _groups(files: list[str], pattern: str) -> list[str]:
+def _groups(files: Iterable[str], pattern: str) -> list[str]:
     """The name of each file's group."""
     try:
         compiled = re.compile(pattern)

@@ -1,10 +1,12 @@
 """Sharded TFRecord files of tf.Example with one encoded image and one label each."""
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
 import re
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +14,9 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Source
+from pipeline.contracts import Example, ImageShape, Source
 from pipeline.data import split_names
-from pipeline.data.image_sizes import common_shape, used_bits
+from pipeline.data.image_sizes import common_shape, shape, used_bits
 from pipeline.data.labels import distinct, from_labels, in_order
 from pipeline.data.records import (
     Layout,
@@ -25,7 +27,7 @@ from pipeline.data.records import (
     parse_records,
 )
 from pipeline.data.seeds import stable_hash
-from pipeline.utils import safe_io
+from pipeline.utils import progress_bar, safe_io
 from pipeline.utils.errors import UsageError
 
 # Words in the name of a file or its directory that indicate the split.
@@ -36,7 +38,7 @@ _CLASSES_FILE = "labels.txt"
 # The lowest bits of an id are the number of the record, the others a hash of the file's
 # path.
 _RECORD_BITS = 24
-_SAMPLE = 1000  # records in which to search for 16-bit PNGs
+_SAMPLE = 1000  # records whose sizes and bits are read
 
 
 def tfrecord(
@@ -105,9 +107,32 @@ class TFRecords(RecordSource):
         # Reading the labels below needs the attribute.
         self._names: tuple[str, ...] = ()
         self._names = self._class_names(class_names)
-        info = self._info(self._names, common_shape(self._values("image")))
+        hashes = _hash_texts(list(self._names)).numpy()
+        self._classes_by_hash = np.sort(hashes), np.argsort(hashes)
+        """Of the names of the classes, in ascending order, and their classes."""
+        info = self._info(self._names, common_shape(map(shape, self._sample_images())))
         bits, notes = used_bits(itertools.islice(self._values("image"), _SAMPLE))
         self.info = dataclasses.replace(info, image_bits=bits, notes=notes)
+        if info.splits["train"] > _SAMPLE:
+            measure = functools.cache(self._measure)
+            self.info = dataclasses.replace(self.info, measure_images=measure)
+
+    def _sample_images(self) -> Iterator[bytes]:
+        layout = {"image": self._layout["image"]}
+        for batch in self._sample("train", _SAMPLE, lambda r: parse_records(layout, r)):
+            yield from batch["image"]
+
+    def _measure(self) -> ImageShape:
+        """The shape that all images of train share, from their headers."""
+        total = self.info.splits["train"]
+        progress_bar.stage("measuring", f"the sizes of {total:,} images")
+
+        def shapes() -> Iterator[tuple[int, int, bool]]:
+            for done, image in enumerate(self._values("image")):
+                yield shape(image)
+                progress_bar.count("measuring", done + 1, total)
+
+        return common_shape(shapes())
 
     def _class_names(self, names: tuple[str, ...]) -> tuple[str, ...]:
         if names:
@@ -123,23 +148,34 @@ class TFRecords(RecordSource):
             option = f"--source.class-names, or {_CLASSES_FILE} next to the files"
             labels = self.columns("train")["label"]
             return from_labels(labels, str(self._root), option)
-        values = set(self._values("label"))
-        texts = in_order(value.decode("utf-8", "surrogateescape") for value in values)
-        return distinct(texts, f"{self._root}: the labels")
+        numbers: dict[bytes, int] = {}  # of the texts, in the order of the records
+        found = array("q")
+        for value in self._values("label"):
+            found.append(numbers.setdefault(value, len(numbers)))
+        texts = [value.decode("utf-8", "surrogateescape") for value in numbers]
+        names = distinct(in_order(texts), f"{self._root}: the labels")
+        if set(self._layout) == {"image", "label"}:  # do not read all records again
+            classes = np.array([names.index(text) for text in texts], np.int64)
+            ids = self._ids[self._numbers["train"]]
+            self._columns["train"] = {"id": ids, "label": classes[found]}
+        return names
 
     def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
         fields = super()._parse(layout, records)
         if "label" not in fields or fields["label"].dtype != tf.string:
             return fields
-        labels = fields["label"]
-        is_class = tf.equal(self._names, labels[..., None])
-        is_unknown = ~tf.reduce_any(is_class, axis=-1)
-        unknown = tf.boolean_mask(
-            tf.reshape(labels, [-1]), tf.reshape(is_unknown, [-1])
-        )
+        shape = fields["label"].shape
+        texts = tf.reshape(fields["label"], [-1])
+        # Comparing a text with all of 1,000 names takes 20 us.
+        keys, classes = self._classes_by_hash
+        place = tf.searchsorted(keys, _hash_texts(texts))
+        labels = tf.gather(classes, tf.minimum(place, len(classes) - 1))
+        is_unknown = tf.gather(list(self._names), labels) != texts
+        unknown = tf.boolean_mask(texts, is_unknown)
         check = tf.debugging.Assert(tf.size(unknown) == 0, ["unknown class", unknown])
         with tf.control_dependencies([check]):
-            fields["label"] = tf.argmax(tf.cast(is_class, tf.int8), axis=-1)
+            labels = tf.identity(labels)
+        fields["label"] = labels if shape.rank else labels[0]
         return fields
 
     def _values(self, field: str) -> Iterator[bytes]:
@@ -163,6 +199,10 @@ class TFRecords(RecordSource):
         file = np.flatnonzero(self._hashes == id >> _RECORD_BITS)[0]
         name = _relative(self._records.files[file], self._root)
         return f"record {id % (1 << _RECORD_BITS)} of {name}"
+
+
+def _hash_texts(texts: tf.Tensor | list[str]) -> tf.Tensor:
+    return tf.strings.to_hash_bucket_fast(texts, tf.int64.max)
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -57,7 +57,9 @@ def image(
             f"{field}: images must be uint8, uint16, float32 or encoded files; got"
             f" {spec.dtype.name}"
         )
-    shape = info.image_shape if spec.dtype == tf.string else tuple(spec.shape)
+    shape = tuple(spec.shape)
+    if spec.dtype == tf.string:
+        shape = info.exact_image_shape(channels_only=image_size is not None)
     if len(shape) != 3:
         raise UsageError(
             f"{field}: images must have the shape (height, width, channels); got"

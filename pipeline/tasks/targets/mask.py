@@ -56,7 +56,7 @@ def mask(
             " --source.class-names"
         )
     if spec.dtype == tf.string:
-        size = image_size or info.image_shape[:2]
+        size = image_size or info.exact_image_shape()[:2]
     else:
         size = image_size or tuple(spec.shape[:2])
     is_mask = spec.dtype == tf.string or (

@@ -1,6 +1,8 @@
 """The folder source: which files are examples, and which directories are rejected."""
 
+import builtins
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from PIL import Image
 from small import loaded, read
 
 from pipeline.config import registry
+from pipeline.data import file_source
 from pipeline.data.sources.folder import folder
+from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
 
 
@@ -161,6 +165,37 @@ def test_what_cannot_be_read_is_ignored_with_a_note(root):
     os.mkfifo(root / "val/ant/a pipe.jpg")
     source = folder(path=root)
     assert "a gone.png, a pipe.jpg" in source.info.notes[0]
+
+
+def test_a_folder_that_changes_while_it_is_listed_is_one_line(root, monkeypatch):
+    walk = image_formats.walk
+
+    def gone(path, **options):
+        if str(path).endswith("bee wasp"):
+            shutil.rmtree(path)
+        return walk(path, **options)
+
+    monkeypatch.setattr(image_formats, "walk", gone)
+    with pytest.raises(UsageError, match="bee wasp cannot be read: No such file"):
+        folder(path=root)
+
+
+def test_only_the_sample_of_files_is_opened(tmp_path, monkeypatch):
+    for number in range(12):
+        write(tmp_path / f"{'ab'[number % 2]}/{number}.jpg")
+    opened = []
+    open_file = builtins.open
+
+    def count(path, *arguments, **options):
+        opened.append(path)
+        return open_file(path, *arguments, **options)
+
+    monkeypatch.setattr(file_source, "_SAMPLE", 2)
+    monkeypatch.setattr(builtins, "open", count)
+    source = folder(path=tmp_path)
+    task_of(source, image_size=(8, 9))
+    assert len(opened) == 2 + 2  # for their sizes, and for 16-bit PNGs
+    assert len(source.columns("train")["id"]) == 12
 
 
 def test_folders_of_systems_and_tools_are_no_classes(tmp_path):

@@ -10,6 +10,7 @@ import tensorflow as tf
 from PIL import Image
 from small import read
 
+from pipeline.data.sources import tfrecord as tfrecord_module
 from pipeline.data.sources.tfrecord import tfrecord
 from pipeline.utils.errors import UsageError
 
@@ -249,3 +250,13 @@ def test_the_bits_of_16_bit_images_are_measured(tmp_path):
     records = [{"image": file.getvalue(), "label": at % 2} for at in range(4)]
     info = tfrecord(path=write(tmp_path / "a.tfrecord", records)).info
     assert info.image_bits == 10 and "values up to 1,000, 10 bits" in info.notes[0]
+
+
+def test_sizes_are_those_of_a_sample_until_all_are_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(tfrecord_module, "_SAMPLE", 2)
+    records = rows(6)
+    records[3]["image"] = png(3, size=(7, 4))
+    write(tmp_path / "train.tfrecord", records)
+    info = tfrecord(path=tmp_path).info
+    assert info.image_shape == (4, 6, 1)
+    assert info.exact_image_shape() == (None, None, None)
