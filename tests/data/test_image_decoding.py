@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
-from pipeline.data import image_decoding, image_sizes
+from pipeline.data import image_decoding, image_resizing, image_sizes
+from pipeline.tasks.inputs.image import ImageInput
 
 GENERATOR = np.random.default_rng(5)
 SMOOTH = np.kron(GENERATOR.integers(0, 256, (6, 5, 3)), np.ones((4, 4, 1))).astype(
@@ -30,6 +31,12 @@ def colors(contents):
 @tf.function(input_signature=[tf.TensorSpec((), tf.string)])
 def gray(contents):
     return image_decoding.pixels(contents, 1)
+
+
+@tf.function(input_signature=[tf.TensorSpec((), tf.string)])
+def thumbnail(contents):
+    """A fifth of the height of `RGB`, so that a JPEG is decoded at a half."""
+    return image_decoding.resized(contents, 5, 4, 3)[0]
 
 
 def encode(image, kind, **options):
@@ -76,6 +83,127 @@ FILES = {
 def test_pixels_are_those_of_pillow(kind):
     np.testing.assert_array_equal(colors(FILES[kind]), pillow(FILES[kind]))
     np.testing.assert_array_equal(gray(FILES[kind])[..., 0], pillow(FILES[kind], "L"))
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_of_the_size_or_smaller_is_decoded_completely(kind):
+    for size, channels in (((24, 20), 3), ((24, 20), 1), ((31, 9), 3)):
+        image, original = image_decoding.resized(FILES[kind], *size, channels)
+        expected = image_decoding.pixels(FILES[kind], channels)
+        assert original.numpy().tolist() == [24, 20]
+        expected = image_resizing.resize(expected, *size)
+        np.testing.assert_array_equal(image, expected)
+
+
+def photograph(height, width):
+    """Smooth, with a little noise."""
+    colors = GENERATOR.integers(64, 192, (3, 3, 3), np.uint8)
+    smooth = Image.fromarray(colors).resize((width, height), Image.Resampling.BICUBIC)
+    noise = GENERATOR.normal(0, 2, (height, width, 3))
+    return Image.fromarray(np.clip(smooth + noise, 0, 255).astype(np.uint8))
+
+
+def exif_options(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    return {"exif": exif}
+
+
+PHOTOGRAPHS = {
+    "baseline": ("RGB", {}),
+    "4:4:4": ("RGB", {"subsampling": 0}),
+    "4:2:2, progressive": ("RGB", {"subsampling": 1, "progressive": True}),
+    "gray": ("L", {}),
+    "cmyk": ("CMYK", {}),
+    "mirrored": ("RGB", exif_options(2)),
+    "rotated": ("RGB", exif_options(6)),
+    "rotated and mirrored": ("RGB", exif_options(7)),
+}
+
+
+@pytest.mark.parametrize("kind", PHOTOGRAPHS)
+@pytest.mark.parametrize(
+    "sides", [(96, 128), (97, 131), (111, 257), (47, 500), (390, 259)]
+)
+def test_a_large_jpeg_differs_little_from_complete_decoding(kind, sides):
+    mode, options = PHOTOGRAPHS[kind]
+    contents = encode(photograph(*sides).convert(mode), "JPEG", quality=90, **options)
+    image, original = image_decoding.resized(contents, 12, 16, 3)
+    complete = colors(contents)
+    assert original.numpy().tolist() == list(complete.shape[:2])
+    complete = tf.cast(image_resizing.resize(complete, 12, 16), tf.int32)
+    difference = np.abs(tf.cast(image, tf.int32) - complete)
+    assert difference.mean() < 1
+    assert difference.max() <= 4
+    single = image_decoding.resized(contents, 12, 16, 1)[0]
+    gray_pixels = image_resizing.resize(gray(contents), 12, 16)
+    assert np.abs(tf.cast(single, tf.int32) - tf.cast(gray_pixels, tf.int32)).max() <= 4
+
+
+def test_a_jpeg_is_reduced_while_both_sides_are_twice_as_long():
+    photo = encode(photograph(96, 128), "JPEG")
+    half = tf.io.decode_jpeg(photo, ratio=2, dct_method="INTEGER_ACCURATE")
+    reduced = image_decoding.resized(photo, 24, 16, 3)[0]
+    np.testing.assert_array_equal(reduced, image_resizing.resize(half, 24, 16))
+    complete = image_decoding.resized(photo, 25, 16, 3)[0]
+    expected = image_resizing.resize(colors(photo), 25, 16)
+    np.testing.assert_array_equal(complete, expected)
+
+
+@pytest.mark.parametrize("subsampling", [0, 1, 2])
+def test_jpegs_of_any_sides_are_decoded(subsampling):
+    sides = [(1, 1), (1, 90), (90, 1), (2, 33), *((n, 80 - n) for n in range(4, 77, 3))]
+    photo = photograph(300, 300)
+    for height, width in sides:
+        contents = encode(
+            photo.crop((0, 0, width, height)), "JPEG", subsampling=subsampling
+        )
+        for size in ((1, 1), (2, 1), (1, 3)):
+            image, original = image_decoding.resized(contents, *size, 3)
+            complete = image_resizing.resize(colors(contents), *size)
+            assert original.numpy().tolist() == [height, width]
+            difference = tf.cast(image, tf.int32) - tf.cast(complete, tf.int32)
+            assert np.abs(difference).max() <= 4, (height, width, size)
+
+
+@pytest.mark.parametrize("options", [{}, {"progressive": True}])
+def test_a_truncated_jpeg_is_refused_at_every_scale(options):
+    contents = encode(photograph(96, 128), "JPEG", **options)
+    for decode in (colors, thumbnail):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Invalid JPEG data"):
+            decode(contents[: len(contents) // 2])
+
+
+def test_an_export_has_the_pixels_of_training(tmp_path):
+    task_input = ImageInput({"image_shape": [12, 16, 3]})
+    files = [
+        encode(photograph(97, 131).convert(mode), "JPEG", **options)
+        for mode, options in PHOTOGRAPHS.values()
+    ]
+    files += FILES.values()
+    dataset = tf.data.Dataset.from_tensor_slices({"image": files})
+    dataset = dataset.map(lambda example: task_input.decode(example)[0])
+    trained = np.stack([example["image"] for example in dataset])
+    (signature,) = task_input.signatures()[1:]
+    module = tf.Module()
+    module.read = tf.function(
+        lambda image_bytes: signature.read(image_bytes)["image"],
+        [signature.specs["image_bytes"]],
+    )
+    tf.saved_model.save(module, tmp_path)
+    served = tf.saved_model.load(tmp_path).read(tf.constant(files))
+    np.testing.assert_array_equal(served, trained)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.uint16])
+@pytest.mark.parametrize("sides", [(24, 20), (37, 91), (1, 50), (9, 1), (3, 3)])
+def test_resizing_is_that_of_tensorflow(sides, dtype):
+    image = GENERATOR.integers(0, 256, (*sides, 3)).astype(dtype)
+    resized = image_resizing.resize(tf.constant(image), 11, 7)
+    expected = tf.image.resize(image, (11, 7), antialias=True).numpy()
+    if dtype is not np.float32:
+        expected = np.round(expected)
+    np.testing.assert_array_equal(resized, expected.astype(dtype))
 
 
 def test_16_bits_keep_the_higher_8():
@@ -177,10 +305,11 @@ def label(value):
 
 @pytest.mark.parametrize(("kind", "contents"), list(bombs()), ids=label)
 def test_a_bomb_is_rejected_before_it_is_decoded(kind, contents):
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="more than the limit of 89478485"
-    ):
-        colors(contents)
+    for decode in (colors, thumbnail):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="more than the limit of 89478485"
+        ):
+            decode(contents)
 
 
 def expensive():
@@ -188,11 +317,10 @@ def expensive():
     jpeg = FILES["jpeg"]
     frame, scan, end = (jpeg.index(b) for b in (b"\xff\xc0", b"\xff\xda", b"\xff\xd9"))
     head = jpeg[: frame + 5] + struct.pack(">HH", 9400, 9400) + jpeg[frame + 9 : scan]
-    yield (
-        "scans",
-        head + jpeg[scan:end] * 100 + jpeg[end:],
-        "too many scans for its pixels",
-    )
+    message = "too many scans for its pixels"
+    yield "scans", head + jpeg[scan:end] * 100 + jpeg[end:], message
+    yield "padded scans", head + (b"\xff" + jpeg[scan:end]) * 100 + jpeg[end:], message
+    yield "small scans", jpeg[:scan] + jpeg[scan:end] * 600 + jpeg[end:], message
     png = FILES["png"]
     texts = b"".join(
         chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(4_000_000))) for _ in range(17)
@@ -202,8 +330,9 @@ def expensive():
 
 @pytest.mark.parametrize(("kind", "contents", "message"), list(expensive()), ids=label)
 def test_the_cost_of_a_small_file_is_bounded(kind, contents, message):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-        colors(contents)
+    for decode in (colors, thumbnail):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+            decode(contents)
 
 
 def test_common_files_are_within_the_bounds():
@@ -221,10 +350,11 @@ def test_damage_is_an_invalid_argument_or_decodes(kind):
         raw[generator.integers(min(len(raw), 100))] ^= generator.integers(1, 256)
         damaged.append(bytes(raw))
     for raw in damaged:
-        try:
-            colors(raw)
-        except tf.errors.InvalidArgumentError as error:
-            assert error.message
+        for decode in (colors, thumbnail):
+            try:
+                decode(raw)
+            except tf.errors.InvalidArgumentError as error:
+                assert error.message
 
 
 @pytest.mark.parametrize("image", [RGB, RGBA], ids=["opaque", "alpha"])

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Source
-from pipeline.data import image_decoding
+from pipeline.data import image_decoding, image_resizing
 from pipeline.data.cleaning.near_duplicates import SIDE
 from pipeline.runtime import native_logs
 from pipeline.utils import html_pages, progress_bar
@@ -204,11 +204,7 @@ def _describe(image: tf.Tensor, channels: int, bits: int) -> dict[str, tf.Tensor
     # Gray is repeated, transparency dropped.
     channel_order = [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0]
     rgb = tf.gather(image, channel_order, axis=-1)
-    thumbnail = tf.cond(
-        tf.reduce_all(tf.shape(rgb)[:2] == SIDE),
-        lambda: rgb,
-        lambda: image_decoding.resize(rgb, SIDE, SIDE),
-    )
+    thumbnail = image_resizing.resize(rgb, SIDE, SIDE)
     ranges = tf.reduce_max(rgb, (0, 1)) - tf.reduce_min(rgb, (0, 1))
     return {
         "size": tf.shape(image),

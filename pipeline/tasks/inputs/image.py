@@ -17,7 +17,7 @@ from pipeline.contracts import (
     Source,
     TrainingExamples,
 )
-from pipeline.data import image_decoding
+from pipeline.data import image_decoding, image_resizing
 from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
@@ -121,12 +121,15 @@ class ImageInput(Input):
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
             bits = self.metadata.get("image_bits", 16)
-            image = image_decoding.pixels(image, channels, bits)
-        elif self._casts:
-            image = tf.cast(image, self.dtype)
-        original = tf.cast(tf.shape(image)[:2], tf.float32)
-        if image.shape != self.image_shape:
-            image = image_decoding.resize(image, height, width)
+            image, original = image_decoding.resized(
+                image, height, width, channels, bits
+            )
+        else:
+            if self._casts:
+                image = tf.cast(image, self.dtype)
+            original = tf.cast(tf.shape(image)[:2], tf.float32)
+            if image.shape != self.image_shape:
+                image = image_resizing.resize(image, height, width)
         scale = tf.constant([height, width], tf.float32) / original
         geometry = tf.concat([scale, [0.0, 0.0], original], axis=0)
         return {"image": tf.ensure_shape(image, self.image_shape)}, geometry
