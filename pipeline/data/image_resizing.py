@@ -11,8 +11,8 @@ def resize(
 ) -> tf.Tensor:
     """Resizes an image to (height, width, channels), of the same dtype.
 
-    Bilinear with antialiasing, and rounded: bit for bit `tf.image.resize`, in two
-    thirds of its time for photographs.
+    Bilinear with antialiasing, and rounded: bit for bit `tf.image.resize`, in three
+    quarters of its time for 500x375 pixels.
 
     Args:
         image: Pixels of shape (rows, columns, channels).
@@ -53,5 +53,4 @@ def _resize_rows(
         kernel_type="triangle",
         antialias=True,
     )
-    pixels = tf.reshape(pixels, (height, columns, channels))
-    return pixels
+    return tf.reshape(pixels, (height, columns, channels))
