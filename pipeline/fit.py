@@ -161,6 +161,7 @@ def _run(
     from pipeline.export import formats
     from pipeline.export.handoff import Handoff
     from pipeline.report import results
+    from pipeline.report.subject import Subject
     from pipeline.training import recovery
     from pipeline.training.trainer import Trainer
 
@@ -200,13 +201,17 @@ def _run(
             handoff = Handoff(trainer, start)
             result, written = handoff.conclude(trained, show)
             parts["model"] = handoff.standalone()
+            finished = Run(config, directory.path, history, result, written, **parts)
+            if "evaluation" in parts and not config.dry_run:
+                subject = Subject(finished.evaluation, finished, data)
+                results.write_report(subject, directory.path)
             trainer.wait_for_workers()
     except BaseException as error:
         is_notebook = hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")
         if not is_notebook or not isinstance(signals.behind(error), KeyboardInterrupt):
             raise
         return Run(config, trainer.run.path, trainer.checkpoint.history, {})
-    return Run(config, directory.path, history, result, written, **parts)
+    return finished
 
 
 def main(arguments: list[str]) -> int:

@@ -30,9 +30,18 @@ class Evaluation:
     """Returns the name of an example by its id."""
     answer: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
     """Returns the answers to a few decoded examples."""
+    network: Any = None
+    """The network, if it is at hand."""
+    forward: Callable[..., Any] | None = None
+    """The function that calls the network, as `train_step.forward`."""
 
     def __len__(self) -> int:
         return len(self.table["id"])
+
+    @property
+    def place(self) -> str:
+        """Such as "test split"; "data" if it is not divided."""
+        return "data" if self.split == "data" else f"{self.split} split"
 
     @functools.cached_property
     def predictions(self) -> Columns:
@@ -92,6 +101,15 @@ class Evaluation:
         confidence = self.table["probability"][wrong]
         order = wrong[np.argsort(-confidence, kind="stable")]
         return order, f"{len(wrong):,} of {count} are wrong"
+
+    @functools.cached_property
+    def least_certain(self) -> np.ndarray:
+        """The positions of all predictions, the least probable first; empty if the
+        answers have no probabilities.
+        """
+        if "probability" not in self.table:
+            return np.empty(0, np.int64)
+        return np.argsort(self.table["probability"], kind="stable")
 
     @property
     def text(self) -> str:

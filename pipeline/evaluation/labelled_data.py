@@ -135,6 +135,8 @@ def evaluate_split(
         splits[name],
         locate,
         answer_function(model, task, forward),
+        model,
+        forward,
     )
 
 

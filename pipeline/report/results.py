@@ -3,11 +3,15 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.evaluation.answers import Evaluation
 from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import plain, reason
+
+if TYPE_CHECKING:
+    from pipeline.report.subject import Subject
 
 
 def show(
@@ -38,6 +42,14 @@ def show(
                 files.write_bytes(folder / name, pictures.png(draw()))
                 written.append(name)
     return written
+
+
+def write_report(subject: "Subject", folder: Path) -> None:
+    """Writes `report.html` into a directory; never fails, as `show`."""
+    with _note_failure("report.html"):
+        from pipeline.report import page
+
+        say("report", page.write(subject, folder))
 
 
 @contextlib.contextmanager
