@@ -41,6 +41,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "keep",
     ),
     "log": ("progress", "bar", "tensorboard"),
+    "report": ("robustness",),
 }
 # Options that a user may want to change: to train longer, to rescue a run that
 # diverges, or to continue on another machine. The steps and variables of the

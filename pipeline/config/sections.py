@@ -513,3 +513,14 @@ class LogConfig(Checked):
     """Show a bar within each epoch; otherwise, only the lines of epochs."""
     tensorboard: bool = True
     """Write metrics, the config and pictures for TensorBoard into the run directory."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig(Checked):
+    """What `report.html` contains."""
+
+    robustness: Literal["auto", "on", "off"] = "auto"
+    """Measure the model on disturbed test examples: for images, noise, blur,
+    brightness, contrast and JPEG at three strengths. auto: only if this takes less than
+    a tenth of the training time.
+    """

@@ -101,6 +101,7 @@ class Handoff:
                 epoch = max(0, self.checkpoint.epoch - 1)
                 event_files.write_results(self.run, split, epoch, result[split])
             result = self._export(result)
+            result["stages"] = progress_bar.stage_seconds(self.start)
             written, why = run_result.write(result, self.run, fallback)
         if not self.config.dry_run:
             run_result.report_files(self.run, fallback, self.checkpoint, why)

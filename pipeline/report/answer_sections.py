@@ -1,7 +1,11 @@
 """Sections about the answers: how good they are, mistakes, what they depend on."""
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
+from pipeline.evaluation import grad_cam
+from pipeline.evaluation.robustness import measure as measure_robustness
 from pipeline.export import text_files
 from pipeline.report import blocks, examples
 from pipeline.report.blocks import Block, Cards, Heading, Table, Text
@@ -10,6 +14,7 @@ from pipeline.utils.columns import Columns
 
 _MISTAKES = 24  # examples
 _UNCERTAIN = 12
+_EXPLAINED = 12
 
 
 def answers(subject: Subject) -> Iterator[Block]:
@@ -48,3 +53,43 @@ def least_certain(subject: Subject) -> Iterator[Block]:
     if len(order):
         yield Text("Look at these for examples that are unusual or hard to tell apart.")
         yield Cards(examples.answered(subject.evaluation, order))
+
+
+def explanations(subject: Subject) -> Iterator[Block]:
+    """Grad-CAM of mistakes, or else of the least certain answers."""
+    evaluation = subject.evaluation
+    order, _ = evaluation.worst
+    positions = order[:_EXPLAINED]
+    heat = grad_cam.heat_maps(
+        evaluation.network, evaluation.task, evaluation.examples.take(positions)
+    )
+    if heat is None:
+        return
+    yield Text(
+        "Bright parts of the worst answers speak for what was answered (Grad-CAM on the"
+        " last feature map). If they are not on the object, the network may have"
+        " learned the background."
+    )
+    yield Cards(examples.answered(evaluation, positions, heat))
+
+
+def robustness(subject: Subject) -> Iterator[Block]:
+    """The metric on corrupted examples."""
+    if subject.run is None or subject.run.config.report.robustness == "off":
+        return
+    seconds = math.inf
+    if subject.run.config.report.robustness == "auto":
+        seconds = subject.run.result.get("stages", {}).get("training", 0.0) / 10
+    measured = measure_robustness(subject.evaluation, subject.run.config.train, seconds)
+    if measured is None:
+        return
+    name = measured.metric.replace("_", " ")
+    yield Text(
+        f"The {name} of {measured.examples:,} examples of the"
+        f" {subject.evaluation.place} if they are disturbed: {measured.clean:.3f}"
+        " without."
+    )
+    columns: dict[str, list[Any]] = {"disturbance": list(measured.corrupted)}
+    for index, strength in enumerate(("weak", "medium", "strong")):
+        columns[strength] = [values[index] for values in measured.corrupted.values()]
+    yield Table(Columns(columns))

@@ -17,6 +17,7 @@ from pipeline.report import pictures
 from pipeline.utils.columns import Columns
 
 _LARGE = 100_000  # characters of an SVG beyond which a figure is embedded as pixels
+_SHORT = 24  # characters of a cell that is not wrapped
 _DPI = 110  # of figures that are embedded as pixels
 
 
@@ -47,15 +48,24 @@ class Table:
     @property
     def rows(self) -> list[list[str]]:
         """The cells as texts, numbers with at most four significant digits."""
-        return [list(map(_cell, row)) for row in zip(*self.columns.values(), strict=True)]
+        return [
+            list(map(_cell, row)) for row in zip(*self.columns.values(), strict=True)
+        ]
 
     @property
-    def numeric(self) -> list[bool]:
-        """Whether each column consists of numbers."""
-        flags = []
+    def styles(self) -> list[str]:
+        """The class of each column in the style sheet: `number`, `short` if its cells
+        are not to be wrapped, or none.
+        """
+        styles = []
         for values in self.columns.values():
-            flags.append(all(isinstance(value, int | float) for value in values))
-        return flags
+            if all(isinstance(value, int | float) for value in values):
+                styles.append("number")
+            elif all(len(_cell(value)) <= _SHORT for value in values):
+                styles.append("short")
+            else:
+                styles.append("")
+        return styles
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,8 @@ _SECTIONS: dict[str, Callable[[Subject], Iterable[Block]]] = {
     "How good it is": answer_sections.answers,
     "Mistakes": answer_sections.mistakes,
     "Least certain answers": answer_sections.least_certain,
+    "What the network looks at": answer_sections.explanations,
+    "Robustness": answer_sections.robustness,
     "Training": run_sections.training,
     "Data": data_sections.data,
     "Automatic choices": run_sections.decisions,

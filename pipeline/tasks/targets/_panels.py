@@ -27,23 +27,28 @@ def class_table(scores: Mapping[str, Mapping[str, Any]], measure: str) -> Panel:
     names = sorted(rows, key=lambda name: rows[name][measure])
     shown = names[:_CLASSES]
     columns: dict[str, list[Any]] = {"class": shown}
-    for key in rows[names[0]] if names else ():
+    keys = list(rows[names[0]]) if names else []
+    keys.sort(key=lambda key: key != measure)
+    for key in keys:
         columns[key.replace("_", " ")] = [rows[name][key] for name in shown]
+        if key == "recall" and "examples" in keys:
+            columns["95 % interval"] = _intervals([rows[name] for name in shown])
     text = f"The lowest {measure.replace('_', ' ')} first."
-    if "examples" in columns and "recall" in columns:
-        sizes = np.array(columns["examples"])
-        low, high = wilson(np.array(columns["recall"]) * sizes, sizes)
-        pairs = zip(low, high, strict=True)
-        columns["recall, 95 %"] = [f"{a:.3f} to {b:.3f}" for a, b in pairs]
-        text += (
-            " The last column is the Wilson interval of the recall: it is wide where"
-            " there are few examples."
-        )
+    if "95 % interval" in columns:
+        text += " Its confidence interval is wide where there are few examples."
     if len(names) > len(shown):
         text += f" {len(names) - len(shown):,} more classes are better than these."
     if missing := len(scores) - len(names):
         text += f" Classes without examples in this split: {missing:,}."
     return Panel("Classes", Columns(columns), text)
+
+
+def _intervals(scores: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The confidence interval of each recall."""
+    sizes = np.array([score["examples"] for score in scores])
+    recalls = np.array([score["recall"] for score in scores])
+    low, high = wilson(recalls * sizes, sizes)
+    return [f"{a:.3f} to {b:.3f}" for a, b in zip(low, high, strict=True)]
 
 
 def confused_pairs(pairs: Sequence[tuple[str, str, int]], limit: int = 15) -> Panel:
@@ -74,15 +79,18 @@ def reliability_diagram(columns: Mapping[str, np.ndarray]) -> Panel:
         diagram = reliability(columns[name], columns["correct"])
         filled = diagram.examples > 0
         confidence, accuracy = diagram.confidence[filled], diagram.accuracy[filled]
-        axes.plot(confidence, accuracy, marker="o", markersize=4, label=label)
+        share = diagram.examples[filled] / diagram.examples.sum()
+        (line,) = axes.plot(confidence, accuracy, linewidth=1, label=label)
+        axes.scatter(confidence, accuracy, s=8 + 200 * share, color=line.get_color())
         sentences.append(f"{diagram.error:.4f} {label}")
     axes.set(xlabel="mean probability of the answers", ylabel="share that is right")
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     axes.legend(loc="upper left")
     text = (
-        "A point is a bin of answers with similar probabilities: on the dashed line,"
+        "A point is a group of answers with similar probabilities: on the dashed line,"
         " as many of them are right as their probability says; below it, the model is"
-        f" too sure. Calibration error: {', '.join(sentences)}."
+        " too sure. Larger points are more answers; small ones are uncertain."
+        f" Calibration error: {', '.join(sentences)}."
     )
     return Panel("Can the probabilities be trusted?", figure, text)
 
