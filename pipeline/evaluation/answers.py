@@ -32,7 +32,7 @@ class Evaluation:
     """Returns the answers to a few decoded examples."""
     network: Any = None
     """The network, if it is at hand."""
-    forward: Callable[..., Any] | None = None
+    forward: Any = None
     """The function that calls the network, as `train_step.forward`."""
 
     def __len__(self) -> int:

@@ -79,11 +79,9 @@ def _call(
 
 
 def _is_map(values: Any) -> bool:
-    return (
-        tf.is_tensor(values)
-        and values.shape.rank == 4
-        and values[0, ..., 0].shape.num_elements() > 1
-    )
+    if not tf.is_tensor(values) or values.shape.rank != 4:
+        return False
+    return values.shape[1] * values.shape[2] > 1
 
 
 def _is_convolution(operation: Any) -> bool:

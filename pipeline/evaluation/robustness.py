@@ -40,12 +40,10 @@ def measure(
 ) -> Robustness | None:
     """Measures the model on corrupted examples of a split, at most 1,000.
 
-    None if the input knows no corruptions, or if this would take longer than
-    `most_seconds`, which the clean examples and the first corruption tell.
+    None if this would take longer than `most_seconds`, as far as the time for the clean
+    examples tells.
     """
     corruptions = evaluation.task.corruptions()
-    if not corruptions:
-        return None
     positions = spread(len(evaluation), _EXAMPLES)
     columns = evaluation.examples.take(positions)
     metric = _metric_function(evaluation, options)

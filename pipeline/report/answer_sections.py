@@ -58,7 +58,8 @@ def least_certain(subject: Subject) -> Iterator[Block]:
 def explanations(subject: Subject) -> Iterator[Block]:
     """Grad-CAM of mistakes, or else of the least certain answers."""
     evaluation = subject.evaluation
-    order, _ = evaluation.worst
+    worst, _ = evaluation.worst
+    order = worst if len(worst) else evaluation.least_certain
     positions = order[:_EXPLAINED]
     heat = grad_cam.heat_maps(
         evaluation.network, evaluation.task, evaluation.examples.take(positions)
@@ -66,27 +67,35 @@ def explanations(subject: Subject) -> Iterator[Block]:
     if heat is None:
         return
     yield Text(
-        "Bright parts of the worst answers speak for what was answered (Grad-CAM on the"
-        " last feature map). If they are not on the object, the network may have"
+        "Bright parts of the worst answers speak for what was answered (Grad-CAM, on"
+        " the last feature map). If they are not on the object, the network may have"
         " learned the background."
     )
     yield Cards(examples.answered(evaluation, positions, heat))
 
 
 def robustness(subject: Subject) -> Iterator[Block]:
-    """The metric on corrupted examples."""
-    if subject.run is None or subject.run.config.report.robustness == "off":
+    """The metric on disturbed examples."""
+    run = subject.run
+    evaluation = subject.evaluation
+    if run is None or run.config.report.robustness == "off":
+        return
+    if evaluation.network is None or not evaluation.task.corruptions():
         return
     seconds = math.inf
-    if subject.run.config.report.robustness == "auto":
-        seconds = subject.run.result.get("stages", {}).get("training", 0.0) / 10
-    measured = measure_robustness(subject.evaluation, subject.run.config.train, seconds)
+    if run.config.report.robustness == "auto":
+        seconds = run.result.get("stages", {}).get("training", 0.0) / 10
+    measured = measure_robustness(evaluation, run.config.train, seconds)
     if measured is None:
+        yield Text(
+            "Not measured, because it takes longer than a tenth of the training;"
+            " --report.robustness on measures it."
+        )
         return
     name = measured.metric.replace("_", " ")
     yield Text(
         f"The {name} of {measured.examples:,} examples of the"
-        f" {subject.evaluation.place} if they are disturbed: {measured.clean:.3f}"
+        f" {evaluation.place} if they are disturbed: {measured.clean:.3f}"
         " without."
     )
     columns: dict[str, list[Any]] = {"disturbance": list(measured.corrupted)}

@@ -127,8 +127,8 @@ def embed(figure: Figure) -> tuple[Markup, bool]:
 
 def _svg(figure: Figure) -> str:
     for axes in figure.axes:
-        if axes.get_legend():
-            axes.get_legend().set_frame_on(False)  # it is white
+        if legend := axes.get_legend():
+            legend.set_frame_on(False)  # it is white
     file = io.StringIO()
     as_text = matplotlib.rc_context({"svg.fonttype": "none"})
     with pictures.all_fonts(), as_text:

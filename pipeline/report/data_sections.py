@@ -1,6 +1,7 @@
 """Sections about the data: counts, examples, augmentation, cleaning."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -50,7 +51,7 @@ def _counts(loaded: LoadedData) -> Iterator[Block]:
         of_split[name] = classes
     names = list(of_split["train"])
     shown = names[:_CLASSES]
-    columns = {"class": shown}
+    columns: dict[str, list[Any]] = {"class": shown}
     for name, classes in of_split.items():
         columns[name] = [classes[key] for key in shown]
     yield Heading("Examples of each class")

@@ -92,7 +92,7 @@ def _card(draw: Callable[[Any], None], heat: np.ndarray | None = None) -> Card:
         axes.imshow(
             heat, extent=extent, cmap="inferno", alpha=0.5, interpolation="bilinear"
         )
-    height, width = images[0].get_array().shape[:2]
+    height, width = np.shape(images[0].get_array())[:2]
     longest = max(height, width)
     figure.set_size_inches(_INCHES * width / longest, _INCHES * height / longest)
     axes.axis("off")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pipeline.evaluation.answers import Evaluation
 from pipeline.utils import files
-from pipeline.utils.console import say
-from pipeline.utils.errors import plain, reason
+from pipeline.utils.console import say, say_lines, say_result
+from pipeline.utils.errors import reason
 
 if TYPE_CHECKING:
     from pipeline.report.subject import Subject
@@ -28,7 +28,7 @@ def show(
     written = []
     with _note_failure("predictions.csv"):
         text = repr(evaluation) if history is None else evaluation.text
-        print(plain(text), flush=True)
+        say_lines("summary", text)
         files.write_parts(folder / "predictions.csv", evaluation.csv())
         written.append("predictions.csv")
         for name, table in evaluation.tables().items():
@@ -49,7 +49,7 @@ def write_report(subject: "Subject", folder: Path) -> None:
     with _note_failure("report.html"):
         from pipeline.report import page
 
-        say("report", page.write(subject, folder))
+        say_result("report", page.write(subject, folder))
 
 
 @contextlib.contextmanager

@@ -30,8 +30,8 @@ def training(subject: Subject) -> Iterator[Block]:
     if run is None:
         return
     history = run.history
-    names = dict.fromkeys(name.removeprefix("val_") for name in history)
-    names = [name for name in names if name not in _HIDDEN]
+    stems = dict.fromkeys(name.removeprefix("val_") for name in history)
+    names = [name for name in stems if name not in _HIDDEN]
     names.sort(key=lambda name: name != "loss")
     figures = [_curve(name, history) for name in names]
     if figures:

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.utils.console import say
+from pipeline.utils.console import say, say_lines
 from pipeline.utils.errors import plain
 
 
@@ -72,11 +72,11 @@ def count(name: str, done: int, total: int) -> None:
         _bar.draw(name, f"{done:,} of {total:,} examples", done / max(total, 1))
 
 
-def finish(line: str, following: str) -> None:
+def finish(line: str, following: str, **fields: Any) -> None:
     """Prints a line that stays, and begins a bar with the name of the next stage, if
-    any.
+    any. `fields` are those of the event `epoch` in JSON.
     """
-    print(line, flush=True)
+    say_lines("epoch", line, **fields)
     if _bar:
         _bar.due = time.monotonic() + _bar.seconds
         if _bar.in_place:

@@ -28,7 +28,7 @@ def class_table(scores: Mapping[str, Mapping[str, Any]], measure: str) -> Panel:
     shown = names[:_CLASSES]
     columns: dict[str, list[Any]] = {"class": shown}
     keys = list(rows[names[0]]) if names else []
-    keys.sort(key=lambda key: key != measure)
+    keys.sort(key=lambda key: (key != measure, key != "examples"))
     for key in keys:
         columns[key.replace("_", " ")] = [rows[name][key] for name in shown]
         if key == "recall" and "examples" in keys:
