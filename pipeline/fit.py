@@ -85,7 +85,8 @@ def fit(
         UsageError: The request cannot be carried out.
     """
     arguments = {**locals(), **changes}
-    with python_call.errors_in_python():
+    mode = output.of_options(changes.get("log"))
+    with python_call.errors_in_python(), output.using(mode):
         if arguments.pop("positional"):
             raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
         return run(python_call.request(recipe, arguments))

@@ -526,9 +526,7 @@ class LogConfig(Checked):
     @property
     def mode(self) -> output.Mode:
         """How the run prints."""
-        if self.json:
-            return "json"
-        return "quiet" if self.quiet else "text"
+        return output.of_options(dataclasses.asdict(self))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

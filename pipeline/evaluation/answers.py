@@ -46,9 +46,9 @@ class Evaluation:
     @functools.cached_property
     def predictions(self) -> Columns:
         """A table with the file, truth and prediction of each example."""
-        return self._rows(np.arange(len(self)))
+        return self.rows(np.arange(len(self)))
 
-    def _rows(self, positions: np.ndarray) -> Columns:
+    def rows(self, positions: np.ndarray) -> Columns:
         """The rows at these positions of the table, for people."""
         selected = {name: column[positions] for name, column in self.table.items()}
         ids = selected.pop("id").tolist()
@@ -60,7 +60,7 @@ class Evaluation:
         """Yields the content of `predictions.csv` in pieces."""
         for start in range(0, len(self), _CHUNK):
             end = min(start + _CHUNK, len(self))
-            content = self._rows(np.arange(start, end)).csv()
+            content = self.rows(np.arange(start, end)).csv()
             yield content if start == 0 else content.partition(b"\n")[2]
 
     def tables(self) -> dict[str, Columns]:
@@ -123,7 +123,7 @@ class Evaluation:
 
     def _example(self, position: np.ndarray) -> str:
         """Describes a prediction, as the end of a sentence about the worst."""
-        rows = self._rows(position)
+        rows = self.rows(position)
         if "correct" in rows:
             row = {name: values[0] for name, values in rows.items()}
             return (

@@ -30,14 +30,14 @@ def heat_maps(
         example; all 0 where nothing speaks for the answer. None for a network without
         convolutions, or a task that names no output.
     """
-    if not isinstance(network, keras.Model):
+    if _graph_of(network) is None:
         return None
     batch = {name: tf.constant(values) for name, values in examples.items()}
     batch["weight"] = tf.ones(len(examples["id"]))
     inputs, _, _ = task.target(task.prepare(batch), batch["id"])
     maps: list[tf.Tensor] = []
     with tf.GradientTape() as tape:
-        outputs = _call(network, inputs, maps, tape)
+        outputs = _call(_graph_of(network), inputs, maps, tape)
         score = task.explained_output(outputs)
     if score is None or not maps:
         return None
@@ -53,7 +53,7 @@ def heat_maps(
 
 
 def _call(
-    network: keras.Model, inputs: Any, maps: list[tf.Tensor], tape: tf.GradientTape
+    network: Any, inputs: Any, maps: list[tf.Tensor], tape: tf.GradientTape
 ) -> Any:
     """The outputs of a network; adds its feature maps to `maps`, and watches them.
 
@@ -63,8 +63,8 @@ def _call(
 
     def watched(operation: Any) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
-            if isinstance(operation, keras.Model) and operation._is_graph_network:
-                return _call(operation, arguments[0], maps, tape)
+            if nested := _graph_of(operation):
+                return _call(nested, arguments[0], maps, tape)
             outputs = operation(*arguments, **options)
             if _is_map(outputs) and (maps or _is_convolution(operation)):
                 tape.watch(outputs)
@@ -73,9 +73,17 @@ def _call(
 
         return call
 
-    return network._run_through_graph(
-        network._standardize_inputs(inputs), operation_fn=watched
-    )
+    values = network._standardize_inputs(inputs)
+    outputs = network._run_through_graph(values, operation_fn=watched)
+    is_single = isinstance(outputs, list | tuple) and len(outputs) == 1
+    return outputs[0] if is_single else outputs
+
+
+def _graph_of(network: Any) -> Any:
+    """The functional model of a network; None if its layers are not known."""
+    if isinstance(network, keras.Sequential):
+        return network._functional
+    return network if hasattr(network, "_run_through_graph") else None
 
 
 def _is_map(values: Any) -> bool:

@@ -20,10 +20,7 @@ _EXPLAINED = 12
 def answers(subject: Subject) -> Iterator[Block]:
     """The metrics, and the panels of the task."""
     evaluation = subject.evaluation
-    where = f"Measured on {len(evaluation):,} examples of the {evaluation.place}"
-    if evaluation.split == "train":
-        where += ", on which the model was trained"
-    yield Text(f"{where}.")
+    yield Text(f"Measured on {len(evaluation):,} examples of the {evaluation.place}.")
     numbers = text_files.numbers(evaluation.metrics)
     numbers.pop("examples", None)
     names = [name.replace("_", " ").replace(".", ": ") for name in numbers]
@@ -42,7 +39,7 @@ def mistakes(subject: Subject) -> Iterator[Block]:
     """The worst predictions."""
     evaluation = subject.evaluation
     order, title = evaluation.worst
-    yield Text(f"{title[0].upper()}{title[1:]}; the worst come first.")
+    yield Text(f"{title[0].upper()}{title[1:]}.")
     if len(order):
         yield Cards(examples.answered(evaluation, order[:_MISTAKES]))
 
@@ -67,7 +64,7 @@ def explanations(subject: Subject) -> Iterator[Block]:
     if heat is None:
         return
     yield Text(
-        "Bright parts of the worst answers speak for what was answered (Grad-CAM, on"
+        "Colored parts of the worst answers speak for what was answered (Grad-CAM, on"
         " the last feature map). If they are not on the object, the network may have"
         " learned the background."
     )

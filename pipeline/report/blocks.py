@@ -85,6 +85,7 @@ class Card:
     color: str = ""
     """The class of the title in the style sheet: `good`, `bad`, or none."""
     caption: str = ""
+    is_wide: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Examples as cards: what the input draws, with the title of the target."""
 
+import dataclasses
 import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,8 +15,12 @@ from pipeline.contracts import Task
 from pipeline.evaluation.answers import Evaluation
 from pipeline.report import blocks
 from pipeline.report.blocks import Card
+from pipeline.utils.columns import Columns
 
-_INCHES = 1.7
+_INCHES = 1.7  # the longer side of an image
+_PLOT = (2.8, 2.2)  # inches, of what is no image
+_CELLS = 4  # numbers of a prediction
+_OPACITY = 0.7  # of heat
 _DPI = 100
 _QUALITY = 85  # of JPEG
 
@@ -31,6 +36,7 @@ def answered(
     """
     examples, answers = evaluation.answers(positions)
     raw = evaluation.raw(positions)
+    rows = evaluation.rows(positions)
     task = evaluation.task
     cards = []
     for row, id in enumerate(examples["id"].tolist()):
@@ -42,6 +48,8 @@ def answered(
             task.draw(axes, example, answer)
 
         card = _card(draw, None if heat is None else heat[row])
+        if not card.title:
+            card = dataclasses.replace(card, title=_cells(rows, row))
         html = task.html(example) if heat is None else ""
         cards.append(_finished(card, html, evaluation.locate(id)))
     return cards
@@ -58,10 +66,15 @@ def plain(
         def draw(axes: Any, example: Any = example) -> None:
             task.draw_input(axes, example)
 
-        picture = _card(draw).picture
-        card = Card(picture, task.truth(example))
+        card = dataclasses.replace(_card(draw), title=task.truth(example), color="")
         cards.append(_finished(card, task.html(example), name))
     return cards
+
+
+def _cells(rows: Columns, row: int) -> str:
+    """The first numbers of a prediction, for a target that draws no title."""
+    cells = zip(list(rows)[1:], rows.rows()[row][1:], strict=True)
+    return "\n".join(f"{name} {text}" for name, text in list(cells)[:_CELLS])
 
 
 def _row(columns: Mapping[str, np.ndarray], row: int) -> dict[str, Any]:
@@ -71,30 +84,33 @@ def _row(columns: Mapping[str, np.ndarray], row: int) -> dict[str, Any]:
 def _finished(card: Card, html: str, name: str) -> Card:
     """The card with the HTML of the input, if it has any, and with its name."""
     picture = Markup(html) if html else card.picture
-    return Card(picture, card.title, card.color, name)
+    return dataclasses.replace(card, picture=picture, caption=name)
 
 
 def _card(draw: Callable[[Any], None], heat: np.ndarray | None = None) -> Card:
     """Draws a card; the title that is drawn becomes its text."""
-    figure = Figure(figsize=(_INCHES, _INCHES), dpi=_DPI)
-    axes = figure.add_axes((0, 0, 1, 1))
+    figure = Figure(figsize=_PLOT, dpi=_DPI, layout="constrained")
+    axes = figure.add_subplot()
     draw(axes)
     title = axes.get_title()
     color = _color(axes.title.get_color())
     axes.set_title("")
-    axes.set_xlabel("")
-    images = axes.get_images()
-    if not images:
-        figure.set_layout_engine("constrained")
-        return Card(blocks.embed(figure)[0], title, color)
+    if not axes.get_images():
+        return Card(blocks.embed(figure)[0], title, color, is_wide=True)
+    figure.set_layout_engine("none")
+    left, right, bottom, top = axes.get_images()[0].get_extent()
+    width, height = abs(right - left), abs(top - bottom)
     if heat is not None:
-        extent = images[0].get_extent()
         axes.imshow(
-            heat, extent=extent, cmap="inferno", alpha=0.5, interpolation="bilinear"
+            heat,
+            extent=(left, right, bottom, top),
+            alpha=_OPACITY * heat,
+            cmap="autumn",
+            interpolation="bilinear",
         )
-    height, width = np.shape(images[0].get_array())[:2]
-    longest = max(height, width)
-    figure.set_size_inches(_INCHES * width / longest, _INCHES * height / longest)
+    scale = _INCHES / max(width, height)
+    figure.set_size_inches(width * scale, height * scale)
+    axes.set_position((0, 0, 1, 1))
     axes.axis("off")
     file = io.BytesIO()
     picture = Image.fromarray(blocks.pixels(figure))

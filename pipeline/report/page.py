@@ -14,7 +14,7 @@ from pipeline.utils.errors import reason
 NAME = "report.html"
 _SECTIONS: dict[str, Callable[[Subject], Iterable[Block]]] = {
     "How good it is": answer_sections.answers,
-    "Mistakes": answer_sections.mistakes,
+    "Worst answers": answer_sections.mistakes,
     "Least certain answers": answer_sections.least_certain,
     "What the network looks at": answer_sections.explanations,
     "Robustness": answer_sections.robustness,

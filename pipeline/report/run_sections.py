@@ -217,6 +217,8 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
     run = subject.run
     if run is None:
         return
+    if folds := run.result.get("cross_validation"):
+        yield f"Of each fold: {console.spread(folds['metrics'], folds['folds'])}.", ""
     verification = run.result.get("verification") or {}
     if run.export is not None:
         yield (
@@ -244,5 +246,11 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
         yield (
             "There is no test split: the validation split is measured, which training"
             " may have been tuned to.",
+            "bad",
+        )
+    if subject.evaluation.split == "train":
+        yield (
+            "These are the examples on which the model was trained: new ones will be"
+            " answered worse.",
             "bad",
         )

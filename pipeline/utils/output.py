@@ -27,6 +27,14 @@ def of_words(words: Sequence[str]) -> Mode:
     return "text"
 
 
+def of_options(log: Any) -> Mode:
+    """The mode that options of the section `log` ask for, as a mapping or an object."""
+    options = log if isinstance(log, Mapping) else getattr(log, "__dict__", {})
+    if options.get("json"):
+        return "json"
+    return "quiet" if options.get("quiet") else "text"
+
+
 @contextlib.contextmanager
 def using(new: Mode) -> Iterator[None]:
     """Prints in this mode within the block.
