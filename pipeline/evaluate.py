@@ -80,7 +80,7 @@ def main(arguments: list[str]) -> int:
     say("evaluated", f"{model} on {data or 'its data'}")
     written = results.show(evaluation, folder)
     loaded = run.trainer.data if run and data is None else None
-    results.write_report(Subject(evaluation, run, loaded), folder)
+    written += results.write_report(Subject(evaluation, run, loaded), folder)
     metrics = {"model": str(model), "split": evaluation.split, **evaluation.metrics}
     files.write_json(folder / "metrics.json", metrics)
     say("written", f"{folder}/: {', '.join(['metrics.json', *written])}")

@@ -87,8 +87,10 @@ def _title(subject: Subject) -> str:
 def _lead(subject: Subject) -> Iterator[_Line]:
     """The first sentences: how good the model is, and whether it was exported."""
     evaluation = subject.evaluation
-    headline = evaluation.task.headline(evaluation.metrics)
-    if headline:
-        yield _Line(f"On the {evaluation.place}, {headline}.")
+    try:
+        if headline := evaluation.task.headline(evaluation.metrics):
+            yield _Line(f"On the {evaluation.place}, {headline}.")
+    except Exception as error:  # as in `_guarded`
+        yield _Line(f"The headline could not be made: {reason(error)}", "bad")
     for text, color in run_sections.lead(subject):
         yield _Line(text, color)

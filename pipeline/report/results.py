@@ -44,12 +44,17 @@ def show(
     return written
 
 
-def write_report(subject: "Subject", folder: Path) -> None:
-    """Writes `report.html` into a directory; never fails, as `show`."""
+def write_report(subject: "Subject", folder: Path) -> list[str]:
+    """Writes `report.html` into a directory; never fails, as `show`.
+
+    Returns the name of the file, if it was written.
+    """
     with _note_failure("report.html"):
         from pipeline.report import page
 
         say_result("report", page.write(subject, folder))
+        return [page.NAME]
+    return []
 
 
 @contextlib.contextmanager
