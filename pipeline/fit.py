@@ -218,20 +218,22 @@ def _run(
                 if not config.dry_run:
                     results.show(evaluation, directory.path, history)
 
+            def report(result: dict[str, Any]) -> None:
+                if not config.dry_run:
+                    run = Run(config, directory.path, history, result, **parts)
+                    subject = Subject(parts["evaluation"], run, data)
+                    results.write_report(subject, directory.path)
+
             handoff = Handoff(trainer, start)
-            result, written = handoff.conclude(trained, show)
+            result, written = handoff.conclude(trained, show, report)
             parts["model"] = handoff.standalone()
-            finished = Run(config, directory.path, history, result, written, **parts)
-            if "evaluation" in parts and not config.dry_run:
-                subject = Subject(finished.evaluation, finished, data)
-                results.write_report(subject, directory.path)
             trainer.wait_for_workers()
     except BaseException as error:
         is_notebook = hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")
         if not is_notebook or not isinstance(signals.behind(error), KeyboardInterrupt):
             raise
         return Run(config, trainer.run.path, trainer.checkpoint.history, {})
-    return finished
+    return Run(config, directory.path, history, result, written, **parts)
 
 
 def main(arguments: list[str]) -> int:

@@ -156,7 +156,7 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if message and output.of_words(sys.argv) == "json":
-        text = message.removeprefix("error: ")
+        text = plain(message).removeprefix("error: ")
         output.write_json("error", text, {"code": code})
     elif message and sys.stderr is not None:
         print(plain(message), file=sys.stderr)

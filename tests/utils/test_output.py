@@ -88,7 +88,7 @@ def test_a_quiet_run_prints_its_result(workplace, capsys):
     main([*RUN.split(), "--log.quiet", "--export.no-enabled"])
     printed = capsys.readouterr()
     names = [line.split()[0] for line in printed.out.splitlines()]
-    assert names == ["test", "export", "report"]
+    assert names == ["test", "report", "export"]
     assert output.mode() == "text"
 
 
