@@ -220,6 +220,17 @@ class ServingInput:
     """What an argument contains if its type does not tell, for `SERVING.md`."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """A table or a figure about the answers to a split, for the report of a run."""
+
+    title: str
+    content: Any
+    """`Columns`, or a figure of matplotlib."""
+    text: str = ""
+    """What it shows, and how to read it."""
+
+
 class Evaluator(abc.ABC):
     """Computes the metrics of a split from one batch after the other."""
 
@@ -417,6 +428,32 @@ class Objective(abc.ABC):
         """File name -> matplotlib figure of the metrics, or of all rows of `table`."""
         return {}
 
+    def headline(self, metrics: Mapping[str, Any]) -> str:
+        """A sentence about how good the answers are, for the report of a run."""
+        name, _ = self.selection_metric
+        value = metrics.get(name)
+        return "" if value is None else f"{name.replace('_', ' ')} {value:.4g}"
+
+    def panels(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> Iterator[Panel]:
+        """Yields tables and figures of the metrics, or of all rows of `table`, for the
+        report of a run; by default, `pictures`.
+        """
+        for name, figure in self.pictures(metrics, columns).items():
+            title = name.rpartition(".")[0].replace("_", " ").capitalize()
+            yield Panel(title, figure)
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        """What is right for a decoded example, in words; empty if it is not told."""
+        return ""
+
+    def explained_output(self, outputs: Any) -> tf.Tensor | None:
+        """The number of each example whose cause Grad-CAM shows in the input, float32
+        (batch,), such as the highest logit; None: there is none.
+        """
+        return None
+
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
     ) -> None:
@@ -504,6 +541,18 @@ class Task(Objective):
     @abc.abstractmethod
     def head(self, features: Any, inputs: Any) -> Any:
         """Turns a model's features into the network's outputs, always in float32."""
+
+    def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws one example without an answer; see `draw`."""
+        axes.axis("off")
+
+    def html(self, example: Mapping[str, Any]) -> str:
+        """As in `Input`."""
+        return ""
+
+    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
+        """As in `Input`."""
+        return {}
 
     @abc.abstractmethod
     def serving_inputs(self) -> list[ServingInput]:
@@ -595,6 +644,18 @@ class Input(abc.ABC):
     def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
         """Draws an example; as in `Task`, it may have the field `raw`."""
         axes.axis("off")
+
+    def html(self, example: Mapping[str, Any]) -> str:
+        """HTML that shows an example in the report of a run, such as an audio element
+        with a data URI; all texts in it are escaped. Empty: the example is drawn.
+        """
+        return ""
+
+    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
+        """Name -> `(batch, strength) -> batch`, for decoded batches of NumPy arrays and
+        strengths from 1 to 3: what may go wrong with this input in use.
+        """
+        return {}
 
     def limitations(self) -> list[str]:
         return []

@@ -67,6 +67,7 @@ def main(arguments: list[str]) -> int:
     environment.import_tensorflow()
     from pipeline.evaluation import labelled_data
     from pipeline.report import results
+    from pipeline.report.subject import Subject
 
     split = options.split
     if run:
@@ -78,6 +79,8 @@ def main(arguments: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     say("evaluated", f"{model} on {data or 'its data'}")
     written = results.show(evaluation, folder)
+    loaded = run.trainer.data if run and data is None else None
+    written += results.write_report(Subject(evaluation, run, loaded), folder)
     metrics = {"model": str(model), "split": evaluation.split, **evaluation.metrics}
     files.write_json(folder / "metrics.json", metrics)
     say("written", f"{folder}/: {', '.join(['metrics.json', *written])}")

@@ -16,8 +16,8 @@ from pipeline.runtime import cluster, run_directory, signals
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import preflight
 from pipeline.training.resolve import resolve
-from pipeline.utils import progress_bar, temp_files
-from pipeline.utils.console import say
+from pipeline.utils import output, progress_bar, temp_files
+from pipeline.utils.console import say, say_lines
 from pipeline.utils.errors import UsageError, run_command
 
 if TYPE_CHECKING:  # options are checked before TensorFlow is imported
@@ -85,7 +85,8 @@ def fit(
         UsageError: The request cannot be carried out.
     """
     arguments = {**locals(), **changes}
-    with python_call.errors_in_python():
+    mode = output.of_options(changes.get("log"))
+    with python_call.errors_in_python(), output.using(mode):
         if arguments.pop("positional"):
             raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
         return run(python_call.request(recipe, arguments))
@@ -93,11 +94,30 @@ def fit(
 
 def run(request: Request) -> Run:
     """Carries out a request; see `fit`."""
-    preflight.check(request.config, request.planned)
-    if not request.config.dry_run:
-        return _fit(request)
-    with temp_files.temporary() as folder:
-        return _fit(request, folder)
+    with output.using(request.config.log.mode):
+        preflight.check(request.config, request.planned)
+        if request.config.dry_run:
+            with temp_files.temporary() as folder:
+                finished = _fit(request, folder)
+        else:
+            finished = _fit(request)
+        if output.mode() == "json" and finished.result:
+            say_lines("result", repr(finished), **_summary(finished))
+    return finished
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """The fields of the event `result` in JSON."""
+    from pipeline.export import text_files
+
+    verification = run.result.get("verification") or {}
+    return {
+        "run_directory": str(run.directory),
+        "split": run.test_split,
+        "metrics": text_files.numbers(run.test),
+        "export": None if run.export is None else str(run.export),
+        "verified": verification.get("passed"),
+    }
 
 
 def _fit(request: Request, folder: Path | None = None) -> Run:
@@ -106,7 +126,7 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
     stops = StopSignals(options.runtime.time_limit)
     workers = cluster.of_run(options)
     is_chief = workers is None or workers.is_chief
-    shows_bar = options.log.progress and options.log.bar
+    shows_bar = options.log.progress and options.log.bar and output.mode() == "text"
     if is_chief:
         say("starting", preflight.summary(options, request.planned))
     with stops.listening(), progress_bar.show(is_chief and shows_bar):
@@ -164,6 +184,7 @@ def _run(
     from pipeline.export import formats
     from pipeline.export.handoff import Handoff
     from pipeline.report import results
+    from pipeline.report.subject import Subject
     from pipeline.training import recovery
     from pipeline.training.trainer import Trainer
 
@@ -200,8 +221,14 @@ def _run(
                 if not config.dry_run:
                     results.show(evaluation, directory.path, history)
 
+            def report(result: dict[str, Any]) -> None:
+                if not config.dry_run:
+                    run = Run(config, directory.path, history, result, **parts)
+                    subject = Subject(parts["evaluation"], run, data)
+                    results.write_report(subject, directory.path)
+
             handoff = Handoff(trainer, start)
-            result, written = handoff.conclude(trained, show)
+            result, written = handoff.conclude(trained, show, report)
             parts["model"] = handoff.standalone()
             trainer.wait_for_workers()
     except BaseException as error:
@@ -218,8 +245,9 @@ def main(arguments: list[str]) -> int:
     Returns 1 if the model is not exported in all formats, or if the result could not be
     written to the run directory.
     """
-    request = command_line.request(arguments)
-    finished = run(request)
+    with output.using(output.of_words(arguments)):
+        request = command_line.request(arguments)
+        finished = run(request)
     from pipeline.export import run_result  # imports TensorFlow
 
     if not finished.result:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pipeline.config import formats, registry
 from pipeline.config.registry import Named
 from pipeline.config.validation import Checked, only_one, require
-from pipeline.utils import files
+from pipeline.utils import files, output
 from pipeline.utils.errors import UsageError
 
 Options = dict[str, Any]
@@ -511,5 +511,30 @@ class LogConfig(Checked):
     """Show what is being done, a bar within each epoch, and one line per epoch."""
     bar: bool = True
     """Show a bar within each epoch; otherwise, only the lines of epochs."""
+    quiet: bool = False
+    """Print nothing but errors and the lines of the final result."""
+    json: bool = False
+    """Print one JSON object per line instead of text, and nothing else; errors,
+    too.
+    """
     tensorboard: bool = True
     """Write metrics, the config and pictures for TensorBoard into the run directory."""
+
+    def _check(self) -> None:
+        only_one({"--log.quiet": self.quiet, "--log.json": self.json})
+
+    @property
+    def mode(self) -> output.Mode:
+        """How the run prints."""
+        return output.of_options(dataclasses.asdict(self))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig(Checked):
+    """What `report.html` contains."""
+
+    robustness: Literal["auto", "on", "off"] = "auto"
+    """Measure the model on disturbed test examples: for images, noise, blur,
+    brightness, contrast and JPEG at three strengths. auto: only if this takes less than
+    a tenth of the training time.
+    """

@@ -30,16 +30,25 @@ class Evaluation:
     """Returns the name of an example by its id."""
     answer: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
     """Returns the answers to a few decoded examples."""
+    network: Any = None
+    """The network, if it is at hand."""
+    forward: Any = None
+    """The function that calls the network, as `train_step.forward`."""
 
     def __len__(self) -> int:
         return len(self.table["id"])
 
+    @property
+    def place(self) -> str:
+        """Such as "test split"; "data" if it is not divided."""
+        return "data" if self.split == "data" else f"{self.split} split"
+
     @functools.cached_property
     def predictions(self) -> Columns:
         """A table with the file, truth and prediction of each example."""
-        return self._rows(np.arange(len(self)))
+        return self.rows(np.arange(len(self)))
 
-    def _rows(self, positions: np.ndarray) -> Columns:
+    def rows(self, positions: np.ndarray) -> Columns:
         """The rows at these positions of the table, for people."""
         selected = {name: column[positions] for name, column in self.table.items()}
         ids = selected.pop("id").tolist()
@@ -51,7 +60,7 @@ class Evaluation:
         """Yields the content of `predictions.csv` in pieces."""
         for start in range(0, len(self), _CHUNK):
             end = min(start + _CHUNK, len(self))
-            content = self._rows(np.arange(start, end)).csv()
+            content = self.rows(np.arange(start, end)).csv()
             yield content if start == 0 else content.partition(b"\n")[2]
 
     def tables(self) -> dict[str, Columns]:
@@ -93,6 +102,15 @@ class Evaluation:
         order = wrong[np.argsort(-confidence, kind="stable")]
         return order, f"{len(wrong):,} of {count} are wrong"
 
+    @functools.cached_property
+    def least_certain(self) -> np.ndarray:
+        """The positions of all predictions, the least probable first; empty if the
+        answers have no probabilities.
+        """
+        if "probability" not in self.table:
+            return np.empty(0, np.int64)
+        return np.argsort(self.table["probability"], kind="stable")
+
     @property
     def text(self) -> str:
         """The summary of the task, and sentences about mistakes."""
@@ -105,7 +123,7 @@ class Evaluation:
 
     def _example(self, position: np.ndarray) -> str:
         """Describes a prediction, as the end of a sentence about the worst."""
-        rows = self._rows(position)
+        rows = self.rows(position)
         if "correct" in rows:
             row = {name: values[0] for name, values in rows.items()}
             return (

@@ -66,12 +66,16 @@ class Handoff:
         """The table of calibrated answers to the test split, after the test."""
 
     def conclude(
-        self, trained: bool, show: Callable[[dict[str, Any]], None]
+        self,
+        trained: bool,
+        show: Callable[[dict[str, Any]], None],
+        report: Callable[[dict[str, Any]], None],
     ) -> tuple[dict[str, Any], Path | None]:
         """Tests, exports and reports; returns the result and the path of `result.json`.
 
         A finished run keeps its result unless this process `trained`. After a test,
-        calls `show` with the result, to show the `table` of answers.
+        calls `show` with the result, to show the `table` of answers; after the export,
+        `report` with the whole result.
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)
@@ -101,7 +105,9 @@ class Handoff:
                 epoch = max(0, self.checkpoint.epoch - 1)
                 event_files.write_results(self.run, split, epoch, result[split])
             result = self._export(result)
+            result["stages"] = progress_bar.stage_seconds(self.start)
             written, why = run_result.write(result, self.run, fallback)
+            report(result)
         if not self.config.dry_run:
             run_result.report_files(self.run, fallback, self.checkpoint, why)
         run_result.report_export(self.config, self.run, result)

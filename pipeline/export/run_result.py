@@ -19,7 +19,7 @@ from pipeline.runtime.signals import TIME
 from pipeline.serving import repository, version_manifest
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import files, safe_io
-from pipeline.utils.console import numbers, pluralize, say, spread
+from pipeline.utils.console import numbers, pluralize, say, say_result, spread
 from pipeline.utils.errors import reason
 
 NOT_EXPORTED = "export"
@@ -130,9 +130,11 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
     if config.dry_run:
         return
     if summary := result.get("cross_validation"):
-        say("folds", spread(summary["metrics"], summary["folds"]))
+        say_result("folds", spread(summary["metrics"], summary["folds"]))
     metrics = result[split]
-    say(split, f"{numbers(metrics)}  ({pluralize(metrics['examples'], 'example')})")
+    say_result(
+        split, f"{numbers(metrics)}  ({pluralize(metrics['examples'], 'example')})"
+    )
     if result["calibration"] == {"temperature": 1.0}:
         say("calibrated", "not: all answers to the validation split are right")
     elif result["calibration"]:
@@ -169,7 +171,7 @@ def report_files(
     if fallback.path.is_dir():
         copy = f"cp -r {shlex.quote(str(fallback))}/. {shlex.quote(str(run))}"
         text += f"; use the files in {fallback}; once there is space: {copy}"
-    say("warning", text)
+    say_result("warning", text)
 
 
 def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> None:
@@ -179,24 +181,24 @@ def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> 
     again = f"pipeline export {shlex.quote(str(run))}"
     if verification is None:
         if config.data.fold is None:  # the run of all folds is exported
-            say("export", "none (--export.no-enabled)")
+            say_result("export", "none (--export.no-enabled)")
     elif version is None:
         _not_exported(verification, again)
     elif config.dry_run:
-        say("export", f"verified: {PROVED}")
+        say_result("export", f"verified: {PROVED}")
     elif not Path(version).is_dir():
         say(
             "export",
             f"{version} was deleted because there are newer ones; {again} repeats it",
         )
     else:
-        say("export", f"{version}, verified: {PROVED}")
+        say_result("export", f"{version}, verified: {PROVED}")
         _as_served(Path(version), result)
         guide = Path(version).parent / "SERVING.md"
         say("serve", f"{guide} shows how to start a server and call it")
         say("next", f"pipeline verify {shlex.quote(version)}")
     for file, why in left_out(result).items():
-        say("left out", f"{file}: {why}")
+        say_result("left out", f"{file}: {why}")
     if config.dry_run:
         say("dry run", "went through every stage; nothing was kept")
 
@@ -210,17 +212,17 @@ def left_out(result: Mapping[str, Any]) -> dict[str, str]:
 def _not_exported(verification: Mapping[str, Any], again: str) -> None:
     failed = {c["name"]: c["detail"] for c in verification["checks"] if not c["passed"]}
     if [*failed] == [NOT_EXPORTED]:
-        say("export", f"NOT published: {failed[NOT_EXPORTED]}")
+        say_result("export", f"NOT published: {failed[NOT_EXPORTED]}")
         say("next", f"once this is fixed: {again}")
         return
     for name, detail in failed.items():
-        say("FAILED", f"{name}: {detail}")
+        say_result("FAILED", f"{name}: {detail}")
     directory = verification["directory"]
     if [*failed] != ["quality"]:
-        say("export", f"NOT published: {directory} failed its checks")
+        say_result("export", f"NOT published: {directory} failed its checks")
         return
     why = "is intact, but worse than the served version"
-    say("export", f"NOT published: {directory} {why}")
+    say_result("export", f"NOT published: {directory} {why}")
     say("next", f"{again} --export.tolerance None publishes it anyway")
 
 

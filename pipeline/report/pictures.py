@@ -1,5 +1,6 @@
 """Figures of a run: its curves, its worst predictions, and the plots of its task."""
 
+import contextlib
 import functools
 import io
 import warnings
@@ -30,15 +31,22 @@ class NotebookFigure(Figure):
         return png(self)
 
 
-def png(figure: Figure) -> bytes:
+def png(figure: Figure, dpi: int = 150) -> bytes:
     """Encodes a figure as PNG; characters that no font has become boxes."""
     file = io.BytesIO()
+    with all_fonts():
+        figure.savefig(file, format="png", dpi=dpi)
+    return file.getvalue()
+
+
+@contextlib.contextmanager
+def all_fonts() -> Iterator[None]:
+    """Draws characters of all fonts that are installed, without warnings."""
     installed = font_manager.get_font_names()
     fallbacks = sorted(name for name in installed if name.startswith(_FONTS))
     fonts = matplotlib.rc_context({"font.sans-serif": ["DejaVu Sans", *fallbacks]})
     with fonts, warnings.catch_warnings(action="ignore", category=UserWarning):
-        figure.savefig(file, format="png", dpi=150)
-    return file.getvalue()
+        yield
 
 
 def drawings(

@@ -3,11 +3,15 @@
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipeline.evaluation.answers import Evaluation
 from pipeline.utils import files
-from pipeline.utils.console import say
-from pipeline.utils.errors import plain, reason
+from pipeline.utils.console import say, say_lines, say_result
+from pipeline.utils.errors import reason
+
+if TYPE_CHECKING:
+    from pipeline.report.subject import Subject
 
 
 def show(
@@ -24,7 +28,7 @@ def show(
     written = []
     with _note_failure("predictions.csv"):
         text = repr(evaluation) if history is None else evaluation.text
-        print(plain(text), flush=True)
+        say_lines("summary", text)
         files.write_parts(folder / "predictions.csv", evaluation.csv())
         written.append("predictions.csv")
         for name, table in evaluation.tables().items():
@@ -38,6 +42,19 @@ def show(
                 files.write_bytes(folder / name, pictures.png(draw()))
                 written.append(name)
     return written
+
+
+def write_report(subject: "Subject", folder: Path) -> list[str]:
+    """Writes `report.html` into a directory; never fails, as `show`.
+
+    Returns the name of the file, if it was written.
+    """
+    with _note_failure("report.html"):
+        from pipeline.report import page
+
+        say_result("report", page.write(subject, folder))
+        return [page.NAME]
+    return []
 
 
 @contextlib.contextmanager

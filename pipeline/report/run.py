@@ -191,6 +191,8 @@ class Run:
             self.splits[self.test_split],
             self.trainer.data.source.location,
             answer_function(self.network, self.task, forward),
+            self.network,
+            forward,
         )
 
     def evaluate(self, data: Any = None, split: str | None = None) -> "Evaluation":

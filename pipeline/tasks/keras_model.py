@@ -233,6 +233,9 @@ class KerasModel(Task):
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
     ) -> None:
+        self.draw_input(axes, example)
+
+    def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
         """Draws the first input: an image, a series as lines, or a text."""
         name, part = next(iter(self._inputs.items()))
         axes.axis("off")

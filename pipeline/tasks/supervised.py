@@ -18,6 +18,7 @@ from pipeline.contracts import (
     Info,
     Input,
     Metadata,
+    Panel,
     ServingInput,
     Source,
     Target,
@@ -352,11 +353,34 @@ class Supervised(Task):
     ) -> dict[str, Any]:
         return self.objective.pictures(metrics, columns)
 
+    def headline(self, metrics: Mapping[str, Any]) -> str:
+        return self.objective.headline(metrics)
+
+    def panels(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> Iterator[Panel]:
+        return self.objective.panels(metrics, columns)
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        return self.objective.truth(example)
+
+    def explained_output(self, outputs: Any) -> tf.Tensor | None:
+        return self.objective.explained_output(outputs)
+
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
     ) -> None:
         self.input.draw(axes, example)
         self.objective.draw(axes, example, answer)
+
+    def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
+        self.input.draw(axes, example)
+
+    def html(self, example: Mapping[str, Any]) -> str:
+        return self.input.html(example)
+
+    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
+        return self.input.corruptions()
 
     def answer_notes(self) -> list[str]:
         return self.objective.answer_notes()

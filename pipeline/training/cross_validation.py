@@ -132,7 +132,8 @@ def _report(summary: Mapping[str, Any]) -> None:
         values = [metric["mean"], metric["std"]]
         values += [metric["folds"][number] for number in numbers]
         rows.append([name, *(f"{value:.4f}" for value in values)])
-    print(console.table(rows, header, right=range(1, len(header))), flush=True)
+    table = console.table(rows, header, right=range(1, len(header)))
+    console.say_lines("folds", table, metrics=summary["metrics"])
 
 
 def with_epochs_of_folds(config: Config) -> tuple[Config, list[Decision]]:

@@ -370,6 +370,7 @@ class Trainer:
                 )
             if machine.is_chief:
                 say(decision.name, decision)
+            progress_bar.begin("training")
             try:
                 with self.stops.defer():
                     engine(self.model, batches, validation, callbacks)

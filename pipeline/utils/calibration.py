@@ -4,6 +4,8 @@ Method and measure: Guo et al., "On Calibration of Modern Neural Networks", ICML
 sections 2 and 4.2.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.interpolate import CubicSpline
 from scipy.optimize import minimize_scalar
@@ -106,8 +108,7 @@ class CalibrationError:
         if not np.isfinite(confidence).all():
             self._gaps += np.nan
             return
-        # A bin includes its upper end: ((m - 1) / 15, m / 15].
-        bins = np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
+        bins = _bins(confidence)
         self._gaps += np.bincount(bins, weights=right - confidence, minlength=_BINS)
 
     def result(self) -> dict[str, float]:
@@ -116,6 +117,37 @@ class CalibrationError:
             "loss": self._loss / self._examples,
             "calibration_error": float(np.abs(self._gaps).sum() / self._examples),
         }
+
+
+class Reliability(NamedTuple):
+    """A reliability diagram: arrays (15,), one entry for each bin of confidence."""
+
+    confidence: np.ndarray
+    """The mean confidence; 0 in an empty bin."""
+    accuracy: np.ndarray
+    """The share of right answers; 0 in an empty bin."""
+    examples: np.ndarray
+    error: float
+    """The calibration error, as of `CalibrationError`."""
+
+
+def reliability(confidence: np.ndarray, correct: np.ndarray) -> Reliability:
+    """The reliability diagram of answers, from the probability of the answered class,
+    float (examples,), and whether it is right, bool (examples,).
+    """
+    confidence = np.nan_to_num(confidence.astype(np.float64))
+    bins = _bins(confidence)
+    examples = np.bincount(bins, minlength=_BINS)
+    count = np.maximum(examples, 1)
+    mean = np.bincount(bins, weights=confidence, minlength=_BINS) / count
+    accuracy = np.bincount(bins, weights=correct, minlength=_BINS) / count
+    gaps = np.abs(accuracy - mean) * examples
+    return Reliability(mean, accuracy, examples, float(gaps.sum() / examples.sum()))
+
+
+def _bins(confidence: np.ndarray) -> np.ndarray:
+    """The bins of confidences; a bin includes its upper end: ((m - 1) / 15, m / 15]."""
+    return np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
 
 
 def loss_and_error(

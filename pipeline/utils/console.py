@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
+from pipeline.utils import files, output
 from pipeline.utils.errors import plain
 
 _is_called_from_python: ContextVar[bool] = ContextVar("python", default=False)
@@ -28,8 +29,31 @@ def in_words_of_caller(flag: str, argument: str) -> str:
 
 def say(name: str, text: object) -> None:
     """Prints a line: a key and a text, whose line breaks are escaped."""
+    if output.mode() == "json":
+        output.write_json(name, str(text), {})
+        return
+    print(_line(name, text), flush=True)
+
+
+def say_result(name: str, text: object) -> None:
+    """Prints a line of the final result, as `say`, but also if the command is quiet."""
+    if output.mode() == "json":
+        say(name, text)
+        return
+    output.write_line(_line(name, text))
+
+
+def say_lines(event: str, text: str, **fields: Any) -> None:
+    """Prints lines as they are; `event` and `fields` are for JSON only."""
+    if output.mode() == "json":
+        output.write_json(event, text, files.strict(fields))
+        return
+    print(plain(text), flush=True)
+
+
+def _line(name: str, text: object) -> str:
     line = plain(str(text)).replace("\n", "\\n")
-    print(f"{name:<10} {line}", flush=True)
+    return f"{name:<10} {line}"
 
 
 def numbers(metrics: Mapping[str, Any]) -> str:

@@ -8,6 +8,8 @@ import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pipeline.utils import output
+
 
 class UsageError(Exception):
     """The request cannot be carried out; the message names the cause and the remedy."""
@@ -153,7 +155,10 @@ def run_command(main: Callable[[list[str]], int | None]) -> None:
     # stays ignored.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if message and sys.stderr is not None:
+    if message and output.of_words(sys.argv) == "json":
+        text = plain(message).removeprefix("error: ")
+        output.write_json("error", text, {"code": code})
+    elif message and sys.stderr is not None:
         print(plain(message), file=sys.stderr)
     sys.exit(code)
 

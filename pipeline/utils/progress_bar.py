@@ -5,13 +5,14 @@ it.
 """
 
 import contextlib
+import itertools
 import sys
 import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from pipeline.utils.console import say
+from pipeline.utils.console import say, say_lines
 from pipeline.utils.errors import plain
 
 
@@ -28,8 +29,28 @@ def show(enabled: bool) -> Iterator[None]:
         _bar = None
 
 
+def begin(name: str) -> None:
+    """Ends the stage before, for `stage_seconds`."""
+    _begins.append((name, time.monotonic()))
+
+
+def stage_seconds(start: float) -> dict[str, float]:
+    """The seconds of each stage since `start`, a time of `time.monotonic`, in the order
+    of their beginnings; `starting` comes before the first.
+    """
+    seconds: dict[str, float] = {}
+    begins = [("starting", start)]
+    begins += [(name, begin) for name, begin in _begins if begin >= start]
+    for (name, first), (_, last) in itertools.pairwise(
+        [*begins, ("", time.monotonic())]
+    ):
+        seconds[name] = round(seconds.get(name, 0.0) + last - first, 3)
+    return seconds
+
+
 def stage(name: str, text: str) -> None:
     """Shows at once the name of the stage that begins now."""
+    begin(name)
     if _bar:
         _bar.draw(name, text, None)
 
@@ -51,11 +72,11 @@ def count(name: str, done: int, total: int) -> None:
         _bar.draw(name, f"{done:,} of {total:,} examples", done / max(total, 1))
 
 
-def finish(line: str, following: str) -> None:
+def finish(line: str, following: str, **fields: Any) -> None:
     """Prints a line that stays, and begins a bar with the name of the next stage, if
-    any.
+    any. `fields` are those of the event `epoch` in JSON.
     """
-    print(line, flush=True)
+    say_lines("epoch", line, **fields)
     if _bar:
         _bar.due = time.monotonic() + _bar.seconds
         if _bar.in_place:
@@ -138,3 +159,5 @@ class _Bar:
 
 
 _bar: _Bar | None = None
+_begins: list[tuple[str, float]] = []
+"""The stages of this process, with the times at which they began."""

@@ -252,7 +252,12 @@ def require_plain(command, words, lines=1):
     ):
         errors.run_command(command)
     error.flush()
+    output.flush()
     code, message = caught.value.code or 0, error.buffer.getvalue().decode()
+    if code and {"--log.json", "--json"} & set(words):
+        assert message == ""
+        (line,) = output.buffer.getvalue().decode().splitlines()
+        message = f"error: {json.loads(line)['text']}\n"
     if code == 0:
         assert message == ""
         return code

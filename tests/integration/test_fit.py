@@ -78,6 +78,7 @@ def test_the_console_names_every_output(main_job):
     )
     verified = "verified: the SavedModel gives the same answers as the trained model"
     assert f"export     saved_models/digits/1, {verified}" in lines
+    assert "report     runs/digits-1/report.html" in lines
     assert lines[-1].startswith("next  ")
     assert lines[-1].endswith("pipeline verify saved_models/digits/1")
 
@@ -95,6 +96,7 @@ def test_the_run_directory_contains_what_is_promised(main_job):
         "log.jsonl",
         "mistakes.png",
         "predictions.csv",
+        "report.html",
         "result.json",
         "source.json",
         "splits.npz",

@@ -80,6 +80,8 @@ def test_a_pair_is_trained_exported_and_evaluated(workplace, pair):
     assert len((directory / "predictions.csv").read_text().splitlines()) == (
         result["test"]["examples"] + 1
     )
+    report = (directory / "report.html").read_text(encoding="utf-8")
+    assert "verified" in report and "could not be made" not in report
     shown = command("evaluate", directory, cwd=workplace)
     assert f"loss {result['test']['loss']:.4f}" in shown
 

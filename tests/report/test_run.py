@@ -273,6 +273,7 @@ def test_the_command_measures_runs_and_exports_and_writes_tables_and_pictures(
     assert evaluate.main([run, "--output", "mine"]) == 0
     assert {p.name for p in Path("mine").iterdir()} == {
         *("metrics.json", "predictions.csv", "confusion_matrix.png", "mistakes.png"),
+        "report.html",
     }
     found = json.loads(Path("mine/metrics.json").read_text())
     assert {name: found[name] for name in digits_run.test} == digits_run.test

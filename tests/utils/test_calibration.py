@@ -4,8 +4,10 @@ hand.
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from pipeline.utils import calibration
+from pipeline.utils.calibration import loss_and_error, reliability
 
 
 def honest(examples=20_000, classes=5):
@@ -87,3 +89,27 @@ def test_the_temperature_is_that_of_a_direct_search():
     best = minimize_scalar(loss, bounds=(-3, 3), method="bounded").x
     found = calibration.fit_temperature(logits, labels)
     assert found == pytest.approx(np.exp(best), rel=1e-4)
+
+
+def test_a_reliability_diagram_equals_a_hand_computation():
+    confidence = np.array([0.62, 0.64, 0.66, 0.95, 1.0])
+    correct = np.array([True, False, True, True, False])
+    diagram = reliability(confidence, correct)
+    # The bins ((m - 1) / 15, m / 15]: 9/15 to 10/15, and the last one.
+    assert diagram.examples.tolist() == [0] * 9 + [3] + [0] * 4 + [2]
+    assert diagram.confidence[9] == pytest.approx(0.64)
+    assert diagram.accuracy[9] == pytest.approx(2 / 3)
+    assert diagram.confidence[14] == pytest.approx(0.975)
+    assert diagram.accuracy[14] == pytest.approx(0.5)
+    gaps = 3 * abs(2 / 3 - 0.64) + 2 * abs(0.5 - 0.975)
+    assert diagram.error == pytest.approx(gaps / 5)
+
+
+def test_the_error_of_the_diagram_is_the_calibration_error():
+    generator = np.random.default_rng(0)
+    logits = generator.normal(size=(500, 4)) * 2
+    labels = generator.integers(0, 4, 500)
+    probabilities = softmax(logits, axis=1)
+    diagram = reliability(probabilities.max(axis=1), logits.argmax(axis=1) == labels)
+    expected = loss_and_error(logits, labels)["calibration_error"]
+    assert diagram.error == pytest.approx(expected)

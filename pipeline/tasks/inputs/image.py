@@ -1,6 +1,6 @@
 """Images: pixels, or the bytes of image files."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -20,6 +20,7 @@ from pipeline.contracts import (
 from pipeline.data import image_decoding, image_resizing
 from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
 from pipeline.serving import request_guards
+from pipeline.tasks.inputs import _image_corruptions
 from pipeline.utils.errors import UsageError
 from pipeline.utils.html_pages import pixels, thumbnail
 
@@ -215,6 +216,20 @@ class ImageInput(Input):
         gray = "gray" if image.ndim == 2 else None
         axes.imshow(image, cmap=gray, vmin=0, vmax=255, extent=extent)
         axes.set(xticks=[], yticks=[])
+
+    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
+        """Noise, blur, brightness, contrast and JPEG, of pixels from 0 to 255."""
+        if not self._takes_files:
+            return {}
+
+        def corrupt(function: Callable[..., np.ndarray]) -> Callable[..., Example]:
+            return lambda batch, strength: {
+                **batch,
+                "image": function(batch["image"], strength),
+            }
+
+        functions = _image_corruptions.ALL
+        return {name: corrupt(function) for name, function in functions.items()}
 
     def limitations(self) -> list[str]:
         height, width, _ = self.image_shape

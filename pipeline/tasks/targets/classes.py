@@ -17,17 +17,19 @@ from pipeline.contracts import (
     Info,
     Metadata,
     OutputSpec,
+    Panel,
     Source,
     Target,
 )
 from pipeline.serving import request_guards
-from pipeline.tasks.targets import _confusion_matrix
+from pipeline.tasks.targets import _confusion_matrix, _panels
 from pipeline.tasks.targets._class_names import match_names
 from pipeline.tasks.targets._class_weights import crossentropy, weights_by_name
 from pipeline.utils import console
 from pipeline.utils.calibration import CalibrationError, TemperatureFit
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
+from pipeline.utils.intervals import wilson
 
 MATRIX_CLASSES = 30
 """Up to this number of classes, the metrics have the whole confusion matrix."""
@@ -311,13 +313,23 @@ class ClassTarget(Target):
         }
         if self.abstain_below:
             columns["answered"] = answers["label"].numpy() != b""
+        if self.temperature != 1:
+            # softmax(logits) from softmax(logits / temperature)
+            scores = (probabilities / probabilities.max(axis=1, keepdims=True)) ** (
+                self.temperature
+            )
+            columns["uncalibrated"] = 1 / scores.sum(axis=1)
         return columns
 
     def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Replaces the numbers of classes by their names."""
+        """Replaces the numbers of classes by their names.
+
+        The probability before calibration, `uncalibrated`, is for the report only.
+        """
         names = np.array(self.class_names)
         named = {name: names[columns[name]] for name in ("truth", "prediction")}
-        return {**columns, **named}
+        kept = {key: value for key, value in columns.items() if key != "uncalibrated"}
+        return {**kept, **named}
 
     def tables(self, columns: Mapping[str, np.ndarray]) -> dict[str, Columns]:
         """The confusion matrix of many classes, without its zeros."""
@@ -349,6 +361,36 @@ class ClassTarget(Target):
     ) -> dict[str, Any]:
         figure = _confusion_matrix.draw(metrics, self.class_names)
         return {"confusion_matrix.png": figure}
+
+    def headline(self, metrics: Mapping[str, Any]) -> str:
+        """The accuracy with its confidence interval."""
+        count = metrics["examples"]
+        accuracy = metrics["accuracy"]
+        low, high = wilson(np.array(accuracy * count), np.array(count))
+        return (
+            f"{accuracy:.1%} of {count:,} examples are right (95 % confidence interval:"
+            f" {low:.1%} to {high:.1%})"
+        )
+
+    def panels(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> Iterator[Panel]:
+        """The classes and what they are confused with, and whether the probabilities
+        can be trusted.
+        """
+        yield _panels.class_table(metrics.get("per_class", {}), "recall")
+        if mistakes := _confusions(self.class_names, metrics):
+            yield _panels.confused_pairs(mistakes)
+        yield Panel("Confusions", _confusion_matrix.draw(metrics, self.class_names))
+        yield _panels.reliability_diagram(columns)
+        yield _panels.coverage_curve(columns)
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        return self.class_names[int(example["label"])]
+
+    def explained_output(self, outputs: Any) -> tf.Tensor:
+        """The logit of the answer."""
+        return tf.reduce_max(outputs, axis=-1)
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]

@@ -14,10 +14,12 @@ from pipeline.contracts import (
     Info,
     Metadata,
     OutputSpec,
+    Panel,
     Source,
     Target,
 )
 from pipeline.serving import request_guards
+from pipeline.tasks.targets import _panels
 from pipeline.tasks.targets._class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
@@ -222,6 +224,18 @@ class LabelTarget(Target):
         if len(rows) > _ROWS:
             lines.append(f"... and {len(rows) - _ROWS:,} more, which are better")
         return lines
+
+    def panels(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> Iterator[Panel]:
+        yield _panels.class_table(metrics["per_class"], "recall")
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        return self._names(example["labels"])
+
+    def explained_output(self, outputs: Any) -> tf.Tensor:
+        """The logit of the most probable label."""
+        return tf.reduce_max(outputs, axis=-1)
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]

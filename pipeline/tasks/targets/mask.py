@@ -13,10 +13,12 @@ from pipeline.contracts import (
     Info,
     Metadata,
     OutputSpec,
+    Panel,
     Source,
     Target,
     TrainingExamples,
 )
+from pipeline.tasks.targets import _panels
 from pipeline.tasks.targets._class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
@@ -229,6 +231,11 @@ class MaskTarget(Target):
             name = list(metrics["per_class"])[pixels.index(max(pixels))]
             lines.append(f"{'note':10} no better than always predicting {name!r}")
         return lines
+
+    def panels(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> Iterator[Panel]:
+        yield _panels.class_table(metrics["per_class"], "iou")
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]

@@ -1,6 +1,6 @@
 """Numbers: one or several for each example, fitted with the squared error."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -13,11 +13,13 @@ from pipeline.contracts import (
     Info,
     Metadata,
     OutputSpec,
+    Panel,
     Source,
     Target,
     TrainingExamples,
 )
 from pipeline.utils import console
+from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
 
 _PAIRS = 500  # of true and predicted values in a plot
@@ -230,6 +232,32 @@ class NumberTarget(Target):
                 title = f"number {ending[1:]}: {title}"
             axes.set(xlabel="true", ylabel="predicted", title=title)
         return {"predictions.png": figure}
+
+    def headline(self, metrics: Mapping[str, Any]) -> str:
+        """The usual error, and the share of the variance that is explained."""
+        sentence = f"the predictions are off by {metrics['mae']:.4g} on average"
+        if metrics["r2"] is None:
+            return sentence
+        return f"{sentence}; r2 {metrics['r2']:.3f} (1 is perfect, 0 is the mean)"
+
+    def panels(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> Iterator[Panel]:
+        if "per_number" in metrics:
+            scores = metrics["per_number"]
+            table = {"number": list(scores)}
+            for key in next(iter(scores.values())):
+                table[key] = [score[key] for score in scores.values()]
+            yield Panel("Numbers", Columns(table))
+        yield from super().panels(metrics, columns)
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        numbers = np.ravel(example["target"])[:3]
+        return " ".join(f"{float(value):.4g}" for value in numbers)
+
+    def explained_output(self, outputs: Any) -> tf.Tensor:
+        """The first number."""
+        return outputs[:, 0]
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]

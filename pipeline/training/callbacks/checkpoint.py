@@ -229,18 +229,13 @@ class CheckpointCallback(keras.callbacks.Callback):
         except WRITE_ERRORS as error:
             why = getattr(error, "strerror", None) or reason(error)
             if not self.unsaved:
-                print(
-                    f"warning    step {self.step:,} was not saved: {why}; training"
-                    " continues"
-                )
+                text = f"step {self.step:,} was not saved: {why}; training continues"
+                say("warning", text)
             self.unsaved = why
             self._unsaved_state = state
         else:
             if self.unsaved:
-                print(
-                    f"saved      step {self.step:,}: the disk is writable again",
-                    flush=True,
-                )
+                say("saved", f"step {self.step:,}: the disk is writable again")
             self.unsaved = ""
             self._retention = retention
             self._prune()

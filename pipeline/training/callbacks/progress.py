@@ -66,7 +66,14 @@ class Progress(keras.callbacks.Callback):
         next_name = ""
         if epoch + 1 < self._batches.epochs:
             next_name = self._name_of(epoch + 1)
-        progress_bar.finish(f"{self._name}  {metrics}  {left} left", next_name)
+        progress_bar.finish(
+            f"{self._name}  {metrics}  {left} left",
+            next_name,
+            epoch=epoch + 1,
+            epochs=self._batches.epochs,
+            step=self.model.step.position,
+            metrics={name: float(value) for name, value in logs.items()},
+        )
 
     def _name_of(self, epoch: int) -> str:
         epochs = self._batches.epochs

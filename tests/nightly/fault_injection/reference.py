@@ -31,6 +31,7 @@ _WORDS = f"""digits --model.name tests.nightly.fault_injection.reference.subject
 # Times differ between equal runs, and exports may.
 _IGNORED = (
     "seconds",
+    "stages",
     "examples_per_second",
     "elapsed",
     "config_digest",

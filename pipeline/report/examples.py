@@ -1,0 +1,124 @@
+"""Examples as cards: what the input draws, with the title of the target."""
+
+import dataclasses
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from PIL import Image
+
+from pipeline.contracts import Task
+from pipeline.evaluation.answers import Evaluation
+from pipeline.report import blocks
+from pipeline.report.blocks import Card
+from pipeline.utils.columns import Columns
+
+_INCHES = 1.7  # the longer side of an image
+_PLOT = (2.8, 2.2)  # inches, of what is no image
+_CELLS = 4  # numbers of a prediction
+_OPACITY = 0.7  # of heat
+_DPI = 100
+_QUALITY = 85  # of JPEG
+
+
+def answered(
+    evaluation: Evaluation,
+    positions: np.ndarray,
+    heat: np.ndarray | None = None,
+) -> list[Card]:
+    """Cards of examples of an evaluation with their answers.
+
+    `heat`, (positions, height, width), is laid over what is drawn.
+    """
+    examples, answers = evaluation.answers(positions)
+    raw = evaluation.raw(positions)
+    rows = evaluation.rows(positions)
+    task = evaluation.task
+    cards = []
+    for row, id in enumerate(examples["id"].tolist()):
+        example: dict[str, Any] = _row(examples, row)
+        example["raw"] = _row(raw, row)
+        answer = _row(answers, row)
+
+        def draw(axes: Any, example: Any = example, answer: Any = answer) -> None:
+            task.draw(axes, example, answer)
+
+        card = _card(draw, None if heat is None else heat[row])
+        if not card.title:
+            card = dataclasses.replace(card, title=_cells(rows, row))
+        html = task.html(example) if heat is None else ""
+        cards.append(_finished(card, html, evaluation.locate(id)))
+    return cards
+
+
+def plain(
+    task: Task, examples: Mapping[str, np.ndarray], names: Sequence[str]
+) -> list[Card]:
+    """Cards of decoded examples without answers, with what is right as the title."""
+    cards = []
+    for row, name in enumerate(names):
+        example = _row(examples, row)
+
+        def draw(axes: Any, example: Any = example) -> None:
+            task.draw_input(axes, example)
+
+        card = dataclasses.replace(_card(draw), title=task.truth(example), color="")
+        cards.append(_finished(card, task.html(example), name))
+    return cards
+
+
+def _cells(rows: Columns, row: int) -> str:
+    """The first numbers of a prediction, for a target that draws no title."""
+    cells = zip(list(rows)[1:], rows.rows()[row][1:], strict=True)
+    return "\n".join(f"{name} {text}" for name, text in list(cells)[:_CELLS])
+
+
+def _row(columns: Mapping[str, np.ndarray], row: int) -> dict[str, Any]:
+    return {name: column[row] for name, column in columns.items()}
+
+
+def _finished(card: Card, html: str, name: str) -> Card:
+    """The card with the HTML of the input, if it has any, and with its name."""
+    picture = Markup(html) if html else card.picture
+    return dataclasses.replace(card, picture=picture, caption=name)
+
+
+def _card(draw: Callable[[Any], None], heat: np.ndarray | None = None) -> Card:
+    """Draws a card; the title that is drawn becomes its text."""
+    figure = Figure(figsize=_PLOT, dpi=_DPI, layout="constrained")
+    axes = figure.add_subplot()
+    draw(axes)
+    title = axes.get_title()
+    color = _color(axes.title.get_color())
+    axes.set_title("")
+    if not axes.get_images():
+        return Card(blocks.embed(figure)[0], title, color, is_wide=True)
+    figure.set_layout_engine("none")
+    left, right, bottom, top = axes.get_images()[0].get_extent()
+    width, height = abs(right - left), abs(top - bottom)
+    if heat is not None:
+        axes.imshow(
+            heat,
+            extent=(left, right, bottom, top),
+            alpha=_OPACITY * heat,
+            cmap="autumn",
+            interpolation="bilinear",
+        )
+    scale = _INCHES / max(width, height)
+    figure.set_size_inches(width * scale, height * scale)
+    axes.set_position((0, 0, 1, 1))
+    axes.axis("off")
+    file = io.BytesIO()
+    picture = Image.fromarray(blocks.pixels(figure))
+    picture.save(file, "jpeg", quality=_QUALITY)
+    return Card(blocks.image("jpeg", file.getvalue()), title, color)
+
+
+def _color(color: Any) -> str:
+    """Targets draw the titles of right answers in green, and of wrong ones in red."""
+    names = {to_rgb("green"): "good", to_rgb("red"): "bad"}
+    return names.get(to_rgb(color), "")

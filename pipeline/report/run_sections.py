@@ -1,0 +1,256 @@
+"""Sections about the run: training, choices, options, environment, its command."""
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from pipeline.config import command_line, registry, type_hints
+from pipeline.config.config import Config
+from pipeline.report import blocks
+from pipeline.report.blocks import Block, Heading, Table, Text
+from pipeline.report.subject import Subject
+from pipeline.runtime.run_directory import RunDirectory
+from pipeline.utils import console, safe_io
+from pipeline.utils.columns import Columns
+from pipeline.utils.errors import UsageError
+
+_HIDDEN = ("skipped_steps", "gradient_norm_max")
+_UNTOLD = ("format", "recipe", "reasons", "run_directory", "dry_run", "force")
+"""Entries of a config that are no options of its command."""
+
+
+def training(subject: Subject) -> Iterator[Block]:
+    """Curves, folds, and where the time went."""
+    run = subject.run
+    if run is None:
+        return
+    history = run.history
+    stems = dict.fromkeys(name.removeprefix("val_") for name in history)
+    names = [name for name in stems if name not in _HIDDEN]
+    names.sort(key=lambda name: name != "loss")
+    figures = [_curve(name, history) for name in names]
+    if figures:
+        yield blocks.drawing(*figures)
+    else:
+        yield Text("No epoch is complete yet.")
+    if folds := run.result.get("cross_validation"):
+        yield Heading(f"Cross-validation with {folds['folds']} folds")
+        yield _folds(folds)
+    if stages := run.result.get("stages"):
+        yield Heading("Where the time went")
+        total = sum(stages.values())
+        shares = [f"{seconds / max(total, 1e-9):.0%}" for seconds in stages.values()]
+        seconds = [f"{seconds:.1f} s" for seconds in stages.values()]
+        yield Table(Columns(stage=list(stages), time=seconds, share=shares))
+        yield Text("Of the process that ended the run.")
+    if speed := run.result.get("examples_per_second"):
+        yield Text(f"The median speed of training was {speed:,.0f} examples/s.")
+
+
+def _curve(name: str, history: Mapping[str, Sequence[float]]) -> Figure:
+    """Draws a metric of each epoch, of training and validation."""
+    figure = Figure(figsize=(3.6, 2.5), layout="constrained")
+    axes = figure.subplots()
+    for part, key in (("train", name), ("validation", f"val_{name}")):
+        if values := history.get(key):
+            epochs = np.arange(1, len(values) + 1)
+            marker = "." if len(values) <= 50 else ""
+            axes.plot(epochs, values, marker=marker, label=part)
+    if f"val_{name}" in history:
+        axes.legend(fontsize=8)
+    axes.set_title(name.replace("_", " "), fontsize=10, parse_math=False)
+    axes.set_xlabel("epoch", fontsize=8)
+    axes.tick_params(labelsize=8)
+    axes.grid(alpha=0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    return figure
+
+
+def _folds(summary: Mapping[str, Any]) -> Table:
+    metrics = summary["metrics"]
+    columns: dict[str, list[Any]] = {"metric": list(metrics)}
+    for key in ("mean", "std"):
+        columns[key] = [metric[key] for metric in metrics.values()]
+    if summary["folds"] <= 10:
+        for number in range(summary["folds"]):
+            folds = [metric["folds"][number] for metric in metrics.values()]
+            columns[f"fold {number + 1}"] = folds
+    return Table(Columns(columns))
+
+
+def decisions(subject: Subject) -> Iterator[Block]:
+    """What the run has chosen, and why."""
+    if subject.run is None:
+        return
+    config = subject.run.config
+    rows = []
+    path = RunDirectory(subject.run.directory).decisions
+    if path.is_file():
+        for entry in safe_io.read_json(path):
+            rows.append([entry["name"], entry["value"], entry["reason"]])
+    for option, reason in config.reasons.items():
+        rows.append([option, _value(config, option), reason])
+    if rows:
+        yield _table(["choice", "value", "reason"], rows)
+
+
+def _value(config: Config, option: str) -> str:
+    """The value of an option such as `train.epochs`, or `model`, as words."""
+    section, _, name = option.partition(".")
+    values = config.as_json()[section]
+    return " ".join(type_hints.words(values[name or "name"]))
+
+
+def options(subject: Subject) -> Iterator[Block]:
+    """The options that differ from those of the recipe."""
+    if subject.run is None:
+        return
+    config = subject.run.config
+    recipe = _recipe(config)
+    if recipe is not None:
+        rows = []
+        for option, (original, value) in _differences(recipe, config).items():
+            rows.append([option, _words(original), _words(value)])
+        if rows:
+            yield Text(f"What differs from the recipe {config.recipe}:")
+            yield _table(["option", "recipe", "this run"], rows)
+        else:
+            yield Text(f"All options are those of the recipe {config.recipe}.")
+    yield Heading("All options")
+    yield Text(json.dumps(config.as_json(), indent=1, ensure_ascii=False), True)
+
+
+def repeat(subject: Subject) -> Iterator[Block]:
+    """The command of the run, and its environment."""
+    run = subject.run
+    if run is None:
+        return
+    config = run.config
+    if "<" in json.dumps(config.as_json()):
+        yield Text(
+            "The run began with Python objects: call fit with the same arguments and"
+            f" the seed {config.runtime.seed}."
+        )
+    else:
+        command = exact_command(config)
+        if command is None:
+            path = RunDirectory(run.directory).config
+            command = f"pipeline fit --config {shlex.quote(str(path))}"
+        yield Text(command, is_code=True)
+        yield Text(
+            "The same package, machine and data give the same weights. The run is in"
+            f" {run.directory}."
+        )
+    if versions := run.result.get("versions"):
+        yield Heading("Environment")
+        yield Table(Columns(package=list(versions), version=list(versions.values())))
+
+
+def exact_command(config: Config) -> str | None:
+    """The command line with exactly this config; None if there is none without files
+    of the run.
+    """
+    recipe = _recipe(config)
+    if recipe is None:
+        return None
+    is_own = config.recipe in command_line.OWN_DATA
+    words = [str(config.source.path) if is_own else config.recipe]
+    for option, (_, value) in _differences(recipe, config).items():
+        section, _, name = option.partition(".")
+        if isinstance(value, bool):
+            flag = name if value else f"no-{name}"
+            words.append(f"--{section}.{flag}".replace("_", "-"))
+            continue
+        words += [f"--{option}".replace("_", "-"), *type_hints.words(value)]
+    try:
+        parsed = command_line.configure(words)
+    except UsageError:
+        return None
+    if parsed.digest() != config.digest():
+        return None
+    return shlex.join(["pipeline", "fit", *words])
+
+
+def _recipe(config: Config) -> Config | None:
+    """The recipe of a config as it was before any option; None if it is not known."""
+    try:
+        if config.recipe in command_line.OWN_DATA:
+            path = config.source.path
+            return command_line.path_request(path).config if path else None
+        if config.recipe in registry.names("recipes"):
+            return command_line.recipe(config.recipe)
+    except UsageError:  # the data is gone
+        return None
+    return None
+
+
+def _differences(recipe: Config, config: Config) -> dict[str, tuple[Any, Any]]:
+    """Option, such as `train.epochs` -> its values in the recipe and in the config."""
+    differences = {}
+    originals = recipe.as_json()
+    for section, values in config.as_json().items():
+        if section in _UNTOLD:
+            continue
+        for name, value in values.items():
+            original = originals[section][name]
+            if value != original:
+                differences[f"{section}.{name}"] = (original, value)
+    return differences
+
+
+def _words(value: Any) -> str:
+    return " ".join(type_hints.words(value)) or "none"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    columns = zip(*rows, strict=True)
+    return Table(Columns(zip(header, map(list, columns), strict=True)))
+
+
+def lead(subject: Subject) -> Iterator[tuple[str, str]]:
+    """The first sentences of the report about the run, each with its color."""
+    run = subject.run
+    if run is None:
+        return
+    if folds := run.result.get("cross_validation"):
+        yield f"Of each fold: {console.spread(folds['metrics'], folds['folds'])}.", ""
+    verification = run.result.get("verification") or {}
+    if run.export is not None:
+        yield (
+            f"Exported as {run.export} and verified: the SavedModel gives the same"
+            " answers as the trained model.",
+            "good",
+        )
+    elif verification:
+        failed = [c for c in verification["checks"] if not c["passed"]]
+        details = "; ".join(f"{c['name']}: {c['detail']}" for c in failed)
+        yield f"Not exported. {details}", "bad"
+    elif run.result:
+        yield "Not exported (--export.no-enabled).", ""
+    epochs = len(run.history.get("loss", ()))
+    of = console.pluralize(run.config.train.epochs, "epoch")
+    if not run.result:
+        yield (
+            f"Training is unfinished: {epochs} of {of}. pipeline fit --resume"
+            f" {run.directory} continues it.",
+            "bad",
+        )
+    elif run.result.get("stopped"):
+        yield f"The time limit stopped training after {epochs} of {of}.", "bad"
+    if subject.evaluation.split == "validation":
+        yield (
+            "There is no test split: the validation split is measured, which training"
+            " may have been tuned to.",
+            "bad",
+        )
+    if subject.evaluation.split == "train":
+        yield (
+            "These are the examples on which the model was trained: new ones will be"
+            " answered worse.",
+            "bad",
+        )
