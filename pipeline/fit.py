@@ -2,6 +2,7 @@
 export.
 """
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.report.run import Run
 from pipeline.runtime import cluster, run_directory, signals
+from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import preflight
 from pipeline.training.resolve import resolve
@@ -124,21 +126,24 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
 def _cross_validate(config: Config, machine: "Machine") -> Run:
     """Carries out a run for each fold, and then the run of all training examples."""
     from pipeline.data import dataset
-    from pipeline.training import cross_validation
+    from pipeline.training import cross_validation, recovery
 
     source = dataset.open_source(config)
     cross_validation.check(config, source)
     config = run_directory.begin(config)
-    results = []
-    for fold_config in cross_validation.fold_configs(config):
-        result = cross_validation.finished(fold_config, source)
-        if result is None:
-            result = _run_in_turn(fold_config, machine, source).result
-        if not result:  # interrupted in a notebook
-            return Run(config, Path(str(config.run_directory)), {}, {})
-        results.append(result)
-    cross_validation.conclude(config, results)
-    return _run_in_turn(config, machine, source)
+    directory = RunDirectory(Path(str(config.run_directory)))
+    with recovery.report_interruption(config, directory):
+        config = cross_validation.with_initial_weights(config)
+        results = []
+        for fold_config in cross_validation.fold_configs(config):
+            result = cross_validation.finished(fold_config, source)
+            if result is None:
+                result = _run_in_turn(fold_config, machine, source).result
+            if not result:  # interrupted in a notebook
+                return Run(config, directory.path, {}, {})
+            results.append(result)
+        cross_validation.conclude(config, results)
+        return _run_in_turn(config, machine, source)
 
 
 def _run_in_turn(config: Config, machine: "Machine", source: "Source") -> Run:
@@ -155,7 +160,11 @@ def _run(
     start: float,
     source: "Source | None" = None,
 ) -> Run:
-    """Carries out the config of a run; of a source that may be open."""
+    """Carries out the config of a run.
+
+    `source` is open if this is one of several runs, whose caller reports an
+    interruption.
+    """
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export import formats
@@ -181,7 +190,9 @@ def _run(
     try:
         with (
             run_directory.open_run(config) as directory,
-            recovery.report_interruption(config, directory),
+            recovery.report_interruption(config, directory)
+            if source is None
+            else contextlib.nullcontext(),
         ):
             trainer.resume(directory)
             data.write(directory)
