@@ -2,6 +2,7 @@
 export.
 """
 
+import contextlib
 import sys
 import time
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.report.run import Run
 from pipeline.runtime import cluster, run_directory, signals
+from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import preflight
 from pipeline.training.resolve import resolve
@@ -147,21 +149,24 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
 def _cross_validate(config: Config, source: "Source", machine: "Machine") -> Run:
     """Carries out a run for each fold, and then the run of all training examples."""
     from pipeline.data import dataset
-    from pipeline.training import cross_validation
+    from pipeline.training import cross_validation, recovery
 
     limited = dataset.open_source(config, source)
     cross_validation.check(config, limited)
     config = run_directory.begin(config)
-    results = []
-    for fold_config in cross_validation.fold_configs(config):
-        result = cross_validation.finished(fold_config, limited)
-        if result is None:
-            result = _run_in_turn(fold_config, source, machine).result
-        if not result:  # interrupted in a notebook
-            return Run(config, Path(str(config.run_directory)), {}, {})
-        results.append(result)
-    cross_validation.conclude(config, results)
-    return _run_in_turn(config, source, machine)
+    directory = RunDirectory(Path(str(config.run_directory)))
+    with recovery.report_interruption(config, directory):
+        config = cross_validation.with_initial_weights(config)
+        results = []
+        for fold_config in cross_validation.fold_configs(config):
+            result = cross_validation.finished(fold_config, limited)
+            if result is None:
+                result = _run_in_turn(fold_config, source, machine).result
+            if not result:  # interrupted in a notebook
+                return Run(config, directory.path, {}, {})
+            results.append(result)
+        cross_validation.conclude(config, results)
+        return _run_in_turn(config, source, machine)
 
 
 def _run_in_turn(config: Config, source: "Source", machine: "Machine") -> Run:
@@ -205,7 +210,9 @@ def _run(
     try:
         with (
             run_directory.open_run(config) as directory,
-            recovery.report_interruption(config, directory),
+            recovery.report_interruption(config, directory)
+            if config.data.folds is None  # otherwise, the caller reports
+            else contextlib.nullcontext(),
         ):
             trainer.resume(directory)
             data.write(directory)

@@ -14,10 +14,10 @@ import functools
 import os
 import re
 import typing
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from pipeline.config import functions, registry, validation
+from pipeline.config import registry, validation
 from pipeline.utils.errors import UsageError, did_you_mean, nearest, quote
 
 # Values that start with -.
@@ -101,21 +101,9 @@ def matching_flags(name: str, kind: type) -> list[str]:
     option = full[2:].replace("-", "_")
     usages = [
         choice.usage(function, option)
-        for choice, function in functions_with(option, kind)
+        for choice, function in registry.functions_with(option, kind)
     ]
     return list(dict.fromkeys(usages))
-
-
-def functions_with(option: str, kind: type) -> Iterator[tuple[registry.Choice, str]]:
-    """The registered functions that have an option, such as `path`."""
-    for choice in registry.choices(kind):
-        names = registry.names(choice.registry)
-        # Not Keras's metrics: reading them all takes long.
-        if choice.options != choice.field:
-            names += functions.keras_names(choice.registry)
-        for name in names:
-            if option in registry.find(choice.registry, name).options:
-                yield choice, name
 
 
 def _is_flag(word: str) -> bool:

@@ -125,7 +125,7 @@ def topic(name: str, options: Any, planned: Collection[str] = ()) -> str:
                 lines += _describe(word, function, choice, values)
     if not lines:
         option = plain_name.rpartition(".")[2].replace("-", "_")
-        for choice, word in cli_parser.functions_with(option, kind):
+        for choice, word in registry.functions_with(option, kind):
             if choice.usage(word, option) in flags:
                 function = registry.find(choice.registry, word)
                 values = functions[choice].get(word, {})

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipeline.utils.console import say
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, quote
 
 PRECISIONS = ("float32", "mixed_float16", "mixed_bfloat16")
 _EACH_EPOCH = "the validation data are evaluated after each epoch; remove it"
@@ -53,6 +53,7 @@ def translate(arguments: Mapping[str, Any]) -> dict[str, Any]:
     of_fit = _with_arrays(of_fit, of_keras)
     if "validation_split" in of_keras:
         of_fit = _with_split(of_fit, of_keras["validation_split"])
+    _require_class_weight(of_keras.get("class_weight", {}))
     for name in TRAIN_OPTIONS:
         if name in of_keras:
             of_fit["train"] = _with_option(of_fit, "train", name, of_keras[name], name)
@@ -60,6 +61,15 @@ def translate(arguments: Mapping[str, Any]) -> dict[str, Any]:
         option, value = _verbosity(of_keras["verbose"])
         of_fit["log"] = _with_option(of_fit, "log", option, value, "verbose")
     return of_fit
+
+
+def _require_class_weight(value: Any) -> None:
+    is_balanced = isinstance(value, str) and value == "balanced"
+    if not is_balanced and not isinstance(value, Mapping):
+        raise UsageError(
+            'class_weight must be "balanced" or a dictionary {class: weight}; got'
+            f" {quote(value) if isinstance(value, str) else type(value).__name__}"
+        )
 
 
 def _verbosity(verbose: Any) -> tuple[str, bool]:

@@ -34,8 +34,8 @@ _SHORT = {
     "folds": "data",
 }
 """Argument -> its section."""
-_ARGUMENTS = {"folds": "data", **dict.fromkeys(keras_words.TRAIN_OPTIONS, "train")}
-"""Arguments that stand for options in messages."""
+_ARGUMENTS = {**_SHORT, **dict.fromkeys(keras_words.TRAIN_OPTIONS, "train")}
+"""Argument that stands for an option in messages -> the section of the option."""
 
 
 def request(
@@ -91,6 +91,8 @@ def _require_known(arguments: Mapping[str, Any]) -> None:
         flags = cli_parser.matching_flags(f"--{name}", Config)
         if flags == ["--train.learning-rate"]:  # `lr`
             flags = ["learning_rate"]
+        elif flags and flags[0] not in cli_parser.flags(Config):
+            flags = registry.arguments_with(name, Config, arguments[name])
         hint = did_you_mean(flags) if flags else suggest(name, {*fields, *_SHORT})
         raise UsageError(f"unknown argument {name!r}; {hint}")
 
@@ -255,22 +257,38 @@ def _changes(arguments: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def errors_in_python() -> Iterator[None]:
-    """Rewrites options in UsageErrors as arguments: `--train.epochs 3` as
-    `train={"epochs": 3}`.
+    """Rewrites options in UsageErrors as arguments: `--train.patience 3` as
+    `train={"patience": 3}`.
     """
-
-    def argument(match: re.Match[str]) -> str:
-        section = match[1]
-        option = match[2].replace("-", "_")
-        value = match[3] or "..."
-        if section == _ARGUMENTS.get(option):
-            return f"{option}={value}"
-        return f'{section}={{"{option}": {value}}}' if section else f"{option}={value}"
-
-    flag = r"--(?:(\w+)\.)?([a-z][a-z-]+)(?: (-?\d[\d.]*\d|\d)\b)?"
     try:
-        with called_from_python():
+        with called_from_python(_in_python):
             yield
     except UsageError as error:
-        error.args = (re.sub(flag, argument, str(error)),)
+        error.args = (_in_python(str(error)),)
         raise
+
+
+def _in_python(text: str) -> str:
+    """A text with arguments of `fit` in place of options of the command line."""
+    number = r" (-?\d[\d.]*\d|\d)\b"
+    name = r" (\w+)(?=:| of |$)"  # of an option of a registered function
+    flag = rf"--(?:(\w+)\.)?([a-z][\w-]+)(?:{number}|{name})?"
+    return re.sub(flag, _argument, text)
+
+
+def _argument(match: re.Match[str]) -> str:
+    section, option, number, name = match.groups()
+    option = option.replace("-", "_")
+    value = number or "..."
+    flag = cli_parser.flags(Config).get(match[0])
+    if flag is not None and flag.switch is not None:
+        option = flag.path[-1]
+        value = str(flag.switch)
+    rest = ""
+    if name and option.endswith("options"):
+        value = f'{{"{name}": ...}}'
+    elif name:
+        rest = f" {name}"
+    if not section or section == _ARGUMENTS.get(option):
+        return f"{option}={value}{rest}"
+    return f'{section}={{"{option}": {value}}}{rest}'

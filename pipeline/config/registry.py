@@ -21,7 +21,7 @@ import sys
 import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
@@ -160,6 +160,19 @@ class Choice:
             return self.flag.format(option.replace("_", "-"))
         return self.flag.format(f"{option}=VALUE")
 
+    def arguments(self, names: Sequence[str], option: str, value: Any) -> list[str]:
+        """How to write an option that the functions `names` have in Python."""
+        text = repr(value) if isinstance(value, int | float | str) else "..."
+        inner = f'{{"{option}": {text}}}'
+        if self.options == self.field:
+            return [
+                f'{self.section}={{"{self.field}": {{"{n}": {inner}}}}}' for n in names
+            ]
+        if self.options == "options":
+            return [f"{self.section}={inner}"]
+        function = f'"{self.field}": "{names[0]}", ' if len(names) == 1 else ""
+        return [f'{self.section}={{{function}"{self.options}": {inner}}}']
+
     def functions(self, value: Any, options: Any) -> dict[str, dict[str, Any]]:
         """Maps each function that the two fields name to its options."""
         if self.options == self.field:
@@ -185,6 +198,31 @@ def choices(kind: Any) -> list[Choice]:
                 section = validation.section_name(kind)
                 fields.append(Choice(section, name, mark.registry, options))
     return fields
+
+
+def functions_with(option: str, kind: Any) -> Iterator[tuple[Choice, str]]:
+    """The functions with an option, such as `path`, that a section or a config may
+    name.
+    """
+    for choice in choices(kind):
+        candidates = names(choice.registry)
+        # Not Keras's metrics: reading them all takes long.
+        if choice.options != choice.field:
+            candidates += keras_names(choice.registry)
+        for name in candidates:
+            if option in find(choice.registry, name).options:
+                yield choice, name
+
+
+def arguments_with(option: str, kind: Any, value: Any) -> list[str]:
+    """How to write an option of a function in Python; see `functions_with`."""
+    functions: dict[Choice, list[str]] = {}
+    for choice, name in functions_with(option, kind):
+        functions.setdefault(choice, []).append(name)
+    arguments = []
+    for choice, function_names in functions.items():
+        arguments += choice.arguments(function_names, option, value)
+    return arguments
 
 
 def builds_whole_model(name: str) -> bool:

@@ -140,12 +140,16 @@ def refusal(run: str, differences: list[Change]) -> str:
         remedy = f"add --force to accept the changes, or {remedy}"
     rows = []
     for change in differences:
+        flag = console.in_words_of_caller(change.flag)
         note = "--force accepts it" if change.can_be_forced else ""
-        rows.append((change.flag, change.original, change.current, note))
+        rows.append((flag, change.original, change.current, note))
     table = console.table(rows, ("option", "original", "now", ""))
-    original = shlex.join(["--resume", run])
+    original = console.in_words_of_caller(
+        f"its original options: {shlex.join(['--resume', run])}",
+        f"its original options are in {run}/config.json",
+    )
     first = f"{run} was started with other options; {remedy}"
-    return f"{first}\n{textwrap.indent(table, '  ')}\nits original options: {original}"
+    return f"{first}\n{textwrap.indent(table, '  ')}\n{original}"
 
 
 def _words(value: Any) -> str:

@@ -13,7 +13,8 @@ from pipeline.config import formats, registry
 from pipeline.config.registry import Named
 from pipeline.config.validation import Checked, only_one, require
 from pipeline.utils import files, output
-from pipeline.utils.errors import UsageError
+from pipeline.utils.console import in_words_of_caller
+from pipeline.utils.errors import UsageError, did_you_mean
 
 Options = dict[str, Any]
 Operations = dict[str, dict[str, Any]]
@@ -83,6 +84,8 @@ class TaskConfig(FunctionSection):
     """Options of the target."""
 
     def _check(self) -> None:
+        if self.name == "supervised":
+            self._refuse_options_of_parts()
         super()._check()
         for name in ("input", "target"):
             if getattr(self, name) is not None and self.name != "supervised":
@@ -90,6 +93,19 @@ class TaskConfig(FunctionSection):
                     f"--task.{name} belongs to --task.name supervised, not to"
                     f" {self.name}; use only one of them"
                 )
+
+    def _refuse_options_of_parts(self) -> None:
+        """Raises UsageError for an option of an input or target as one of the task."""
+        for option, value in self.options.items():
+            flags = []
+            for choice, name in registry.functions_with(option, TaskConfig):
+                part = f"--task.{choice.field} {name}"
+                flags.append(f"{part} {choice.usage(name, option)}")
+            if not flags:
+                continue
+            arguments = registry.arguments_with(option, TaskConfig, value)
+            hint = in_words_of_caller(did_you_mean(flags), did_you_mean(arguments))
+            raise UsageError(f"--task.{option}: the task has no such option; {hint}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

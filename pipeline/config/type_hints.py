@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 from pipeline.config import formats
+from pipeline.utils.console import in_words_of_caller
 
 
 def read(hint: Any, words: Sequence[str]) -> Any:
@@ -298,7 +299,6 @@ _NAMES = {
     Path: "a path",
     bool: "True or False",
     types.NoneType: "None",
-    dict: "words of the form name=value, or in Python a dictionary",
 }
 
 
@@ -330,7 +330,8 @@ def describe(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
         return "a section (a dictionary of options)"
     if origin in (dict, Mapping):
+        words = in_words_of_caller("words of the form name=value", "a dictionary")
         if typing.get_origin(arguments[1]) is Annotated:
-            return f"{_NAMES[dict]}, each value {describe(arguments[1])}"
-        return _NAMES[dict]
+            return f"{words}, each value {describe(arguments[1])}"
+        return words
     return _NAMES.get(hint, "a value")

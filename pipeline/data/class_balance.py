@@ -31,9 +31,12 @@ def class_weights(
     if not isinstance(requested, str):
         return requested
     if counts is None:
+        what, separator, _ = task.partition(" from ")
+        is_named = f"the model predicts {what.removesuffix('s')}s"
+        reason = is_named if separator else f"the task is {task}"
         raise UsageError(
-            "--train.class-weight: balanced weights need one class per example, but the"
-            f" task is {task}; remove it"
+            "--train.class-weight: balanced weights need one class per example, but"
+            f" {reason}; remove it"
         )
     present = {name: count for name, count in counts.items() if count}
     total = sum(present.values())

@@ -26,7 +26,7 @@ from pipeline.training.model_builder import copy_network
 from pipeline.training.train_step import SteppedModel
 from pipeline.training.trainer import Trainer
 from pipeline.utils import npz, progress_bar, safe_io
-from pipeline.utils.console import say
+from pipeline.utils.console import join_words, say
 from pipeline.utils.errors import UsageError, reason
 
 
@@ -163,8 +163,8 @@ class Handoff:
         """Returns the result before the export: metrics of each split, calibration."""
         task = self.data.task
         evaluated = self.evaluated
-        count = sum(len(self.data.splits[name]) for name in evaluated)
-        progress_bar.stage("testing", f"{count:,} examples")
+        counts = [f"{len(self.data.splits[name]):,} {name}" for name in evaluated]
+        progress_bar.stage("testing", f"{join_words(counts)} examples")
         calibration: Metadata = {}
         if self.config.export.calibrate and "validation" in evaluated:
             calibration = evaluate.calibration(

@@ -218,7 +218,12 @@ def _render(template: str, **values: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """Formats a cell of a Markdown table; a class name may contain anything."""
+    """Formats a cell of a Markdown table; a class name may contain anything.
+
+    None is NaN, which JSON does not have.
+    """
+    if value is None:
+        return "nan"
     if isinstance(value, float):
         return f"{value:.4f}"
     if isinstance(value, int):

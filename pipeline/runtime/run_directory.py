@@ -38,6 +38,7 @@ class RunDirectory:
         self.source = path / "source.json"
         self.splits = path / "splits.npz"
         self.class_weights = path / "class_weights.json"
+        self.initial_weights = path / "initial_weights.npz"
         self.cross_validation = path / "cross_validation.json"
         self.decisions = path / "decisions.json"
         self.log = path / "log.jsonl"

@@ -1,17 +1,20 @@
 """Cross-validation: the runs of the folds, and what they say together."""
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from pipeline.config.config import Config
 from pipeline.contracts import Decision, Source
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training.own_keras.head import FUNCTIONAL
-from pipeline.utils import console, files, safe_io
+from pipeline.training.pretrained import set_weights
+from pipeline.utils import console, files, npz, safe_io
 from pipeline.utils.console import join_words, say
 from pipeline.utils.errors import UsageError
 
@@ -38,6 +41,35 @@ def check(config: Config, source: Source) -> None:
             "--data.folds: each fold needs a new model, but a subclassed model cannot"
             " be copied; pass a function (input_shape, classes) that returns it"
         )
+
+
+def with_initial_weights(config: Config) -> Config:
+    """The config of the run, whose network has the weights that the run began with.
+
+    They are saved when the run begins: a process that resumes it may have built the
+    network anew, with other random weights, or have it after the training.
+
+    Raises UsageError if their file is damaged.
+    """
+    network = getattr(config.model.name, "value", None)
+    if not isinstance(network, keras.Model):  # a function is called with the seed
+        return config
+    path = _directory(config).initial_weights
+    weights = network.get_weights()
+    if not path.exists():
+        arrays = {str(index): array for index, array in enumerate(weights)}
+        npz.write(path, arrays)
+        return config
+    try:
+        saved = [*npz.read(path, path.stat().st_size).values()]
+        set_weights(network, saved)
+    except (OSError, ValueError):
+        raise UsageError(
+            f"{path} is damaged; start again in a new --run-directory"
+        ) from None
+    if not all(map(np.array_equal, weights, saved)):
+        say("weights", "the initial ones of this run, not those of the model now")
+    return config.changed(model={"name": network})
 
 
 def fold_configs(config: Config) -> Iterator[Config]:
@@ -91,22 +123,34 @@ def conclude(config: Config, results: Sequence[Mapping[str, Any]]) -> None:
 def summarize(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean, the sample standard deviation and the folds of each metric, and after
     how many epochs each fold was best, or else ended.
+
+    A metric that a fold does not have, or that is not finite there, is NaN, and so are
+    its mean and its deviation.
     """
+    names: dict[str, None] = {}  # ordered, without duplicates
+    for result in results:
+        for name, value in result["test"].items():
+            if isinstance(value, float):
+                names[name] = None
     metrics = {}
-    for name in results[0]["test"]:
-        values = [result["test"].get(name) for result in results]
-        if all(isinstance(value, float) for value in values):
-            metrics[name] = {
-                "mean": statistics.fmean(values),
-                "std": statistics.stdev(values),
-                "folds": values,
-            }
+    for name in names:
+        values = [_finite(result["test"].get(name)) for result in results]
+        metrics[name] = {
+            "mean": float(np.mean(values)),
+            "std": float(np.std(values, ddof=1)),
+            "folds": values,
+        }
     return {
         "folds": len(results),
         "metrics": metrics,
         "examples": [result["test"]["examples"] for result in results],
         "epochs": [result["best_epoch"] or result["epochs"] for result in results],
     }
+
+
+def _finite(value: float | None) -> float:
+    """The value, or NaN if it is infinite or missing, as in the JSON of such a run."""
+    return value if value is not None and math.isfinite(value) else math.nan
 
 
 def read(run: RunDirectory) -> dict[str, Any] | None:
@@ -124,7 +168,7 @@ def read(run: RunDirectory) -> dict[str, Any] | None:
 def _report(summary: Mapping[str, Any]) -> None:
     """Prints a table: the metrics of each fold, their mean and standard deviation."""
     count = summary["folds"]
-    say("folds", f"{count}, each tested with a model of the others")
+    say("folds", f"{count}, each tested with a model trained on the others")
     numbers = range(count) if count <= _LISTED else ()
     header = ["metric", "mean", "std", *(f"fold {number + 1}" for number in numbers)]
     rows = []

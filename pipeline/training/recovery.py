@@ -43,24 +43,37 @@ def catch_out_of_memory(is_training: bool) -> Iterator[None]:
 
 @contextmanager
 def report_interruption(config: Config, run: RunDirectory) -> Iterator[None]:
-    """After Ctrl-C, a signal or a disk error, prints how to continue the run."""
+    """After Ctrl-C, a signal or a disk error, prints how to continue the run, if it has
+    a checkpoint.
+    """
     try:
         yield
     except BrokenPipeError:  # nothing reads the output
         raise
     except BaseException as error:
-        steps: list[int] = []
+        where = ""
         if signals.behind(error) or isinstance(error, OSError):
-            steps = run_directory.steps(run.checkpoints)
-        if steps and not config.dry_run:
-            # The run of a fold continues with the whole cross-validation.
-            path = run.path if config.data.fold is None else run.path.parents[1]
+            where = _last_checkpoint(run)
+        if where and not config.dry_run:
             command = (
-                f"{command_line.PROGRAM} --resume {path} (in Python,"
-                f' run_directory="{path}")'
+                f"{command_line.PROGRAM} --resume {run} (in Python,"
+                f' run_directory="{run}")'
             )
-            say("stopped", f"after step {steps[-1]:,}; to continue: {command}")
+            say("stopped", f"{where}; to continue: {command}")
         raise
+
+
+def _last_checkpoint(run: RunDirectory) -> str:
+    """Where a run, or the last of its folds, can continue; empty if it has no
+    checkpoint.
+    """
+    if steps := run_directory.steps(run.checkpoints):
+        return f"after step {steps[-1]:,}"
+    folds = sorted(run.folds.glob("*"), key=lambda path: path.name.zfill(4))
+    for path in reversed(folds):
+        if steps := run_directory.steps(RunDirectory(path).checkpoints):
+            return f"after step {steps[-1]:,} of fold {path.name}"
+    return ""
 
 
 @dataclasses.dataclass(frozen=True)

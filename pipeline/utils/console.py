@@ -2,29 +2,37 @@
 
 import contextlib
 import io
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
 from pipeline.utils import files, output
 from pipeline.utils.errors import plain
 
-_is_called_from_python: ContextVar[bool] = ContextVar("python", default=False)
+_Rewrite = Callable[[str], str]
+_in_python: ContextVar[_Rewrite | None] = ContextVar("in_python", default=None)
 
 
 @contextlib.contextmanager
-def called_from_python() -> Iterator[None]:
-    """Within the block, `in_words_of_caller` returns arguments."""
-    token = _is_called_from_python.set(True)
+def called_from_python(rewrite: _Rewrite) -> Iterator[None]:
+    """Within the block, `in_words_of_caller` returns arguments; `rewrite` makes them of
+    the options in a text.
+    """
+    token = _in_python.set(rewrite)
     try:
         yield
     finally:
-        _is_called_from_python.reset(token)
+        _in_python.reset(token)
 
 
-def in_words_of_caller(flag: str, argument: str) -> str:
-    """An option as on the command line; in a call of `fit`, as its argument."""
-    return argument if _is_called_from_python.get() else flag
+def in_words_of_caller(text: str, in_python: str | None = None) -> str:
+    """A text with options as on the command line; in a call of `fit`, with arguments,
+    or the text `in_python`.
+    """
+    rewrite = _in_python.get()
+    if rewrite is None:
+        return text
+    return rewrite(text) if in_python is None else in_python
 
 
 def say(name: str, text: object) -> None:
@@ -65,10 +73,17 @@ def numbers(metrics: Mapping[str, Any]) -> str:
 
 
 def spread(metrics: Mapping[str, Mapping[str, float]], folds: int) -> str:
-    """The mean and the standard deviation of each metric over several folds."""
+    """The mean and the standard deviation of each metric over several folds.
+
+    None, as NaN is written in JSON, is shown as `nan`.
+    """
     parts = []
     for name, metric in metrics.items():
-        parts.append(f"{name} {metric['mean']:.4f} +- {metric['std']:.4f}")
+        mean, std = (
+            "nan" if metric[key] is None else f"{metric[key]:.4f}"
+            for key in ("mean", "std")
+        )
+        parts.append(f"{name} {mean} +- {std}")
     return f"{'  '.join(parts)}  (mean +- standard deviation of {folds:,} folds)"
 
 

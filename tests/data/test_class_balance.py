@@ -31,8 +31,13 @@ def test_balanced_weights_are_those_of_scikit_learn():
 
 
 def test_only_one_class_per_example_can_be_balanced():
-    with pytest.raises(UsageError, match="one class per example, but the task is lab"):
-        class_balance.class_weights("balanced", None, "labels from image")
+    for task, reason in (
+        ("number from features", "the model predicts numbers; remove it"),
+        ("labels from image", "the model predicts labels"),
+        ("your own loss of price", "the task is your own loss of price"),
+    ):
+        with pytest.raises(UsageError, match=f"one class per example, but {reason}"):
+            class_balance.class_weights("balanced", None, task)
 
 
 def test_a_note_names_very_unequal_classes_and_the_remedy():

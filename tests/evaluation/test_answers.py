@@ -23,7 +23,10 @@ def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
 
 def test_an_accuracy_that_says_little_is_noted():
     lines = evaluation_of(["a", "b"], wrong=range(20), count=41).text.splitlines()
-    assert lines[3] == "note       no better than always predicting 'a' (0.512)"
+    assert (
+        lines[3]
+        == "note       the accuracy is no better than always predicting 'a' (0.512)"
+    )
     assert (
         lines[4]
         == "note       only 41 test examples: the accuracy is uncertain by +-0.16"

@@ -477,7 +477,7 @@ class _Temperature(Calibrator):
 
 class ClassEvaluator(Evaluator):
     """Loss, accuracy, top-k accuracy, confusions, and precision, recall and F1 of each
-    class.
+    class. `balanced_accuracy` is the mean recall of the classes that have examples.
 
     With `abstain_below`, `coverage` is the fraction of the examples whose answers are
     not withheld, and `selective_accuracy` the accuracy on these, if there are any; all
@@ -539,6 +539,11 @@ class ClassEvaluator(Evaluator):
             "loss": self._loss / total,
             "accuracy": int(examples[is_right].sum()) / total,
         }
+        size = [np.bincount(part, examples, count) for part in (true, predicted)]
+        right = np.bincount(true[is_right], examples[is_right], count)
+        has_examples = size[0] > 0
+        recall = right[has_examples] / size[0][has_examples]
+        metrics["balanced_accuracy"] = float(recall.mean())
         if self._abstain_below:
             metrics["coverage"] = self._answered / total
         if self._answered:
@@ -548,8 +553,6 @@ class ClassEvaluator(Evaluator):
         metrics["calibration_error"] = self._error.result()["calibration_error"]
         if self._calibrated:
             metrics["calibrated"] = self._calibrated.result()
-        size = [np.bincount(part, examples, count) for part in (true, predicted)]
-        right = np.bincount(true[is_right], examples[is_right], count)
         metrics["per_class"] = self._per_class(right, size[0], size[1])
         if count <= MATRIX_CLASSES:
             matrix = np.zeros((count, count), np.int64)
@@ -642,8 +645,8 @@ def _notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
     share = largest / count
     if accuracy <= share < 1:
         yield (
-            f"{'note':10} no better than always predicting {sizes[largest]!r}"
-            f" ({share:.3f})"
+            f"{'note':10} the accuracy is no better than always predicting"
+            f" {sizes[largest]!r} ({share:.3f})"
         )
     if count < 50:
         error = max(2 * math.sqrt(accuracy * (1 - accuracy) / count), 1 / count)
