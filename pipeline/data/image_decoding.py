@@ -238,7 +238,7 @@ def _resized_jpeg(
     def turned(sides: Any) -> tf.Tensor:
         """Height and width before the rotation for those after it, or vice versa."""
         sides = tf.convert_to_tensor(sides)
-        return tf.where(orientation >= 5, sides[::-1], sides)
+        return tf.where(orientation >= 5, tf.reverse(sides, [0]), sides)
 
     wanted = turned((height, width))
     # Both sides remain at least twice as long as wanted.
