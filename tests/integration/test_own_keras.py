@@ -553,7 +553,7 @@ BAD = {
     ),
     "unknown": (
         {"xyzzy": lambda: 3},
-        "; choose from .*, clean, data, dry_run, .*optimizer, run_",
+        "; choose from .*, clean, data, dry_run, .*optimizer, report, run_",
     ),
     "twice": (
         {"train": lambda: {"epochs": 3}},
@@ -561,7 +561,7 @@ BAD = {
     ),
     "a section": (
         {"train": lambda: {"batch_size": 0}},
-        r'train=\{"batch_size": \.\.\.\} must be',
+        r"batch_size=\.\.\. must be",
     ),
     "metric": ({"metrics": lambda: ["f1_scor"]}, "did you mean 'f1_score'"),
     "nothing to train": (

@@ -50,8 +50,8 @@ def injected(patch, folder, kind, engine, generator, **train):
     """
     load, seen = dataset.load, {}
 
-    def loaded(config):
-        found = load(config)
+    def loaded(config, source):
+        found = load(config, source)
         split = found.splits["train"]
         seen["split"] = split
         row = int(generator.choice(split.rows))

@@ -13,7 +13,9 @@ def prepared(precision="float32", model="tiny", **train):
     """(model, batches) of an epoch of 8 steps."""
     settings = settings_of(model={"name": model}, train=train)
     batches = batching.training(random_split(STEPS * BATCH), settings.train, 0)
-    return build(TASK, settings, machine(precision), batches), batches
+    weights = settings.train.class_weight
+    model = build(TASK, settings, machine(precision), batches, class_weight=weights)
+    return model, batches
 
 
 def trained(

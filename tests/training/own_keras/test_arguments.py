@@ -3,6 +3,7 @@ answers.
 """
 
 import functools
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -225,11 +226,13 @@ def built(options, classes=3, output_kind="none"):
     class Problem:
         metadata = metadata(classes)
         output = None
+        own_outputs = ()
 
         def metrics(self):
             return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
-    return model_builder._metrics(Problem(), TrainConfig(metrics=options), output_kind)
+    model = SimpleNamespace(task=Problem(), output_kind=output_kind)
+    return model_builder._metrics(model, TrainConfig(metrics=options))
 
 
 @pytest.mark.parametrize(
