@@ -43,6 +43,25 @@ def assign(
     return fold[key]
 
 
+def require_two_classes(labels: np.ndarray, fold: np.ndarray, folds: int) -> None:
+    """Raises UsageError if the other folds of a fold have examples of only one class.
+
+    `labels` and `fold` are as in `assign`, integers (examples,).
+    """
+    names, classes = np.unique(labels, return_inverse=True)
+    first = np.full(len(names), folds)
+    last = np.zeros(len(names), np.int64)
+    np.minimum.at(first, classes, fold)
+    np.maximum.at(last, classes, fold)
+    only_there = np.bincount(first[first == last], minlength=folds)
+    worst = int(only_there.argmax())
+    if len(names) > 1 and len(names) - only_there[worst] < 2:
+        raise UsageError(
+            f"--data.folds {folds}: without fold {worst + 1}, train has examples of"
+            " only one class; add examples of other classes"
+        )
+
+
 def _spread_groups(
     group: np.ndarray, classes: np.ndarray, hashes: np.ndarray, folds: int
 ) -> np.ndarray:

@@ -158,6 +158,8 @@ def _hold_out_fold(
     keys = train.keys()
     units = keys.get("group", keys["id"])
     fold = folds.assign(units, labels, count, options.split_seed)
+    if labels is not None:
+        folds.require_two_classes(labels, fold, count)
     is_test = fold == options.fold - 1
     reason = "equal shares of each class" if labels is not None else "random examples"
     if "group" in keys:

@@ -142,6 +142,7 @@ class _ExportedNetwork:
     """An exported version that is called like the trained network."""
 
     step = None  # it is not trained
+    own_loss = None
 
     def __init__(self, version: Path, task: Task) -> None:
         with tf_paths.literal(version) as path:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 
-from pipeline.config import python_call
+from pipeline.config import python_call, resume_policy
 from pipeline.utils.errors import UsageError
 
 X, Y = np.zeros((30, 8, 8, 1), np.uint8), np.arange(30) % 3
@@ -86,7 +86,10 @@ def test_a_single_function_is_a_list_of_one_and_a_model_may_come_first():
         ({"callbacks": "early_stopping"}, "--train.patience stops early"),
         ({"callbacks": "progres"}, "unknown callback 'progres'; name a function or"),
         ({"shuffle": "batch"}, "--train.shuffle must be True or False; got 'batch'"),
-        ({"class_weight": "balance"}, "class-weight must be balanced or words of"),
+        (
+            {"class_weight": "balance"},
+            'class_weight must be "balanced" or a dictionary {class: weight};',
+        ),
         ({"initial_epoch": 4}, 'resumed with run_directory="..."'),
         ({"validation_steps": 2}, "the whole validation data"),
         ({"validation_batch_size": 8}, "does not change the results"),
@@ -111,6 +114,38 @@ def test_arguments_of_keras_that_mean_something_else_say_what_to_write(
     with pytest.raises(UsageError, match=message) as caught:
         config(**arguments)
     assert "\n" not in str(caught.value)
+
+
+def test_messages_of_a_call_in_python_name_its_arguments():
+    nested = 'task={"target": "classes", "target_options": {"abstain_below": 0.9}}'
+    low = {"target": "classes", "target_options": {"abstain_below": 2}}
+    for arguments, message in (
+        ({"abstain_below": 0.9}, f"did you mean '{nested}'?"),
+        (
+            {"padding": 2},
+            'did you mean \'data={"augment": {"crop": {"padding": 2}}}\'?',
+        ),
+        ({"task": {"abstain_below": 0.9}}, f"such option; did you mean '{nested}'?"),
+        ({"task": low}, 'task={"target_options": {"abstain_below": ...}} of classes'),
+        ({"callbacks": "early_stopping"}, 'train={"patience": ...} stops early'),
+        (
+            {"class_weight": {0: -1}},
+            "class_weight=... must be balanced or a dictionary",
+        ),
+    ):
+        with pytest.raises(UsageError) as caught, python_call.errors_in_python():
+            config(**arguments)
+        assert message in str(caught.value)
+    original, now = config(callbacks=keras.callbacks.History()), config(epochs=3)
+    changes = resume_policy.changes(original.as_json(), now.as_json())
+    with pytest.raises(UsageError) as caught, python_call.errors_in_python():
+        raise UsageError(resume_policy.refusal("runs/1", changes))
+    first, header, epochs, callbacks, last = str(caught.value).splitlines()
+    assert "; add force=True to accept the changes, or choose" in first
+    assert epochs.split() == ["epochs=...", "10", "3", "force=True", "accepts", "it"]
+    assert callbacks.lstrip().startswith("callbacks=...")
+    assert header.index("original") == epochs.index("1") == callbacks.index("<")
+    assert last == "its original options are in runs/1/config.json"
 
 
 def test_what_a_model_was_compiled_with_is_used_where_the_call_says_nothing(capsys):

@@ -46,6 +46,15 @@ def test_too_few_examples_or_groups_are_named():
         folds.assign(np.arange(10) % 2, None, 4, 0)
 
 
+def test_a_fold_with_all_examples_of_all_classes_but_one_is_refused():
+    labels = np.array([5, 5, 5, 5, 7])
+    fold = np.array([0, 1, 2, 0, 1])
+    with pytest.raises(UsageError, match="without fold 2, train has examples of only"):
+        folds.require_two_classes(labels, fold, 3)
+    folds.require_two_classes(np.append(labels, 7), np.append(fold, 2), 3)
+    folds.require_two_classes(np.append(labels, 8), np.append(fold, 2), 3)
+
+
 def test_each_example_is_tested_once_and_nothing_else_is_held_out():
     source = Counting(100)
     tested = []

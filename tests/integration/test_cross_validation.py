@@ -1,15 +1,21 @@
 """Cross-validation: a run for each fold, and then one of all training examples."""
 
 import json
+import math
+from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
+from small import settings_of
 
 from pipeline import Run
 from pipeline.fit import fit
+from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import version_manifest
-from pipeline.utils.errors import UsageError
+from pipeline.training import cross_validation, recovery
+from pipeline.utils.console import spread
+from pipeline.utils.errors import Terminated, UsageError
 
 OFF = {"export": False, "log": {"progress": False, "tensorboard": False}}
 GENERATOR = np.random.default_rng(0)
@@ -18,8 +24,8 @@ X = (GENERATOR.normal(size=(99, 4)) + Y[:, None]).astype(np.float32)
 TEST = (X[::9], Y[::9])
 
 
-def network():
-    keras.utils.set_random_seed(1)
+def network(seed=1):
+    keras.utils.set_random_seed(seed)
     layers = [keras.Input((4,)), keras.layers.Dense(3, activation="softmax")]
     return keras.Sequential(layers)
 
@@ -76,30 +82,33 @@ def test_folds_are_tested_once_continue_after_a_failure_and_leave_the_test_alone
     first = (workplace / "run/folds/1/result.json").stat().st_mtime_ns
     assert not (workplace / "run/folds/2/result.json").exists()
     capsys.readouterr()
+    # As in a script that is started again and builds its model without a seed.
+    model = network(seed=2)
     run = cross_validated("run", model, callback)
     lines = capsys.readouterr().out
     assert (workplace / "run/folds/1/result.json").stat().st_mtime_ns == first
     assert "finished   test loss" in lines and "resumed    after step" in lines
+    assert "weights    the initial ones of this run, not those of the model" in lines
     assert callback.runs == 5, "folds 1, 2, 2 again and 3, and the whole run"
     assert any(
         (a != b).any() for a, b in zip(model.get_weights(), initial, strict=True)
     )
 
-    # The run of a fold is an ordinary one.
+    # The run of a fold is an ordinary one, and begins with the first initial weights.
     callback.runs = 0
     alone = cross_validated(
         "alone",
         network(),
         callback,
         source=(X, Y),
-        data={"folds": 3, "fold": 2, "validation": 0.0},
+        data={"folds": 3, "fold": 3, "validation": 0.0},
     )
     folds = {
         name: metric["folds"]
         for name, metric in run.result["cross_validation"]["metrics"].items()
     }
     for name, values in folds.items():
-        assert alone.test[name] == values[1]
+        assert alone.test[name] == values[2]
     summary = json.loads((workplace / "run/cross_validation.json").read_text())
     accuracy = summary["metrics"]["accuracy"]
     assert accuracy["mean"] == pytest.approx(np.mean(accuracy["folds"]))
@@ -156,6 +165,44 @@ def test_with_patience_the_exported_run_has_the_epochs_of_the_folds(workplace, c
     )
     with pytest.raises(UsageError, match="started with other options"):
         numbers(3)
+
+
+def test_a_metric_that_is_not_finite_in_a_fold_has_no_mean(workplace, capsys):
+    numbers = [
+        {"examples": 3, "loss": 0.5, "r2": math.nan},
+        {"examples": 3, "loss": 1.5, "r2": None},  # as read from JSON
+        {"examples": 3, "loss": 1.0, "r2": 0.25, "rare": math.inf},
+    ]
+    results = [{"test": test, "best_epoch": None, "epochs": 4} for test in numbers]
+    run = RunDirectory(workplace)
+    config = settings_of(data={"folds": 3}).changed(run_directory=workplace)
+    cross_validation.conclude(config, results)
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[2] == ["loss", "1.0000", "0.5000", "0.5000", "1.5000", "1.0000"]
+    assert rows[3] == ["r2", "nan", "nan", "nan", "nan", "0.2500"]
+    assert rows[4] == ["rare", *["nan"] * 5]
+    saved = cross_validation.read(run)["metrics"]
+    assert saved["r2"] == {"mean": None, "std": None, "folds": [None, None, 0.25]}
+    assert "loss 1.0000 +- 0.5000  r2 nan +- nan" in spread(saved, 3)
+
+
+def test_a_signal_between_folds_says_how_to_continue_if_there_is_anything(
+    workplace, capsys
+):
+    run = RunDirectory(Path("mine"))
+    config = settings_of(data={"folds": 12}).changed(run_directory=run.path)
+    for fold, checkpoint in ((9, "step-00000030"), (10, "step-00000012"), (11, "")):
+        (run.folds / str(fold) / "checkpoints" / checkpoint).mkdir(parents=True)
+    for name in ("mine", "other"):
+        with (
+            pytest.raises(Terminated),
+            recovery.report_interruption(config, RunDirectory(Path(name))),
+        ):
+            raise Terminated
+    assert capsys.readouterr().out == (
+        "stopped    after step 12 of fold 10; to continue: pipeline fit --resume mine"
+        ' (in Python, run_directory="mine")\n'
+    )
 
 
 def test_what_folds_cannot_do_is_one_line(workplace):

@@ -114,6 +114,12 @@ def test_evaluation_equals_a_count_by_hand(task):
         "f1": pytest.approx(metrics.f1_score(truth == 0, table["prediction"] == 0)),
         "examples": 4,
     }
+    rare = {"label": np.array([0, 0, 0, 0, 1, 1])}
+    some, table = measure(task, outputs[[0, 1, 0, 1, 0, 3]], rare, loss)
+    assert some["balanced_accuracy"] == pytest.approx(
+        metrics.balanced_accuracy_score(rare["label"], table["prediction"])
+    )
+    assert some["balanced_accuracy"] == (1 + 1 / 2) / 2 < some["accuracy"]
     for undecided in (
         np.full((6, 3), 1 / 3, np.float32),
         np.full((6, 3), np.nan, np.float32),
