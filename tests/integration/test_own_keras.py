@@ -561,7 +561,7 @@ BAD = {
     ),
     "a section": (
         {"train": lambda: {"batch_size": 0}},
-        r'train=\{"batch_size": \.\.\.\} must be',
+        r"batch_size=\.\.\. must be",
     ),
     "metric": ({"metrics": lambda: ["f1_scor"]}, "did you mean 'f1_score'"),
     "nothing to train": (
