@@ -15,7 +15,13 @@ from pipeline.config.file_types import IMAGE
 from pipeline.contracts import Example, ImageShape
 from pipeline.data.array_source import ArraySource
 from pipeline.data.file_list import FileList
-from pipeline.data.image_sizes import common_shape, shape, spread, used_bits
+from pipeline.data.image_sizes import (
+    MOST_DEEP_PNGS,
+    common_shape,
+    shape,
+    spread,
+    used_bits,
+)
 from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_deep
@@ -137,12 +143,18 @@ def _shape(path: str) -> tuple[int, int, bool]:
 
 
 def _deep_files(files: FileList) -> Iterator[bytes]:
-    """Yields the 16-bit PNGs in an evenly spread sample of files."""
+    """Yields evenly spread 16-bit PNGs of an evenly spread sample of files.
+
+    Files are in the order of their classes, whose images may use different values.
+    """
+    deep = []
     for position in spread(len(files), _SAMPLE):
         with _readable(files[position]) as file:
-            head = file.read(32)
-            if is_deep(head):
-                yield head + file.read()
+            if is_deep(file.read(32)):
+                deep.append(files[position])
+    for position in spread(len(deep), MOST_DEEP_PNGS):
+        with _readable(deep[position]) as file:
+            yield file.read()
 
 
 @contextlib.contextmanager

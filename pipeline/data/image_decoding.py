@@ -88,7 +88,7 @@ def resized(
     The result is that of `pixels` and `resize`, except for large JPEGs: libjpeg reduces
     them to a half, a quarter or an eighth while decoding, as long as both sides remain
     at least twice as long as wanted. Of photographs, the pixels then differ by 0.1 to
-    0.3 levels on average, and by up to 6 at edges.
+    0.3 levels on average, and by up to 6 at edges; for noise, by more.
 
     Args:
         contents: The bytes of a file, a string of shape ().

@@ -20,7 +20,7 @@ SIZES = (32, 48, 64, 96, 128, 160, 224)
 """Sides of square images in pixels."""
 _MAX_LOSS = 0.013  # fraction of an image's variance
 _MAX_SECONDS = 2.0  # for all images
-_MAX_16_BIT_PNGS = 100  # that are decoded
+MOST_DEEP_PNGS = 100  # that are decoded
 _ORIENTATION = 274  # EXIF
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
 
@@ -71,10 +71,10 @@ def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:
 
     A camera or an instrument with 12 bits writes values up to 4,095, whose higher 8 of
     16 bits are nearly black. Returns 16 and no note if there are no such PNGs. Only the
-    first `_MAX_16_BIT_PNGS` are decoded.
+    first `MOST_DEEP_PNGS` are decoded.
     """
     pngs = filter(image_formats.is_deep, images)
-    values = [_highest_value(png) for png in itertools.islice(pngs, _MAX_16_BIT_PNGS)]
+    values = [_highest_value(png) for png in itertools.islice(pngs, MOST_DEEP_PNGS)]
     if not values:
         return 16, ()
     highest = max(values)

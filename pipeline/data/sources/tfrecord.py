@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, ImageShape, Source
 from pipeline.data import split_names
-from pipeline.data.image_sizes import common_shape, shape, used_bits
+from pipeline.data.image_sizes import MOST_DEEP_PNGS, common_shape, shape, used_bits
 from pipeline.data.labels import distinct, from_labels, in_order
 from pipeline.data.records import (
     Layout,
@@ -111,15 +111,15 @@ class TFRecords(RecordSource):
         self._classes_by_hash = np.sort(hashes), np.argsort(hashes)
         """Of the names of the classes, in ascending order, and their classes."""
         info = self._info(self._names, common_shape(map(shape, self._sample_images())))
-        bits, notes = used_bits(itertools.islice(self._values("image"), _SAMPLE))
+        bits, notes = used_bits(self._sample_images(MOST_DEEP_PNGS))
         self.info = dataclasses.replace(info, image_bits=bits, notes=notes)
         if info.splits["train"] > _SAMPLE:
             measure = functools.cache(self._measure)
             self.info = dataclasses.replace(self.info, measure_images=measure)
 
-    def _sample_images(self) -> Iterator[bytes]:
+    def _sample_images(self, limit: int = _SAMPLE) -> Iterator[bytes]:
         layout = {"image": self._layout["image"]}
-        for batch in self._sample("train", _SAMPLE, lambda r: parse_records(layout, r)):
+        for batch in self._sample("train", limit, lambda r: parse_records(layout, r)):
             yield from batch["image"]
 
     def _measure(self) -> ImageShape:
