@@ -229,6 +229,8 @@ class Panel:
     """`Columns`, or a figure of matplotlib."""
     text: str = ""
     """What it shows, and how to read it."""
+    table: Any = None
+    """`Columns` below a figure; None: there are none."""
 
 
 class Evaluator(abc.ABC):

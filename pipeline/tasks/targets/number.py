@@ -234,11 +234,11 @@ class NumberTarget(Target):
         return {"predictions.png": figure}
 
     def headline(self, metrics: Mapping[str, Any]) -> str:
-        """The usual error, and the share of the variance that is explained."""
-        sentence = f"the predictions are off by {metrics['mae']:.4g} on average"
+        """The share of the variance that is explained, and the usual error."""
+        error = f"mean absolute error {metrics['mae']:.4g}"
         if metrics["r2"] is None:
-            return sentence
-        return f"{sentence}; r2 {metrics['r2']:.3f} (1 is perfect, 0 is the mean)"
+            return error
+        return f"R² {metrics['r2']:.3f} (0 = always predicting the mean); {error}"
 
     def panels(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
