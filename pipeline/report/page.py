@@ -128,12 +128,9 @@ def _lead(subject: Subject) -> Iterator[_Line]:
 
 
 def _prefix(subject: Subject) -> str:
-    """What begins the headline, such as "Test "; with the target of a table."""
-    target = ""
-    if subject.run and isinstance(subject.run.config.source.options.get("target"), str):
-        target = f"{subject.run.config.source.options['target']}: "
+    """What begins the headline, such as "Test "."""
     split = subject.evaluation.split
     path = subject.measured.data if subject.measured else ""
     if split == "data" or path:
-        return f"On {subject.place}: {target}"
-    return f"{target}{split} " if target else f"{split.capitalize()} "
+        return f"On {subject.place}: "
+    return f"{split.capitalize()} "

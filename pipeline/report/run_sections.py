@@ -277,7 +277,9 @@ def _proof(manifest: Mapping[str, Any]) -> str:
     if "compared" not in manifest:
         return PROVED
     compared = console.pluralize(manifest["compared"], "example")
-    largest = max(manifest["difference"].values(), default=0)
+    differences = manifest["difference"].values()
+    floats = [value for value in differences if isinstance(value, float)]
+    largest = max(floats, default=0.0)  # the others count classes that differ
     return f"{PROVED} ({compared}, largest difference {largest:.2g})"
 
 
