@@ -44,6 +44,8 @@ class Info:
     feature_names: tuple[str, ...] | None = None
     """Names of the numbers in `features`, in their order; None if the source has none.
     """
+    target_name: str | None = None
+    """The name of `target`, such as of a column; None if it has none."""
     image_shape: ImageShape = (None, None, None)
     """What encoded images have in common; only that of a sample if there is
     `measure_images`.
@@ -229,6 +231,8 @@ class Panel:
     """`Columns`, or a figure of matplotlib."""
     text: str = ""
     """What it shows, and how to read it."""
+    table: Any = None
+    """`Columns` below a figure; None: there are none."""
 
 
 class Evaluator(abc.ABC):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import shlex
 from pathlib import Path
 
 from pipeline.config import cli_parser, help_text
@@ -14,8 +15,8 @@ from pipeline.utils.errors import UsageError, run_command
 PROGRAM = "pipeline evaluate"
 _PURPOSE = """\
 Measures a run or an exported model on labelled data: prints its metrics and a table of
-the classes, and writes pictures of the confusions and the worst predictions, and all
-predictions."""
+the classes, and writes report.html, pictures of the confusions and the worst
+predictions, and all predictions."""
 _ARGUMENTS = {
     "MODEL": (
         "The directory of a run, such as runs/digits-1; or of an exported version or"
@@ -67,7 +68,7 @@ def main(arguments: list[str]) -> int:
     environment.import_tensorflow()
     from pipeline.evaluation import labelled_data
     from pipeline.report import results
-    from pipeline.report.subject import Subject
+    from pipeline.report.subject import Measured, Subject
 
     split = options.split
     if run:
@@ -80,7 +81,10 @@ def main(arguments: list[str]) -> int:
     say("evaluated", f"{model} on {data or 'its data'}")
     written = results.show(evaluation, folder)
     loaded = run.trainer.data if run and data is None else None
-    written += results.write_report(Subject(evaluation, run, loaded), folder)
+    command = shlex.join([*PROGRAM.split(), *arguments])
+    measured = Measured(str(model), str(data or ""), command)
+    subject = Subject(evaluation, run, loaded, measured)
+    written += results.write_report(subject, folder)
     metrics = {"model": str(model), "split": evaluation.split, **evaluation.metrics}
     files.write_json(folder / "metrics.json", metrics)
     say("written", f"{folder}/: {', '.join(['metrics.json', *written])}")

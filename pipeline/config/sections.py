@@ -550,7 +550,7 @@ class ReportConfig(Checked):
     """What `report.html` contains."""
 
     robustness: Literal["auto", "on", "off"] = "auto"
-    """Measure the model on disturbed test examples: for images, noise, blur,
+    """Measure the model on corrupted test examples: for images, noise, blur,
     brightness, contrast and JPEG at three strengths. auto: only if this takes less than
     a tenth of the training time.
     """

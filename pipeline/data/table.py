@@ -166,7 +166,9 @@ def _feature_source(table: Table, columns: TableColumns, options: Options) -> So
         *result.info.notes,
         _summary(table, columns, _feature_summary(table, columns)),
     )
-    result.info = dataclasses.replace(result.info, notes=notes)
+    target = columns.truths.get("target")
+    name = None if target is None else str(table.titles[target])
+    result.info = dataclasses.replace(result.info, notes=notes, target_name=name)
     return result
 
 

@@ -112,6 +112,21 @@ class Evaluation:
         return np.argsort(self.table["probability"], kind="stable")
 
     @property
+    def numbers(self) -> dict[str, str]:
+        """The metrics in words: of the split, and `calibrated` if they are."""
+        numbers = console.numbers(self.metrics)
+        lines = {self.split: f"{numbers}  ({len(self):,} examples)"}
+        if calibrated := self.metrics.get("calibrated"):
+            lines["calibrated"] = f"{console.numbers(calibrated)}  (as predicted)"
+        return lines
+
+    @property
+    def notes(self) -> list[str]:
+        """What the task's summary warns of, such as few examples."""
+        lines = self.task.summary(self.metrics, self.split)
+        return [line[5:].strip() for line in lines if line.startswith("note ")]
+
+    @property
     def text(self) -> str:
         """The summary of the task, and sentences about mistakes."""
         order, sentence = self.worst
@@ -141,10 +156,7 @@ class Evaluation:
         return f"; {texts['file']}: {', '.join(cells[:3])}"
 
     def __repr__(self) -> str:
-        numbers = console.numbers(self.metrics)
-        lines = [f"{self.split:10} {numbers}  ({len(self):,} examples)"]
-        if calibrated := self.metrics.get("calibrated"):
-            lines.append(f"calibrated {console.numbers(calibrated)}  (as predicted)")
+        lines = [f"{name:10} {text}" for name, text in self.numbers.items()]
         return "\n".join([*lines, self.text])
 
 

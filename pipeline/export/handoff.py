@@ -157,6 +157,7 @@ class Handoff:
         """Sets the best or the last weights, or their averages if there are any."""
         weights = self.checkpoint.restore_final_weights()
         say(weights.name, weights)
+        self.weights = str(weights)
         self.model.step.update.swap_ema()  # the averaged weights, if any
 
     def _test(self) -> dict[str, Any]:
@@ -182,6 +183,7 @@ class Handoff:
             self.config, self.checkpoint, metrics, seconds, calibration
         )
         result["best_epoch"] = self.checkpoint.best_epoch
+        result["weights"] = self.weights
         if summary := cross_validation.read(self.run):
             result["cross_validation"] = summary
         result["trained"] = {

@@ -136,7 +136,7 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
         split, f"{numbers(metrics)}  ({pluralize(metrics['examples'], 'example')})"
     )
     if result["calibration"] == {"temperature": 1.0}:
-        say("calibrated", "not: all answers to the validation split are right")
+        say_result("calibrated", "not: all answers to the validation split are right")
     elif result["calibration"]:
         values = result["calibration"].items()
         calibration = ", ".join(f"{name} {value:.3f}" for name, value in values)

@@ -1,18 +1,21 @@
 """Sections about the answers: how good they are, mistakes, what they depend on."""
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from pipeline.contracts import Panel
 from pipeline.evaluation import grad_cam
-from pipeline.evaluation.robustness import measure as measure_robustness
+from pipeline.evaluation.answers import Evaluation
 from pipeline.export import text_files
 from pipeline.report import blocks, examples
-from pipeline.report.blocks import Block, Cards, Heading, Table, Text
+from pipeline.report.blocks import Block, Cards, Grid, Heading, Table, Text
 from pipeline.report.subject import Subject
 from pipeline.utils.columns import Columns
 
 _MISTAKES = 24  # examples
+_ERRORS = 8  # of numbers
 _UNCERTAIN = 12
 _EXPLAINED = 12
 
@@ -20,19 +23,43 @@ _EXPLAINED = 12
 def answers(subject: Subject) -> Iterator[Block]:
     """The metrics, and the panels of the task."""
     evaluation = subject.evaluation
-    yield Text(f"Measured on {len(evaluation):,} examples of the {evaluation.place}.")
+    yield Text(f"Measured on {len(evaluation):,} examples: {subject.place}.")
+    cells: list[list[Block]] = [[Heading("Metrics"), Table(_metrics(subject))]]
+    try:
+        for panel in evaluation.task.panels(evaluation.metrics, evaluation.table):
+            cells.append(_cell(panel))
+    finally:
+        yield Grid(cells)
+
+
+def _metrics(subject: Subject) -> Columns:
+    evaluation = subject.evaluation
     numbers = text_files.numbers(evaluation.metrics)
     numbers.pop("examples", None)
+    if not_calibrated(subject):
+        for name in list(numbers):
+            if name.startswith("calibrated."):
+                del numbers[name]
     names = [name.replace("_", " ").replace(".", ": ") for name in numbers]
-    yield Table(Columns(metric=names, value=list(numbers.values())))
-    for panel in evaluation.task.panels(evaluation.metrics, evaluation.table):
-        yield Heading(panel.title)
-        if panel.text:
-            yield Text(panel.text)
-        if isinstance(panel.content, Columns):
-            yield Table(panel.content)
-        else:
-            yield blocks.drawing(panel.content)
+    return Columns(metric=names, value=list(map(float, numbers.values())))
+
+
+def not_calibrated(subject: Subject) -> bool:
+    """Whether there was no mistake from which to learn a temperature."""
+    run = subject.run
+    return run is not None and run.result.get("calibration") == {"temperature": 1.0}
+
+
+def _cell(panel: Panel) -> list[Block]:
+    cell: list[Block] = [Heading(panel.title)]
+    if panel.text:
+        cell.append(Text(panel.text))
+    for content in (panel.content, panel.table):
+        if isinstance(content, Columns):
+            cell.append(Table(content))
+        elif content is not None:
+            cell.append(blocks.drawing(content))
+    return cell
 
 
 def mistakes(subject: Subject) -> Iterator[Block]:
@@ -40,16 +67,45 @@ def mistakes(subject: Subject) -> Iterator[Block]:
     evaluation = subject.evaluation
     order, title = evaluation.worst
     yield Text(f"{title[0].upper()}{title[1:]}.")
-    if len(order):
+    if not len(order):
+        return
+    errors = _errors(evaluation, order[:_ERRORS])
+    if errors is None:
         yield Cards(examples.answered(evaluation, order[:_MISTAKES]))
+        return
+    yield Table(errors)
+    pictures = examples.answered(evaluation, order[:_ERRORS])
+    if not all(card.is_wide for card in pictures):
+        yield Cards(pictures)
+
+
+def _errors(evaluation: Evaluation, positions: np.ndarray) -> Columns | None:
+    """Predicted and true numbers with their differences; None if these are none."""
+    rows = evaluation.rows(positions)
+    columns: dict[str, list[Any]] = {"example": rows["file"]}
+    for name in rows:
+        if not name.startswith("prediction"):
+            continue
+        ending = name.removeprefix("prediction")
+        predicted, true = rows[name], rows.get(f"truth{ending}")
+        if true is None or not all(isinstance(value, float) for value in predicted):
+            return None
+        label = ending.replace("_", " ")
+        columns[f"predicted{label}"] = predicted
+        columns[f"true{label}"] = true
+        columns[f"error{label}"] = [a - b for a, b in zip(predicted, true, strict=True)]
+    return Columns(columns) if len(columns) > 1 else None
 
 
 def least_certain(subject: Subject) -> Iterator[Block]:
-    """The answers with the lowest probabilities."""
-    order = subject.evaluation.least_certain[:_UNCERTAIN]
+    """The answers with the lowest probabilities that are not shown as mistakes."""
+    evaluation = subject.evaluation
+    shown, _ = evaluation.worst
+    order = evaluation.least_certain
+    order = order[~np.isin(order, shown[:_MISTAKES])][:_UNCERTAIN]
     if len(order):
         yield Text("Look at these for examples that are unusual or hard to tell apart.")
-        yield Cards(examples.answered(subject.evaluation, order))
+        yield Cards(examples.answered(evaluation, order))
 
 
 def explanations(subject: Subject) -> Iterator[Block]:
@@ -64,38 +120,24 @@ def explanations(subject: Subject) -> Iterator[Block]:
     if heat is None:
         return
     yield Text(
-        "Colored parts of the worst answers speak for what was answered (Grad-CAM, on"
-        " the last feature map). If they are not on the object, the network may have"
-        " learned the background."
+        "Highlighted regions contributed most to the prediction (Grad-CAM, on the last"
+        " feature map). If they are not on the object, the network may have learned the"
+        " background."
     )
     yield Cards(examples.answered(evaluation, positions, heat))
 
 
 def robustness(subject: Subject) -> Iterator[Block]:
-    """The metric on disturbed examples."""
-    run = subject.run
-    evaluation = subject.evaluation
-    if run is None or run.config.report.robustness == "off":
-        return
-    if evaluation.network is None or not evaluation.task.corruptions():
-        return
-    seconds = math.inf
-    if run.config.report.robustness == "auto":
-        seconds = run.result.get("stages", {}).get("training", 0.0) / 10
-    measured = measure_robustness(evaluation, run.config.train, seconds)
+    """The metric on corrupted examples."""
+    measured = subject.robustness
     if measured is None:
-        yield Text(
-            "Not measured, because it takes longer than a tenth of the training;"
-            " --report.robustness on measures it."
-        )
         return
     name = measured.metric.replace("_", " ")
     yield Text(
-        f"The {name} of {measured.examples:,} examples of the"
-        f" {evaluation.place} if they are disturbed: {measured.clean:.3f}"
-        " without."
+        f"The {name} of {measured.examples:,} examples of {subject.place} if they are"
+        f" corrupted: {blocks.number(measured.clean)} on clean images."
     )
-    columns: dict[str, list[Any]] = {"disturbance": list(measured.corrupted)}
+    columns: dict[str, list[Any]] = {"corruption": list(measured.corrupted)}
     for index, strength in enumerate(("weak", "medium", "strong")):
         columns[strength] = [values[index] for values in measured.corrupted.values()]
     yield Table(Columns(columns))

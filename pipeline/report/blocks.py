@@ -23,11 +23,14 @@ _DPI = 110  # of figures that are embedded as pixels
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """A paragraph; `is_code` keeps its line breaks."""
+    """A paragraph; `is_code` keeps its line breaks. With a `summary`, it is hidden
+    until that is clicked.
+    """
 
     kind: ClassVar[str] = "text"
     text: str
     is_code: bool = False
+    summary: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Table:
 
     @property
     def rows(self) -> list[list[str]]:
-        """The cells as texts, numbers with at most four significant digits."""
+        """The cells as texts, numbers with three decimals."""
         return [
             list(map(_cell, row)) for row in zip(*self.columns.values(), strict=True)
         ]
@@ -96,15 +99,29 @@ class Cards:
     cards: Sequence[Card]
 
 
-Block = Text | Heading | Table | Drawing | Cards
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Cells side by side, or one below the other on narrow screens."""
+
+    kind: ClassVar[str] = "grid"
+    cells: Sequence[Sequence["Block"]]
+
+
+Block = Text | Heading | Table | Drawing | Cards | Grid
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, bool | str) or value is None:
         return str(value)
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return number(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def number(value: float) -> str:
+    """Three decimals, or two significant digits of what would be 0.000."""
+    is_small = 0 < abs(value) < 0.0005
+    return f"{value:.2g}" if is_small else f"{value:,.3f}"
 
 
 def drawing(*figures: Figure) -> Drawing:
@@ -123,7 +140,7 @@ def embed(figure: Figure) -> tuple[Markup, bool]:
         text = _svg(figure)
         if len(text) < _LARGE:
             return Markup(text), False
-    return image("png", pictures.png(figure, _DPI)), True
+    return image("png", pictures.png(figure, _DPI, is_cropped=True)), True
 
 
 def _svg(figure: Figure) -> str:
@@ -133,15 +150,22 @@ def _svg(figure: Figure) -> str:
     file = io.StringIO()
     as_text = matplotlib.rc_context({"svg.fonttype": "none"})
     with pictures.all_fonts(), as_text:
-        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+        figure.savefig(
+            file,
+            format="svg",
+            transparent=True,
+            metadata={"Date": None},
+            bbox_inches="tight",
+        )
     text = file.getvalue()
     text = text[text.index("<svg") :]
     # Several figures in one page must not repeat the ids of groups.
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    points = re.search(r'<svg[^>]*? width="([\d.]+)pt"', text)
+    width = round(float(points[1]) * 96 / 72) if points else 480
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    width = round(figure.get_figwidth() * 96)
     text = text.replace("<svg", f'<svg style="width:{width}px" role="img"', 1)
     return re.sub(r"(fill|stroke): #000000", r"\1: currentColor", text)
 

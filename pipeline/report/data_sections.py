@@ -10,7 +10,7 @@ from pipeline.data import image_sizes
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.dataset import LoadedData
 from pipeline.report import examples
-from pipeline.report.blocks import Block, Cards, Heading, Table, Text
+from pipeline.report.blocks import Block, Cards, Grid, Heading, Table, Text
 from pipeline.report.subject import Subject
 from pipeline.utils.columns import Columns
 
@@ -41,12 +41,16 @@ def data(subject: Subject) -> Iterator[Block]:
 def _counts(loaded: LoadedData) -> Iterator[Block]:
     """The number of examples in each split, and of each class if there are any."""
     counts = {name: len(split) for name, split in loaded.splits.items()}
-    yield Table(Columns(split=list(counts), examples=list(counts.values())))
+    splits: list[Block] = [
+        Heading("Examples of each split"),
+        Table(Columns(split=list(counts), examples=list(counts.values()))),
+    ]
     of_split = {}
     for name, split in loaded.splits.items():
         short = {key: split.column(key) for key in split.store.short}
         classes = loaded.task.class_counts(short)
         if classes is None:
+            yield Grid([splits])
             return
         of_split[name] = classes
     names = list(of_split["train"])
@@ -54,10 +58,10 @@ def _counts(loaded: LoadedData) -> Iterator[Block]:
     columns: dict[str, list[Any]] = {"class": shown}
     for name, classes in of_split.items():
         columns[name] = [classes[key] for key in shown]
-    yield Heading("Examples of each class")
-    yield Table(Columns(columns))
+    of_class: list[Block] = [Heading("Examples of each class"), Table(Columns(columns))]
     if len(names) > len(shown):
-        yield Text(f"... and {len(names) - len(shown):,} more classes.")
+        of_class.append(Text(f"... and {len(names) - len(shown):,} more classes."))
+    yield Grid([splits, of_class])
 
 
 def _excluded(subject: Subject) -> Iterator[Block]:

@@ -12,16 +12,23 @@ from pipeline.utils import files
 from pipeline.utils.errors import reason
 
 NAME = "report.html"
-_SECTIONS: dict[str, Callable[[Subject], Iterable[Block]]] = {
-    "How good it is": answer_sections.answers,
-    "Worst answers": answer_sections.mistakes,
+_MISTAKES = "Most confident mistakes"
+_ERRORS = "Largest errors"  # of answers that are neither right nor wrong
+_Sections = dict[str, Callable[[Subject], Iterable[Block]]]
+_SECTIONS: _Sections = {
+    "Performance": answer_sections.answers,
+    _MISTAKES: answer_sections.mistakes,
     "Least certain answers": answer_sections.least_certain,
     "What the network looks at": answer_sections.explanations,
     "Robustness": answer_sections.robustness,
+    "How to reproduce": run_sections.repeat_evaluation,
+}
+_RUN_SECTIONS: _Sections = {
+    "Setup": run_sections.setup,
     "Training": run_sections.training,
     "Data": data_sections.data,
     "Automatic choices": run_sections.decisions,
-    "How to repeat it": run_sections.repeat,
+    "How to reproduce this run": run_sections.repeat,
     "Options": run_sections.options,
 }
 
@@ -30,6 +37,8 @@ _SECTIONS: dict[str, Callable[[Subject], Iterable[Block]]] = {
 class _Section:
     heading: str
     blocks: list[Block]
+    part: str = ""
+    """The heading above this section and those that follow."""
 
 
 class _Line(NamedTuple):
@@ -51,11 +60,10 @@ def render(subject: Subject) -> str:
     """
     import jinja2
 
-    sections = []
-    for heading, section in _SECTIONS.items():
-        blocks = list(_guarded(section, subject))
-        if blocks:
-            sections.append(_Section(heading, blocks))
+    sections = _sections(_SECTIONS, subject)
+    of_run = _sections(_RUN_SECTIONS, subject)
+    if subject.measured and of_run:
+        of_run[0] = dataclasses.replace(of_run[0], part="The original run")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipeline.report"),
         autoescape=True,
@@ -64,9 +72,21 @@ def render(subject: Subject) -> str:
     )
     template = environment.get_template("report.html.j2")
     text = template.render(
-        title=_title(subject), lead=list(_lead(subject)), sections=sections
+        title=_title(subject), lead=list(_lead(subject)), sections=[*sections, *of_run]
     )
     return text.encode(errors="replace").decode()  # a file name need not be Unicode
+
+
+def _sections(functions: _Sections, subject: Subject) -> list[_Section]:
+    """The sections that are not empty."""
+    sections = []
+    for heading, section in functions.items():
+        if heading == _MISTAKES and "correct" not in subject.evaluation.table:
+            heading = _ERRORS
+        blocks = list(_guarded(section, subject))
+        if blocks:
+            sections.append(_Section(heading, blocks))
+    return sections
 
 
 def _guarded(
@@ -81,6 +101,9 @@ def _guarded(
 
 def _title(subject: Subject) -> str:
     task = subject.evaluation.task.title
+    if measured := subject.measured:
+        data = measured.data or f"its {subject.evaluation.place}"
+        return f"Evaluation of {measured.model} on {data}"
     return f"{subject.run.config.name}: {task}" if subject.run else task
 
 
@@ -89,8 +112,25 @@ def _lead(subject: Subject) -> Iterator[_Line]:
     evaluation = subject.evaluation
     try:
         if headline := evaluation.task.headline(evaluation.metrics):
-            yield _Line(f"On the {evaluation.place}, {headline}.")
+            yield _Line(f"{_prefix(subject)}{headline}.")
+        for note in evaluation.notes:
+            yield _Line(f"{note[0].upper()}{note[1:]}.", "warn")
     except Exception as error:  # as in `_guarded`
         yield _Line(f"The headline could not be made: {reason(error)}", "bad")
+    if answer_sections.not_calibrated(subject):
+        yield _Line(
+            "The probabilities are not calibrated: all answers to the validation split"
+            " are right.",
+            "warn",
+        )
     for text, color in run_sections.lead(subject):
         yield _Line(text, color)
+
+
+def _prefix(subject: Subject) -> str:
+    """What begins the headline, such as "Test "."""
+    split = subject.evaluation.split
+    path = subject.measured.data if subject.measured else ""
+    if split == "data" or path:
+        return f"On {subject.place}: "
+    return f"{split.capitalize()} "

@@ -31,11 +31,14 @@ class NotebookFigure(Figure):
         return png(self)
 
 
-def png(figure: Figure, dpi: int = 150) -> bytes:
-    """Encodes a figure as PNG; characters that no font has become boxes."""
+def png(figure: Figure, dpi: int = 150, is_cropped: bool = False) -> bytes:
+    """Encodes a figure as PNG, perhaps without its margin; characters that no font has
+    become boxes.
+    """
     file = io.BytesIO()
+    box = "tight" if is_cropped else None
     with all_fonts():
-        figure.savefig(file, format="png", dpi=dpi)
+        figure.savefig(file, format="png", dpi=dpi, bbox_inches=box)
     return file.getvalue()
 
 

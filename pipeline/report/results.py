@@ -1,6 +1,7 @@
 """Shows the results of a run: a summary, pictures and a table of predictions."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from pipeline.utils.errors import reason
 
 if TYPE_CHECKING:
     from pipeline.report.subject import Subject
+
+_KEYS = ("note ", "answered ", "mistakes ")  # begin the lines of a summary
 
 
 def show(
@@ -27,8 +30,10 @@ def show(
     """
     written = []
     with _note_failure("predictions.csv"):
-        text = repr(evaluation) if history is None else evaluation.text
-        say_lines("summary", text)
+        if history is None:
+            for name, numbers in evaluation.numbers.items():
+                say_result(name, numbers)
+        _say_summary(evaluation.text)
         files.write_parts(folder / "predictions.csv", evaluation.csv())
         written.append("predictions.csv")
         for name, table in evaluation.tables().items():
@@ -42,6 +47,24 @@ def show(
                 files.write_bytes(folder / name, pictures.png(draw()))
                 written.append(name)
     return written
+
+
+def _say_summary(text: str) -> None:
+    """Prints the lines of a summary as they are; for JSON, each line with a key is an
+    event, and so is the table. Notes are a part of the result.
+    """
+
+    def is_keyed(line: str) -> bool:
+        return line.startswith(_KEYS)
+
+    for has_keys, lines in itertools.groupby(text.splitlines(), is_keyed):
+        if not has_keys:
+            say_lines("table", "\n".join(lines))
+            continue
+        for line in lines:
+            key, _, sentence = line.partition(" ")
+            show = say_result if key == "note" else say
+            show(key, sentence.strip())
 
 
 def write_report(subject: "Subject", folder: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """Sections about the run: training, choices, options, environment, its command."""
 
+import datetime
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,10 +12,12 @@ from matplotlib.ticker import MaxNLocator
 
 from pipeline.config import command_line, registry, type_hints
 from pipeline.config.config import Config
+from pipeline.export.verification import PROVED
 from pipeline.report import blocks
 from pipeline.report.blocks import Block, Heading, Table, Text
 from pipeline.report.subject import Subject
 from pipeline.runtime.run_directory import RunDirectory
+from pipeline.serving import version_manifest
 from pipeline.utils import console, safe_io
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
@@ -22,6 +25,51 @@ from pipeline.utils.errors import UsageError
 _HIDDEN = ("skipped_steps", "gradient_norm_max")
 _UNTOLD = ("format", "recipe", "reasons", "run_directory", "dry_run", "force")
 """Entries of a config that are no options of its command."""
+
+
+def setup(subject: Subject) -> Iterator[Block]:
+    """What was trained on what, as a table."""
+    run = subject.run
+    if run is None:
+        return
+    config = run.config
+    train = config.train
+    chosen = {}
+    path = RunDirectory(run.directory).decisions
+    if path.is_file():
+        for entry in safe_io.read_json(path):
+            chosen[entry["name"]] = str(entry["value"])
+    started = datetime.datetime.fromtimestamp(
+        RunDirectory(run.directory).config.stat().st_mtime, datetime.UTC
+    )
+    network = _value(config, "model")
+    if hasattr(subject.evaluation.network, "count_params"):
+        network += f", {subject.evaluation.network.count_params():,} parameters"
+    epochs = console.pluralize(len(run.history.get("loss", ())), "epoch")
+    facts = {
+        "date": f"{started:%Y-%m-%d %H:%M} UTC",
+        "data": config.source.title,
+        "task": subject.evaluation.task.title,
+        "input": _input(subject.evaluation.task.metadata),
+        "network": network,
+        "optimizer": f"{train.optimizer}, {train.schedule} from {train.learning_rate}",
+        "training": f"{epochs}, batches of {train.batch_size:,}",
+        "weights": run.result.get("weights", ""),
+        "device": chosen.get("device", ""),
+        "precision": chosen.get("precision", ""),
+        "seed": str(config.runtime.seed),
+    }
+    facts = {name: value for name, value in facts.items() if value}
+    yield Table(Columns(fact=list(facts), value=list(facts.values())))
+
+
+def _input(metadata: Mapping[str, Any]) -> str:
+    """The size of images, or the number of features; empty for other inputs."""
+    if "image_shape" in metadata:
+        return "image " + "x".join(map(str, metadata["image_shape"]))
+    if "feature_names" in metadata:
+        return console.pluralize(len(metadata["feature_names"]), "feature")
+    return ""
 
 
 def training(subject: Subject) -> Iterator[Block]:
@@ -47,7 +95,7 @@ def training(subject: Subject) -> Iterator[Block]:
         shares = [f"{seconds / max(total, 1e-9):.0%}" for seconds in stages.values()]
         seconds = [f"{seconds:.1f} s" for seconds in stages.values()]
         yield Table(Columns(stage=list(stages), time=seconds, share=shares))
-        yield Text("Of the process that ended the run.")
+        yield Text("Excludes time before the last resume.")
     if speed := run.result.get("examples_per_second"):
         yield Text(f"The median speed of training was {speed:,.0f} examples/s.")
 
@@ -95,6 +143,12 @@ def decisions(subject: Subject) -> Iterator[Block]:
             rows.append([entry["name"], entry["value"], entry["reason"]])
     for option, reason in config.reasons.items():
         rows.append([option, _value(config, option), reason])
+    if subject.wants_robustness and subject.robustness is None:
+        reason = (
+            "would take more than 10% of the training time; --report.robustness on"
+            " measures it"
+        )
+        rows.append(["robustness", "not measured", reason])
     if rows:
         yield _table(["choice", "value", "reason"], rows)
 
@@ -121,8 +175,14 @@ def options(subject: Subject) -> Iterator[Block]:
             yield _table(["option", "recipe", "this run"], rows)
         else:
             yield Text(f"All options are those of the recipe {config.recipe}.")
-    yield Heading("All options")
-    yield Text(json.dumps(config.as_json(), indent=1, ensure_ascii=False), True)
+    content = json.dumps(config.as_json(), indent=1, ensure_ascii=False)
+    yield Text(content, is_code=True, summary="All options")
+
+
+def repeat_evaluation(subject: Subject) -> Iterator[Block]:
+    """The command of the evaluation."""
+    if subject.measured is not None:
+        yield Text(subject.measured.command, is_code=True)
 
 
 def repeat(subject: Subject) -> Iterator[Block]:
@@ -194,7 +254,7 @@ def _differences(recipe: Config, config: Config) -> dict[str, tuple[Any, Any]]:
     differences = {}
     originals = recipe.as_json()
     for section, values in config.as_json().items():
-        if section in _UNTOLD:
+        if section in (*_UNTOLD, "log"):
             continue
         for name, value in values.items():
             original = originals[section][name]
@@ -212,6 +272,31 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     return Table(Columns(zip(header, map(list, columns), strict=True)))
 
 
+def _proof(manifest: Mapping[str, Any]) -> str:
+    """What verification has shown, on how many examples, and how exactly."""
+    if "compared" not in manifest:
+        return PROVED
+    compared = console.pluralize(manifest["compared"], "example")
+    differences = manifest["difference"].values()
+    floats = [value for value in differences if isinstance(value, float)]
+    largest = max(floats, default=0.0)  # the others count classes that differ
+    return f"{PROVED} ({compared}, largest difference {largest:.2g})"
+
+
+def _served(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The effect of an export in a precision other than the training's."""
+    if not manifest:
+        return
+    precision, trained = manifest["precision"], manifest["trained_precision"]
+    if precision == trained.removeprefix("mixed_"):
+        return
+    yield (
+        f"Precision: {precision} in the export, {trained} in training. As served:"
+        f" {manifest['judged']} {console.numbers(manifest['metrics'])}.",
+        "",
+    )
+
+
 def lead(subject: Subject) -> Iterator[tuple[str, str]]:
     """The first sentences of the report about the run, each with its color."""
     run = subject.run
@@ -221,11 +306,9 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
         yield f"Of each fold: {console.spread(folds['metrics'], folds['folds'])}.", ""
     verification = run.result.get("verification") or {}
     if run.export is not None:
-        yield (
-            f"Exported as {run.export} and verified: the SavedModel gives the same"
-            " answers as the trained model.",
-            "good",
-        )
+        manifest = version_manifest.properties(run.export)
+        yield f"Exported as {run.export} and verified: {_proof(manifest)}.", "good"
+        yield from _served(manifest)
     elif verification:
         failed = [c for c in verification["checks"] if not c["passed"]]
         details = "; ".join(f"{c['name']}: {c['detail']}" for c in failed)

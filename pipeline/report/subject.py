@@ -1,10 +1,25 @@
 """What a report is about."""
 
 import dataclasses
+import functools
 
 from pipeline.data.dataset import LoadedData
+from pipeline.evaluation import robustness
 from pipeline.evaluation.answers import Evaluation
+from pipeline.evaluation.robustness import Robustness
 from pipeline.report.run import Run
+
+_SHARE = 0.1  # of the time of training that robustness may take
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What `pipeline evaluate` has measured."""
+
+    model: str
+    data: str
+    """The path; empty for the data of the run."""
+    command: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,3 +31,34 @@ class Subject:
     """None if the model is an export whose run is not known."""
     data: LoadedData | None = None
     """The data of the run; None if it is not loaded, or gone."""
+    measured: Measured | None = None
+    """None: the report is part of a run."""
+
+    @property
+    def place(self) -> str:
+        """What was measured, such as "the test split" or "photos/new"."""
+        evaluation = self.evaluation
+        path = self.measured.data if self.measured else ""
+        if evaluation.split == "data":
+            return path or "the data"
+        return (
+            f"the {evaluation.place} of {path}" if path else f"the {evaluation.place}"
+        )
+
+    @functools.cached_property
+    def wants_robustness(self) -> bool:
+        """Whether robustness is to be measured, and can be."""
+        if self.run is None or self.run.config.report.robustness == "off":
+            return False
+        evaluation = self.evaluation
+        return evaluation.network is not None and bool(evaluation.task.corruptions())
+
+    @functools.cached_property
+    def robustness(self) -> Robustness | None:
+        """The metric on corrupted examples; None if that would take too long."""
+        if self.run is None or not self.wants_robustness:
+            return None
+        seconds = float("inf")
+        if self.run.config.report.robustness == "auto":
+            seconds = self.run.result.get("stages", {}).get("training", 0.0) * _SHARE
+        return robustness.measure(self.evaluation, self.run.config.train, seconds)

@@ -123,6 +123,13 @@ class KerasModel(Task):
         """Such as "custom loss of price and kind"."""
         return f"custom loss of {join_words(list(self._targets))}"
 
+    def headline(self, metrics: Mapping[str, Any]) -> str:
+        """The metrics that the user has chosen, or else the loss."""
+        numbers = {k: v for k, v in metrics.items() if isinstance(v, float)}
+        chosen = {k: v for k, v in numbers.items() if not k.endswith("loss")}
+        parts = [f"{name} {value:.3f}" for name, value in (chosen or numbers).items()]
+        return ", ".join(parts)
+
     def decode(self, example: Example) -> Example:
         """Names the arrays of x and y as the network does."""
         kept = ("id", "group", "sample_weight")

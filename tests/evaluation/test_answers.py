@@ -29,12 +29,13 @@ def test_an_accuracy_that_says_little_is_noted():
     )
     assert (
         lines[4]
-        == "note       only 41 test examples: the accuracy is uncertain by +-0.16"
+        == "note       only 41 test examples: the 95% confidence interval of the"
+        " accuracy is 0.365 to 0.657"
     )
     right = evaluation_of(["a", "b"], wrong=[], count=10)
     assert (
-        "only 10 examples: the accuracy"
+        "only 10 examples: the 95% confidence interval"
         in dataclasses.replace(right, split="data").text
     )
-    assert "uncertain by +-0.10" in right.text and "no better" not in right.text
+    assert "is 0.722 to 1.000" in right.text and "no better" not in right.text
     assert "note" not in evaluation_of(["a", "b"], wrong=[1], count=50).text

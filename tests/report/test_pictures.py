@@ -28,7 +28,11 @@ def test_the_most_confident_mistakes_are_shown_with_truth_probability_and_file()
     )
     found = dataclasses.replace(found, split="data")
     assert pictures.mistakes(found).get_suptitle() == "3 of 60 predictions are wrong"
-    titles = ["c 0.95\ntrue: b", "c 0.85\ntrue: b", "b 0.75\ntrue: a"]
+    titles = [
+        "predicted c (0.95)\ntrue: b",
+        "predicted c (0.85)\ntrue: b",
+        "predicted b (0.75)\ntrue: a",
+    ]
     assert [axes.get_title() for axes in figure.axes] == titles
     files = [f"a/{id}.jpg" for id in (1040, 1007, 1021)]
     assert [axes.get_xlabel() for axes in figure.axes] == files

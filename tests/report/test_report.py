@@ -18,7 +18,8 @@ from pipeline.config import command_line
 from pipeline.evaluation import robustness
 from pipeline.report import blocks, page, results, run_sections
 from pipeline.report.run import Run
-from pipeline.report.subject import Subject
+from pipeline.report.subject import Measured, Subject
+from pipeline.tasks.targets import _panels
 from pipeline.utils import files
 
 FAILED = "This part could not be made"
@@ -40,19 +41,70 @@ def written(digits_run):
 def test_the_report_answers_the_questions_of_a_reader(digits_run, written):
     content, text = written
     test = digits_run.test
-    assert f"{test['accuracy']:.1%} of {test['examples']} examples are right" in text
+    right = round(test["accuracy"] * test["examples"])
+    assert f"Test accuracy {test['accuracy']:.1%} ({right} of 361; 95% CI" in text
     assert "verified: the SavedModel gives the same answers" in text
+    assert "trained model (64 examples, largest difference" in text
     assert "train 1,258 validation 178 test 361" in text
+    parameters = digits_run.model.count_params()
+    assert f"{parameters:,} parameters" in text
+    assert f"weights {digits_run.result['weights']}" in text
     worst = min(test["per_class"].items(), key=lambda item: item[1]["recall"])
-    row = f"precision f1 {worst[0]} {worst[1]['recall']:.4g} 0."
+    row = f"precision f1 {worst[0]} {worst[1]['recall']:.3f} 0."
     assert row in text  # the first after the header
-    assert f"{test['calibrated']['calibration_error']:.4f} as answered" in text
-    assert f"{test['calibration_error']:.4f} without calibration" in text
+    assert f"{test['calibrated']['calibration_error']:.3f} after calibration" in text
+    assert f"{test['calibration_error']:.3f} before calibration" in text
     assert "pipeline fit digits --train.epochs 3" in text
-    for heading in page._SECTIONS:
+    headings = [*page._SECTIONS, *page._RUN_SECTIONS]
+    headings.remove("How to reproduce")  # of an evaluation
+    for heading in headings:
         assert f"<h2>{heading}</h2>" in content
     assert FAILED not in content and len(content) < 1_000_000
     assert not re.search(r'(src|href)="(?!data:|#)', content)
+
+
+def test_a_model_that_is_no_better_than_guessing_is_warned_of():
+    found = evaluation_of(["a", "b"], wrong=range(20), count=41)
+    content = page.render(Subject(found))
+    (first, second) = re.findall(r'<p class="lead warn">(.*)</p>', content)
+    assert first.startswith("The accuracy is no better than always predicting")
+    assert second.startswith("Only 41 test examples: the 95% confidence interval")
+    low, high = second.rstrip(".").split()[-3::2]
+    interval = f"{100 * float(low):.1f}-{float(high):.1%}"
+    assert interval in text_of(content)  # as in the headline
+    assert "Too few examples to tell (41" in text_of(content)
+
+
+def test_probabilities_that_are_not_calibrated_say_why(digits_run):
+    result = {**digits_run.result, "calibration": {"temperature": 1.0}}
+    run = Run(digits_run.config, digits_run.directory, {}, result)
+    text = text_of(page.render(Subject(digits_run.evaluation, run)))
+    assert "not calibrated: all answers to the validation split are right" in text
+    assert "calibrated: loss" not in text
+
+
+def test_a_report_of_an_evaluation_names_what_was_measured(digits_run):
+    command = "pipeline evaluate runs/digits-1 photos/new"
+    measured = Measured("runs/digits-1", "photos/new", command)
+    found = dataclasses.replace(digits_run.evaluation, split="data")
+    content = page.render(Subject(found, digits_run, None, measured))
+    text = text_of(content)
+    assert "<title>Evaluation of runs/digits-1 on photos/new</title>" in content
+    assert "On photos/new: accuracy" in text and FAILED not in text
+    assert f"How to reproduce {command}" in text
+    assert text.index("How to reproduce pipeline") < text.index("The original run")
+
+
+@pytest.mark.parametrize(
+    ("correct", "answer"),
+    [(194, "Mostly: "), (150, "No, the model is overconfident by 0.220")],
+)
+def test_whether_probabilities_can_be_trusted_is_told(correct, answer):
+    columns = {
+        "probability": np.full(200, 0.97),
+        "correct": np.arange(200) < correct,
+    }
+    assert _panels.reliability_diagram(columns).text.startswith(answer)
 
 
 def test_the_time_of_each_stage_is_told(digits_run, written):
@@ -157,7 +209,7 @@ def test_robustness_is_measured_on_request(digits_run, monkeypatch):
         assert values[2] <= measured.clean, name
     assert measured.corrupted["noise"][2] < measured.corrupted["noise"][0]
     table = text_of(page.render(Subject(evaluation, run)))
-    noise = " ".join(f"{value:.4g}" for value in measured.corrupted["noise"])
+    noise = " ".join(f"{value:.3f}" for value in measured.corrupted["noise"])
     assert f"noise {noise}" in table
     assert robustness.measure(evaluation, config.train, most_seconds=0) is None
 

@@ -61,6 +61,9 @@ def test_a_run_prints_json_and_nothing_else(workplace, capsys):
     assert all(isinstance(event["text"], str) for event in events)
     names = [event["event"] for event in events]
     assert names.count("epoch") == 2 and {"data", "export", "report"} <= set(names)
+    assert names.count("table") == names.count("mistakes") == 1
+    (table,) = (event["text"] for event in events if event["event"] == "table")
+    assert table.startswith("class ") and "mistakes" not in table
     epochs = [event for event in events if event["event"] == "epoch"]
     assert [(e["epoch"], e["epochs"]) for e in epochs] == [(1, 2), (2, 2)]
     lines = (workplace / "run/log.jsonl").read_text().splitlines()
@@ -88,7 +91,7 @@ def test_a_quiet_run_prints_its_result(workplace, capsys):
     main([*RUN.split(), "--log.quiet", "--export.no-enabled"])
     printed = capsys.readouterr()
     names = [line.split()[0] for line in printed.out.splitlines()]
-    assert names == ["test", "report", "export"]
+    assert [name for name in names if name != "note"] == ["test", "report", "export"]
     assert output.mode() == "text"
 
 

@@ -30,7 +30,7 @@ def draw(metrics: Mapping[str, Any], class_names: Sequence[str]) -> Any:
     font: dict[str, Any] = {"fontsize": 9, "parse_math": False}
     axes.set_xticks(ticks, names, rotation=90, **font)
     axes.set_yticks(ticks, names, **font)
-    title = f"accuracy {metrics['accuracy']:.4f}\nshade: share of the row"
+    title = f"accuracy {metrics['accuracy']:.3f}\nshade: fraction of the row"
     axes.set(xlabel="predicted", ylabel="true", title=title)
     return figure
 
@@ -45,6 +45,6 @@ def _draw_mistakes(metrics: Mapping[str, Any]) -> Any:
     names = [f"{true[:24]} as {predicted[:24]}" for true, predicted, _ in mistakes]
     axes.set_yticks(range(len(mistakes)), names, fontsize=8, parse_math=False)
     axes.invert_yaxis()
-    title = f"accuracy {metrics['accuracy']:.4f}\nthe most frequent mistakes"
+    title = f"accuracy {metrics['accuracy']:.3f}\nthe most frequent mistakes"
     axes.set(xlabel="examples", title=title)
     return figure

@@ -12,6 +12,10 @@ from pipeline.utils.intervals import wilson
 
 _CLASSES = 100  # rows of a table
 _POINTS = 200  # of a curve
+_FEW = 5  # predictions of a point below which no line leads to it
+_ENOUGH = 100  # examples that tell whether probabilities can be trusted
+_GOOD = 0.03  # calibration errors: small in any case,
+_FAIR = 0.1  # or if the mean probability equals the accuracy
 
 
 def class_table(scores: Mapping[str, Mapping[str, Any]], measure: str) -> Panel:
@@ -32,9 +36,9 @@ def class_table(scores: Mapping[str, Mapping[str, Any]], measure: str) -> Panel:
     for key in keys:
         columns[key.replace("_", " ")] = [rows[name][key] for name in shown]
         if key == "recall" and "examples" in keys:
-            columns["95 % interval"] = _intervals([rows[name] for name in shown])
+            columns["95% interval"] = _intervals([rows[name] for name in shown])
     text = f"The lowest {measure.replace('_', ' ')} first."
-    if "95 % interval" in columns:
+    if "95% interval" in columns:
         text += " Its confidence interval is wide where there are few examples."
     if len(names) > len(shown):
         text += f" {len(names) - len(shown):,} more classes are better than these."
@@ -62,7 +66,7 @@ def confused_pairs(pairs: Sequence[tuple[str, str, int]], limit: int = 15) -> Pa
 
 
 def reliability_diagram(columns: Mapping[str, np.ndarray]) -> Panel:
-    """Accuracy against confidence, as answered and without calibration.
+    """Accuracy against confidence, before and after calibration.
 
     Guo et al., "On Calibration of Modern Neural Networks", ICML 2017, section 2.
     """
@@ -72,27 +76,61 @@ def reliability_diagram(columns: Mapping[str, np.ndarray]) -> Panel:
     axes = figure.subplots()
     axes.axline((0, 0), slope=1, color="gray", linewidth=0.8, linestyle="--")
     sentences = []
-    parts = {"uncalibrated": "without calibration", "probability": "as answered"}
+    parts = {"probability": "not calibrated"}
+    if "uncalibrated" in columns:
+        parts = {
+            "uncalibrated": "before calibration",
+            "probability": "after calibration",
+        }
     for name, label in parts.items():
-        if name not in columns:
-            continue
         diagram = reliability(columns[name], columns["correct"])
         filled = diagram.examples > 0
-        confidence, accuracy = diagram.confidence[filled], diagram.accuracy[filled]
+        many = diagram.examples >= _FEW  # a line would suggest a trend
         share = diagram.examples[filled] / diagram.examples.sum()
-        (line,) = axes.plot(confidence, accuracy, linewidth=1, label=label)
-        axes.scatter(confidence, accuracy, s=8 + 200 * share, color=line.get_color())
-        sentences.append(f"{diagram.error:.4f} {label}")
-    axes.set(xlabel="mean probability of the answers", ylabel="share that is right")
+        points = axes.scatter(
+            diagram.confidence[filled],
+            diagram.accuracy[filled],
+            s=8 + 200 * share,
+            label=label,
+        )
+        axes.plot(
+            diagram.confidence[many],
+            diagram.accuracy[many],
+            linewidth=1,
+            color=points.get_facecolor()[0],
+        )
+        sentences.append(f"{diagram.error:.3f} {label}")
+    axes.set(xlabel="mean predicted probability", ylabel="fraction correct")
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     axes.legend(loc="upper left")
     text = (
-        "A point is a group of answers with similar probabilities: on the dashed line,"
-        " as many of them are right as their probability says; below it, the model is"
-        " too sure. Larger points are more answers; small ones are uncertain."
-        f" Calibration error: {', '.join(sentences)}."
+        f"{_trust(columns)} A point is a group of predictions with similar"
+        " probabilities: on the dashed line, the fraction that is correct equals the"
+        " probability; below it, the model is overconfident. Larger points contain more"
+        " predictions; small ones are noisy. Calibration error:"
+        f" {', '.join(sentences)}."
     )
     return Panel("Can the probabilities be trusted?", figure, text)
+
+
+def _trust(columns: Mapping[str, np.ndarray]) -> str:
+    """A sentence about the probabilities of the answers as a whole."""
+    probability, correct = columns["probability"], columns["correct"]
+    count = len(correct)
+    if count < _ENOUGH:
+        return f"Too few examples to tell ({count}; {_ENOUGH} are needed)."
+    mean = float(np.mean(probability, dtype=np.float64))
+    accuracy = float(correct.mean())
+    error = reliability(probability, correct).error
+    means = f"the mean probability is {mean:.3f}, and {accuracy:.3f} are correct"
+    low, high = wilson(np.array(correct.sum()), np.array(count))
+    if error < _GOOD or (low <= mean <= high and error < _FAIR):
+        return f"Mostly: {means}."
+    if mean > high:
+        return f"No, the model is overconfident by {mean - accuracy:.3f}: {means}."
+    if mean < low:
+        return f"No, the model is underconfident by {accuracy - mean:.3f}: {means}."
+    return f"Only on average: {means}, but groups of predictions differ."
 
 
 def coverage_curve(columns: Mapping[str, np.ndarray]) -> Panel:
@@ -110,18 +148,16 @@ def coverage_curve(columns: Mapping[str, np.ndarray]) -> Panel:
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
     axes.plot((shown + 1) / count, accuracy[shown])
-    axes.set(xlabel="share of the examples that is answered", ylabel="accuracy")
+    axes.set(xlabel="coverage: fraction answered by the model", ylabel="accuracy")
     axes.set(xlim=(0, 1), ylim=(min(accuracy[shown].min(), 0.9) - 0.02, 1.005))
-    sentences = []
-    for share in (0.5, 0.8, 0.9):
+    table = Columns(coverage=[], accuracy=[], threshold=[])
+    for share in (0.5, 0.8, 0.9, 1.0):
         last = max(round(share * count) - 1, 0)
-        threshold = columns["probability"][order[last]]
-        sentences.append(
-            f"{share:.0%} of the examples: {accuracy[last]:.1%} right, with"
-            f" probabilities of {threshold:.3f} or more"
-        )
+        table["coverage"].append(f"{share:.0%}")
+        table["accuracy"].append(float(accuracy[last]))
+        table["threshold"].append(float(columns["probability"][order[last]]))
     text = (
-        "If only the most probable answers are used and the others are left to a"
-        f" person. {'; '.join(sentences)}."
+        "The model answers if its probability is at least the threshold; a human"
+        " decides the other cases."
     )
-    return Panel("Accuracy of the most probable answers", figure, text)
+    return Panel("Accuracy if uncertain cases go to a human", figure, text, table)

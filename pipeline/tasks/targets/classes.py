@@ -1,6 +1,5 @@
 """Classes: one of several for each example."""
 
-import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
@@ -367,9 +366,10 @@ class ClassTarget(Target):
         count = metrics["examples"]
         accuracy = metrics["accuracy"]
         low, high = wilson(np.array(accuracy * count), np.array(count))
+        right = round(accuracy * count)
         return (
-            f"{accuracy:.1%} of {count:,} examples are right (95 % confidence interval:"
-            f" {low:.1%} to {high:.1%})"
+            f"accuracy {accuracy:.1%} ({right:,} of {count:,}; 95% CI"
+            f" {100 * low:.1f}-{high:.1%})"
         )
 
     def panels(
@@ -381,7 +381,9 @@ class ClassTarget(Target):
         yield _panels.class_table(metrics.get("per_class", {}), "recall")
         if mistakes := _confusions(self.class_names, metrics):
             yield _panels.confused_pairs(mistakes)
-        yield Panel("Confusions", _confusion_matrix.draw(metrics, self.class_names))
+        yield Panel(
+            "Confusion matrix", _confusion_matrix.draw(metrics, self.class_names)
+        )
         yield _panels.reliability_diagram(columns)
         yield _panels.coverage_curve(columns)
 
@@ -399,7 +401,7 @@ class ClassTarget(Target):
         predicted = int(answer["class"])
         true = int(example["label"])
         probability = float(np.max(answer["probabilities"]))
-        title = f"{self.class_names[predicted][:22]} {probability:.2f}"
+        title = f"predicted {self.class_names[predicted][:22]} ({probability:.2f})"
         color = "green"
         if predicted != true:
             title += f"\ntrue: {self.class_names[true][:22]}"
@@ -649,9 +651,9 @@ def _notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
             f" {sizes[largest]!r} ({share:.3f})"
         )
     if count < 50:
-        error = max(2 * math.sqrt(accuracy * (1 - accuracy) / count), 1 / count)
+        low, high = wilson(np.array(accuracy * count), np.array(count))
         examples = "examples" if split == "data" else f"{split} examples"
         yield (
-            f"{'note':10} only {count} {examples}: the accuracy is uncertain by"
-            f" +-{error:.2f}"
+            f"{'note':10} only {count} {examples}: the 95% confidence interval of the"
+            f" accuracy is {low:.3f} to {high:.3f}"
         )

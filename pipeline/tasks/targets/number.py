@@ -60,6 +60,8 @@ def number(
         metadata["target_shape"] = spec.shape.as_list()
     if field != "target":
         metadata["target_field"] = field
+    elif info.target_name:
+        metadata["target_name"] = info.target_name
     return NumberTarget(metadata)
 
 
@@ -234,11 +236,14 @@ class NumberTarget(Target):
         return {"predictions.png": figure}
 
     def headline(self, metrics: Mapping[str, Any]) -> str:
-        """The usual error, and the share of the variance that is explained."""
-        sentence = f"the predictions are off by {metrics['mae']:.4g} on average"
+        """The share of the variance that is explained, and the usual error."""
+        name = self.metadata.get("target_name")
+        of = f" of {name}" if name else ""
+        error = f"mean absolute error {metrics['mae']:,.3f}"
         if metrics["r2"] is None:
-            return sentence
-        return f"{sentence}; r2 {metrics['r2']:.3f} (1 is perfect, 0 is the mean)"
+            return f"{error}{of}"
+        r2 = f"R² {metrics['r2']:.3f}{of}"
+        return f"{r2} (0 = always predicting the mean); {error}"
 
     def panels(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
