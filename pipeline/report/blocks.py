@@ -118,8 +118,10 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def number(value: float) -> str:
+def number(value: float | None) -> str:
     """Three decimals, or two significant digits of what would be 0.000."""
+    if value is None:
+        return "undefined"
     is_small = 0 < abs(value) < 0.0005
     return f"{value:.2g}" if is_small else f"{value:,.3f}"
 

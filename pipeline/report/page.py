@@ -111,7 +111,8 @@ def _lead(subject: Subject) -> Iterator[_Line]:
     """The first sentences: how good the model is, and whether it was exported."""
     evaluation = subject.evaluation
     try:
-        if headline := evaluation.task.headline(evaluation.metrics):
+        headline = evaluation.task.headline(evaluation.metrics)
+        if headline and not run_sections.is_tested_by_folds(subject):
             yield _Line(f"{_prefix(subject)}{headline}.")
         for note in evaluation.notes:
             yield _Line(f"{note[0].upper()}{note[1:]}.", "warn")

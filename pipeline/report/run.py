@@ -5,6 +5,7 @@ import functools
 import html
 import json
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -235,9 +236,10 @@ class Run:
             )
         path = self.config.source.options.get("path")
         if self._trainer is None and path and not Path(path).exists():
+            directory = shlex.quote(str(self.directory))
             raise UsageError(
                 f"{path} cannot be read, because it is gone; restore it, or give"
-                f" labelled data: pipeline evaluate {self.directory} PATH, or"
+                f" labelled data: pipeline evaluate {directory} PATH, or"
                 " run.evaluate(PATH)"
             )
 

@@ -191,17 +191,15 @@ def repeat(subject: Subject) -> Iterator[Block]:
     if run is None:
         return
     config = run.config
-    if "<" in json.dumps(config.as_json()):
+    command = exact_command(config)
+    if command is None and "<" in json.dumps(config.as_json()):
         yield Text(
             "The run began with Python objects: call fit with the same arguments and"
             f" the seed {config.runtime.seed}."
         )
     else:
-        command = exact_command(config)
-        if command is None:
-            path = RunDirectory(run.directory).config
-            command = f"pipeline fit --config {shlex.quote(str(path))}"
-        yield Text(command, is_code=True)
+        path = shlex.quote(str(RunDirectory(run.directory).config))
+        yield Text(command or f"pipeline fit --config {path}", is_code=True)
         yield Text(
             "The same package, machine and data give the same weights. The run is in"
             f" {run.directory}."
@@ -297,6 +295,14 @@ def _served(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     )
 
 
+def is_tested_by_folds(subject: Subject) -> bool:
+    """Whether the folds say how good the model is, and the evaluation only how well it
+    knows its training examples.
+    """
+    has_folds = subject.run is not None and "cross_validation" in subject.run.result
+    return has_folds and subject.evaluation.split == "train" and not subject.measured
+
+
 def lead(subject: Subject) -> Iterator[tuple[str, str]]:
     """The first sentences of the report about the run, each with its color."""
     run = subject.run
@@ -320,7 +326,7 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
     if not run.result:
         yield (
             f"Training is unfinished: {epochs} of {of}. pipeline fit --resume"
-            f" {run.directory} continues it.",
+            f" {shlex.quote(str(run.directory))} continues it.",
             "bad",
         )
     elif run.result.get("stopped"):

@@ -226,6 +226,16 @@ def test_folders_of_systems_and_tools_are_no_classes(tmp_path):
     assert folder(path=tmp_path).info.class_names == ("2", "09", "11")
 
 
+def test_the_bits_are_those_of_all_classes(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_source, "MOST_DEEP_PNGS", 4)
+    for name, highest in (("dark", 255), ("light", 60_000)):
+        (tmp_path / name).mkdir()
+        for number in range(6):
+            pixels = np.full((4, 6), highest, np.uint16)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    assert folder(path=tmp_path).info.image_bits == 16
+
+
 def test_16_bit_images_are_decoded_alike_in_training_and_serving(tmp_path):
     levels = np.arange(0, 3000, 125, dtype=np.uint16).reshape(4, 6)
     for name in ("a/1.png", "a/2.png", "b/1.png"):
