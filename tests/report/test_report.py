@@ -16,6 +16,7 @@ from evaluations import evaluation_of
 
 from pipeline.config import command_line
 from pipeline.evaluation import robustness
+from pipeline.fit import main
 from pipeline.report import blocks, page, results, run_sections
 from pipeline.report.run import Run
 from pipeline.report.subject import Measured, Subject
@@ -57,6 +58,7 @@ def test_the_report_answers_the_questions_of_a_reader(digits_run, written):
     assert "pipeline fit digits --train.epochs 3" in text
     headings = [*page._SECTIONS, *page._RUN_SECTIONS]
     headings.remove("How to reproduce")  # of an evaluation
+    headings.remove("Robustness")  # unless it would take long
     for heading in headings:
         assert f"<h2>{heading}</h2>" in content
     assert FAILED not in content and len(content) < 1_000_000
@@ -105,6 +107,20 @@ def test_whether_probabilities_can_be_trusted_is_told(correct, answer):
         "correct": np.arange(200) < correct,
     }
     assert _panels.reliability_diagram(columns).text.startswith(answer)
+
+
+def test_the_errors_of_numbers_are_a_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(120, 2))
+    rows = [f"{a},{b},{a + 2 * b}" for a, b in x]
+    (tmp_path / "houses.csv").write_text("\n".join(["a,b,price", *rows]))
+    words = "houses.csv --epochs 2 --export.no-enabled --run-directory run"
+    main(words.split())
+    text = text_of((tmp_path / "run/report.html").read_text())
+    assert "Test R² " in text and " of price (0 = always predicting the mean)" in text
+    errors = text[text.index("example predicted true error") :]
+    errors = errors[: errors.index("Setup fact")]
+    assert errors.count("of houses.csv") == 8 and FAILED not in text
 
 
 def test_the_time_of_each_stage_is_told(digits_run, written):
