@@ -143,7 +143,8 @@ def decisions(subject: Subject) -> Iterator[Block]:
             rows.append([entry["name"], entry["value"], entry["reason"]])
     for option, reason in config.reasons.items():
         rows.append([option, _value(config, option), reason])
-    if subject.wants_robustness and subject.robustness is None:
+    is_left_out = subject.wants_robustness and subject.robustness is None
+    if is_left_out and subject.run.result:
         reason = (
             "would take more than 10% of the training time; --report.robustness on"
             " measures it"
