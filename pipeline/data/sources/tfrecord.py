@@ -110,14 +110,16 @@ class TFRecords(RecordSource):
         hashes = _hash_texts(list(self._names)).numpy()
         self._classes_by_hash = np.sort(hashes), np.argsort(hashes)
         """Of the names of the classes, in ascending order, and their classes."""
-        info = self._info(self._names, common_shape(map(shape, self._sample_images())))
+        info = self._info(
+            self._names, common_shape(map(shape, self._sample_images(_SAMPLE)))
+        )
         bits, notes = used_bits(self._sample_images(MOST_DEEP_PNGS))
         self.info = dataclasses.replace(info, image_bits=bits, notes=notes)
         if info.splits["train"] > _SAMPLE:
             measure = functools.cache(self._measure)
             self.info = dataclasses.replace(self.info, measure_images=measure)
 
-    def _sample_images(self, limit: int = _SAMPLE) -> Iterator[bytes]:
+    def _sample_images(self, limit: int) -> Iterator[bytes]:
         layout = {"image": self._layout["image"]}
         for batch in self._sample("train", limit, lambda r: parse_records(layout, r)):
             yield from batch["image"]
