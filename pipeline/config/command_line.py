@@ -310,6 +310,14 @@ def _recipe_of(field: str) -> str:
     return DATA
 
 
+def recipe_of_object(source: SourceConfig) -> str | None:
+    """The recipe for data in memory, if there is one for their field other than
+    `photos`, whose plan needs files.
+    """
+    recipe = _recipe_of(raw_field.raw_field(source.name, source.options))
+    return None if recipe in (PHOTOS, DATA) else recipe
+
+
 def is_data(name: str) -> bool:
     """Whether the first word of a command line is a path of data, not a recipe."""
     recipes = {*registry.names("recipes")} - {*OWN_DATA}

@@ -120,6 +120,8 @@ def _texts_of(x: Any, title: str, where: str) -> np.ndarray | None:
         return None
     if is_table(x):
         x = x.to_numpy(object)
+    elif isinstance(x, tf.Tensor) and x.dtype == tf.string:
+        x = x.numpy()
     is_list = isinstance(x, list | tuple) and all(
         isinstance(v, str | bytes) for v in x[:1]
     )
