@@ -337,7 +337,7 @@ def _recipe_request(
     if name is not None and is_data(name) and not is_own_data(name, source):
         options_of = functools.partial(_valid_options, source)
         return path_request(Path(name), task_input, options_of)
-    if name not in (None, *OWN_DATA):
+    if name is not None and name not in OWN_DATA:
         return recipe_request(name)
     try:
         _add_kind(source, task_input)

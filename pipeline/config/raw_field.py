@@ -53,12 +53,12 @@ def _field_of_object(data: Any) -> str:
     """The raw field of data in memory: of strings, or of a table with a column of
     them; else `image`.
     """
-    names = getattr(data, "column_names", None)
-    if names is None:
-        names = getattr(data, "columns", ())
-    names = {str(name).lower() for name in names}
-    for field, columns in file_types.value_columns().items():
-        if names.intersection(columns) and names.isdisjoint(IMAGE_COLUMNS):
+    columns: Any = getattr(data, "column_names", None)
+    if columns is None:
+        columns = getattr(data, "columns", ())
+    names = {str(name).lower() for name in columns}
+    for field, texts in file_types.value_columns().items():
+        if names.intersection(texts) and names.isdisjoint(IMAGE_COLUMNS):
             return field
     spec = getattr(data, "element_spec", None)
     if spec is not None:

@@ -301,10 +301,10 @@ class Run:
             isinstance(word, str | Path) for word in words
         )
         if are_files and file_predictions.takes_texts(served):
-            names = [str(word) for word in words]
-            are_files = all(map(os.path.exists, names))
+            texts = [str(word) for word in words]
+            are_files = all(map(os.path.exists, texts))
             if not are_files:
-                data = names
+                data = texts
         if not are_files:
             arguments = list(served["serving_default"].inputs)
             if len(arguments) > 1:

@@ -338,8 +338,8 @@ def _require_file_input(served: Mapping[str, Signature], model: str) -> FileInpu
 def file_input(served: Mapping[str, Signature]) -> FileInput | None:
     """Finds the signature that takes the bytes of files or feature vectors, if any.
 
-    The first is named like its only input, `image_bytes` for example. Texts are strings
-    of the default signature, whose name does not end in `_bytes`.
+    The first is named like its only input, `image_bytes` for example; texts are
+    strings of the default signature.
     """
     for signature, fields in served.items():
         if signature.endswith("_bytes") and set(fields.inputs) == {signature}:
@@ -360,16 +360,15 @@ def file_input(served: Mapping[str, Signature]) -> FileInput | None:
 
 
 def takes_texts(served: Mapping[str, Signature]) -> bool:
-    """Whether the default signature takes a text for each example.
-
-    As in TensorFlow Serving, strings whose name ends in `_bytes` are no text.
+    """Whether the default signature takes a text for each example: a string that has
+    the name of an input. Other strings may be anything.
     """
     fields = served.get("serving_default", Signature({}, {})).inputs
     if len(fields) != 1:
         return False
     ((name, field),) = fields.items()
     is_string = field.dtype == object and field.shape == (None,)
-    return is_string and not name.endswith("_bytes")
+    return is_string and name in registry.names("inputs")
 
 
 def _suffixes(signature: str, name: str, client: Any) -> tuple[str, ...]:

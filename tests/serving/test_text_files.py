@@ -26,8 +26,9 @@ def model(name="text"):
     )
 
 
-def test_only_strings_that_are_no_bytes_are_texts():
+def test_only_strings_with_the_name_of_an_input_are_texts():
     assert takes_texts(model().metadata())
+    assert not takes_texts(model("x").metadata())
     assert not takes_texts(model("image_bytes").metadata())
     assert not takes_texts({})
 
