@@ -25,7 +25,8 @@ def texts(data: SourceConfig, *, field: str = "text") -> Config:
         source=data,
         model=ModelConfig(name="bag"),
         train=TrainConfig(
-            epochs=12,
+            epochs=40,
+            patience=3,
             batch_size=64,
             optimizer_options={"momentum": 0.9},
             learning_rate=0.03,
