@@ -148,6 +148,7 @@ def photos(data: SourceConfig, *, field: str = "image") -> Request:
     machine.
 
     Args:
+        data: Where the examples come from.
         field: The raw field of the examples that the recipe is for.
     """
     config = Config(

@@ -15,9 +15,10 @@ def texts(data: SourceConfig, *, field: str = "text") -> Config:
 
     Plain SGD keeps the updates of an n-gram in proportion to its weight, which Adam
     would even out: with Adam, the accuracy on the validation split of SST-2 was 0.80
-    instead of 0.82 (benchmarks/README.md).
+    instead of 0.82.
 
     Args:
+        data: Where the examples come from.
         field: The raw field of the examples that the recipe is for.
     """
     return Config(
