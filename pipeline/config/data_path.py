@@ -27,7 +27,17 @@ IMAGES = [
     "image_id",
     "id",
 ]
-LABELS = ["label", "class", "class_name", "category", "target", "species", "breed"]
+LABELS = [
+    "label",
+    "class",
+    "class_name",
+    "category",
+    "target",
+    "species",
+    "breed",
+    "sentiment",
+    "topic",
+]
 """Columns of classes."""
 SEVERAL_LABELS = ["labels", "tags"]
 TARGETS = ["target", "value", "y", "price", "score"]

@@ -159,7 +159,9 @@ def _describe(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values of a signature for the template of `SERVING.md`."""
     signature = signatures[name]
     fields = signature["inputs"]
-    files = signature.get("files", ())
+    # Text is sent as it is; other content of files, in base64.
+    are_bytes = any(key.endswith("_bytes") for key in fields)
+    files = signature.get("files", ()) if are_bytes else ()
     meaning = signature.get("meaning", "")
     values = {}
     for key, field in fields.items():
@@ -176,7 +178,7 @@ def _describe(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
         pairs = ", ".join(f'"{key}": {value}' for key, value in values.items())
         instance = f"{{{pairs}}}"
     # The content of other bytes is unknown.
-    has_example = bool(files) or not any(key.endswith("_bytes") for key in fields)
+    has_example = bool(files) or not are_bytes
     return {
         "name": name,
         "inputs": _row(fields) + (f": {meaning}" if meaning else ""),

@@ -18,12 +18,14 @@ from pipeline.serving.client import Client
 
 TARGETS = registry.names("targets")
 PAIRS = [("image", target) for target in TARGETS]
-PAIRS += [("features", target) for target in TARGETS if target != "mask"]
+for given in ("features", "text"):
+    PAIRS += [(given, target) for target in TARGETS if target != "mask"]
 PAIRS += [("series", "ordinal")]
 SOME = [
     ("image", "mask"),
     ("image", "number"),
     ("features", "labels"),
+    ("text", "classes"),
     ("series", "ordinal"),
 ]
 IDS = ["-".join(pair) for pair in PAIRS]

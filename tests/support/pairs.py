@@ -8,6 +8,7 @@ import numpy as np
 from pipeline.config import registry
 from pipeline.contracts import Source
 from pipeline.data.array_source import ArraySource
+from pipeline.layers.joined import flatten
 
 FILE = Path(__file__)
 CLASSES = ("a", "b", "c")
@@ -19,6 +20,12 @@ def _images(generator, count):
 
 def _features(generator, count):
     return generator.normal(size=(count, 6)).astype(np.float32)
+
+
+def _texts(generator, count):
+    words = np.array(["a", "good", "bad", "film", ",", "café"])
+    texts = [" ".join(generator.choice(words, 6)) for _ in range(count)]
+    return np.array([text.encode() for text in texts], object)
 
 
 def _classes(generator, count):
@@ -37,7 +44,7 @@ def _masks(generator, count):
     return generator.integers(0, len(CLASSES), (count, 8, 8)).astype(np.uint8)
 
 
-_INPUTS = {"image": _images, "features": _features}
+_INPUTS = {"image": _images, "features": _features, "text": _texts}
 _TARGETS = {
     "classes": _classes,
     "labels": _labels,
@@ -69,7 +76,7 @@ def model_of(inputs, task):
     """Features that suit the target: a vector, or a map for a mask."""
     if task.output is not None and len(task.output.shape) > 1:
         return keras.layers.Conv2D(4, 3, padding="same")(inputs)
-    return keras.layers.Flatten()(inputs)
+    return flatten(inputs)
 
 
 def source(*, given: str, wanted: str, count: int = 90) -> Source:
@@ -80,7 +87,8 @@ def source(*, given: str, wanted: str, count: int = 90) -> Source:
 
 def words_of(given, wanted):
     """The options of a command for a pair."""
-    model = "unet" if wanted == "mask" else "mlp"
+    model = "bag" if given == "text" else "mlp"
+    model = "unet" if wanted == "mask" else model
     return [
         *("--source.name", f"{FILE}:source"),
         *("--source.given", given),

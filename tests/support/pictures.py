@@ -9,7 +9,9 @@ from pipeline.config import registry
 from pipeline.data import seeds
 
 OPERATIONS = {
-    name: registry.load("augment", name) for name in registry.names("augment")
+    name: registry.load("augment", name)
+    for name in registry.names("augment")
+    if name != "word_dropout"  # of texts
 }
 
 
