@@ -449,6 +449,9 @@ class Task(Objective):
     of a run; `learn` adds the metadata that depends on the training examples.
     """
 
+    compared: tuple[str, ...] = ()
+    """As in `Input`."""
+
     @property
     def title(self) -> str:
         """What is predicted, for people; by default, the name of the class in words."""
@@ -531,6 +534,10 @@ class Input(abc.ABC):
     """
 
     not_decoded: frozenset[str] = frozenset()
+    compared: tuple[str, ...] = ()
+    """Short decoded fields that are equal in copies of an example only, such as a text;
+    the numbers of a table may be equal by chance. Long fields are always compared.
+    """
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
@@ -562,6 +569,10 @@ class Input(abc.ABC):
         locate: Callable[[int], str],
     ) -> None:
         return None
+
+    def review(self) -> list[Decision]:
+        """Notes about what was learned, such as the size of a vocabulary."""
+        return []
 
     @property
     def decoders(self) -> list[Any]:

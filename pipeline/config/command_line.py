@@ -34,7 +34,11 @@ PHOTOS = "photos"
 """The recipe for the images at a path."""
 DATA = "data"
 """The recipe for other data at a path."""
-OWN_DATA = (PHOTOS, DATA)
+OWN_DATA = tuple(
+    name
+    for name in registry.names("recipes")
+    if registry.find("recipes", name).required_arguments == 1
+)
 """The recipes that take the data of the user."""
 # For a help page before there are data; a folder without a path cannot be opened.
 _NO_DATA = SourceConfig.from_file({"name": "folder", "options": {}}, checked=False)
@@ -44,8 +48,8 @@ usage: {program} [RECIPE or PATH] [--config FILE] [--option VALUE ...]
 {purpose}
 
 PATH: your images or other files as class folders, arrays (.npz), TFRecord files, or a
-table (.csv, .jsonl) of files or numbers; the recipe photos chooses the settings for
-images, and data is the recipe for anything else.
+table (.csv, .jsonl) of files, texts or numbers; the recipes photos and texts choose the
+settings for images and texts, and data is the recipe for anything else.
 
 recipes (default: {default}):
 {recipes}
@@ -285,16 +289,25 @@ def data_request(
     options: Mapping[str, Any] | None = None,
     recipe: str | None = None,
 ) -> Request:
-    """The request for the data of a source, with the recipe `photos` or `data`.
+    """The request for the data of a source, with a recipe of `OWN_DATA`.
 
-    Without a `recipe`, it is `photos` if the examples are images. `options` are the
+    Without a `recipe`, it is the one for the field of the examples. `options` are the
     options of the source that the user also set.
     """
     if recipe is None:
         field = raw_field.raw_field(source.name, {**source.options, **(options or {})})
-        recipe = PHOTOS if field == file_types.IMAGE else DATA
+        recipe = _recipe_of(field)
     start = registry.load("recipes", recipe)(source)
     return Request(start) if isinstance(start, Config) else start
+
+
+def _recipe_of(field: str) -> str:
+    """The recipe for data with this raw field: its option `field` has this default."""
+    for name in OWN_DATA:
+        options = registry.find("recipes", name).options
+        if "field" in options and options["field"].default == repr(field):
+            return name
+    return DATA
 
 
 def is_data(name: str) -> bool:

@@ -46,6 +46,21 @@ def of(name: str) -> FileType | None:
     return FileType(field, _normalize(suffixes))
 
 
+def value_columns() -> dict[str, tuple[str, ...]]:
+    """Field -> the columns of a table that have its values, such as texts.
+
+    From the defaults of the option `columns` of the inputs.
+    """
+    columns = {}
+    for name in registry.names("inputs"):
+        options = registry.find("inputs", name).options
+        field = _default(options, "field")
+        names = _default(options, "columns")
+        if field and names:
+            columns[field] = tuple(names)
+    return columns
+
+
 def _default(options: Mapping[str, Any], name: str) -> Any:
     """The default of an option; None if there is none, or it is not a literal."""
     if name not in options:

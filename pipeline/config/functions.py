@@ -131,6 +131,14 @@ class Function:
         return options
 
     @property
+    def takes_metadata(self) -> bool:
+        """Whether the second argument is `metadata`, by position only: the metadata of
+        the task, such as a vocabulary.
+        """
+        positional = _arguments(self.node).posonlyargs
+        return [argument.arg for argument in positional[1:]] == ["metadata"]
+
+    @property
     def required_arguments(self) -> int:
         """Number of positional arguments without a default, including `self`."""
         arguments = _arguments(self.node)

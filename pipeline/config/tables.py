@@ -28,6 +28,8 @@ class Options:
     """Columns that the user named; None: by their names in the table."""
 
     image: str | None = None
+    column: str | None = None
+    """Column of the values of an input, such as texts."""
     label: str | None = None
     labels: str | None = None
     target: str | None = None
@@ -70,6 +72,10 @@ class TableColumns:
     """`label`, `labels`, `target` or `mask` -> its column."""
     file: str = ""
     """Column with the files; empty if the table contains the numbers themselves."""
+    value: str = ""
+    """Column with the values of an input other than numbers, such as texts."""
+    value_field: str = ""
+    """The raw field for these values."""
     features: tuple[str, ...] = ()
     """Columns of numbers, or the one with lists of numbers."""
     group: str | None = None
@@ -111,6 +117,7 @@ def read_csv(path: Path) -> Table:
     line = 0
     try:
         text = safe_io.read_text(path)
+        csv.field_size_limit(max(csv.field_size_limit(), len(text)))
         separator = max(",;\t", key=text.partition("\n")[0].count)
         lines = io.StringIO(text, newline="")
         reader = csv.reader(
@@ -221,6 +228,13 @@ def columns(table: Table, options: Options) -> TableColumns:
     split = split and _require(table, split)
     group = options.group and _require(table, options.group)
     used = {*truths.values(), split, group}
+    field, value = _value_column(table, options, used)
+    if value:
+        if not truths:
+            raise _no_column(table, data_path.LABELS, "--source.label")
+        return TableColumns(
+            truths, value=value, value_field=field, group=group, split=split
+        )
     file = _file_column(table, options, used)
     if file:
         if not truths:
@@ -310,6 +324,49 @@ def _are_floats(table: Table, column: str) -> bool:
     return any("." in str(value) for value in values)
 
 
+def _value_column(
+    table: Table, options: Options, used: Collection[str | None]
+) -> tuple[str, str]:
+    """The field and the column of the values of an input, such as texts; both empty if
+    there is none.
+
+    Texts in such a column that all are names of files are no values.
+    """
+    fields = file_types.value_columns()
+    if options.column:
+        column = _require(table, options.column)
+        field = options.field if options.field in fields else next(iter(fields))
+        return field, column
+    if options.image or options.field:
+        return "", ""
+    if not table.titles.keys().isdisjoint({*data_path.IMAGES} - {"id"}):
+        return "", ""
+    for field, names in fields.items():
+        columns = []
+        for name in names:
+            if name in table.titles and name not in used:
+                columns.append(name)
+        columns = [name for name in columns if _are_values(table, name, options)]
+        if len(columns) > 1:
+            raise UsageError(
+                f"{table.path} has several {table.key}s of texts,"
+                f" {' and '.join(columns)}; --source.column names one of them"
+            )
+        if columns:
+            return field, columns[0]
+    return "", ""
+
+
+def _are_values(table: Table, column: str, options: Options) -> bool:
+    """Whether a column has texts that are neither numbers nor names of files."""
+    texts = list(filter(_is_text, table.columns[column]))
+    if not texts:
+        return False
+    types = file_types.select(options.field, options.suffixes)
+    are_names = (file_types.field_of(text, types) for text in texts)
+    return not all(are_names)
+
+
 def _file_column(table: Table, options: Options, used: Collection[str | None]) -> str:
     """The column of files; empty if there is none."""
     if options.image:
@@ -357,12 +414,15 @@ def _features(table: Table, used: Collection[str | None]) -> tuple[str, ...]:
 
 
 def input_field(path: Path, options: Options) -> str:
-    """The raw field of the examples: the field of the files, or else `features`.
+    """The raw field of the examples: of values, of files, or else `features`.
 
     Raises UsageError if the table cannot be read.
     """
     table = read(path)
-    file = columns(table, options).file
+    parts = columns(table, options)
+    if parts.value:
+        return parts.value_field
+    file = parts.file
     if not file:
         return "features"
     if options.field:

@@ -12,6 +12,8 @@ from pipeline.utils.errors import UsageError
 
 NUMERIC = "biuf"
 """Kinds of NumPy dtypes: booleans, integers and floats."""
+KINDS = ("image", "features", "text")
+"""What an array may hold: the last part of its field."""
 SHORTEST_SIDE = 8
 """Of arrays of floats that are read as images without an axis for channels."""
 _LONGEST_RATIO = 4  # of the sides of images
@@ -23,7 +25,7 @@ class Inputs:
     """The fields of x, and what to say about them."""
 
     fields: dict[str, np.ndarray]
-    """`image` or `features`; or `NAME/image` and `NAME/features` of a dictionary."""
+    """`image`, `features` or `text`; or `NAME/image` and so on of a dictionary."""
     notes: tuple[str, ...] = ()
     feature_names: tuple[str, ...] | None = None
 
@@ -87,6 +89,10 @@ def _input(
     title = f"x[{name!r}]" if name else "x"
     kind = kinds.get(name) if isinstance(kinds, Mapping) else kinds
     feature_names = None
+    texts = _texts_of(x, title, where)
+    if texts is not None:
+        _require_length(x, texts.shape, y_shape, title, where)
+        return Inputs({f"{name}/text" if name else "text": texts})
     if is_table(x):
         values, feature_names = _table_of(x, title, where)
     else:
@@ -103,6 +109,43 @@ def _input(
         values = _features_of(values, title, where, feature_names)
     field = f"{name}/{kind}" if name else kind
     return Inputs({field: values}, notes, feature_names)
+
+
+def _texts_of(x: Any, title: str, where: str) -> np.ndarray | None:
+    """Texts as bytes objects, (n,); None if x has no strings.
+
+    Raises UsageError naming the first example that is no string.
+    """
+    if hasattr(x, "columns"):
+        return None
+    if is_table(x):
+        x = x.to_numpy(object)
+    is_list = isinstance(x, list | tuple) and all(
+        isinstance(v, str | bytes) for v in x[:1]
+    )
+    if is_list:
+        values = np.empty(len(x), object)
+        values[:] = x
+    elif getattr(getattr(x, "dtype", None), "kind", "") in ("O", "S", "U", "T"):
+        values = np.asarray(x)
+        if values.ndim == 2 and values.shape[1] == 1:
+            values = values[:, 0]
+    else:
+        return None
+    if values.ndim != 1 or not values.size:
+        return None
+    if not isinstance(text_of(values[:1].tolist()[0]), str):
+        return None
+    texts = np.empty(len(values), object)
+    for number, value in enumerate(values.tolist()):
+        if not isinstance(value, str | bytes):
+            raise UsageError(
+                f"{where}: {title} holds texts, but example {number} is"
+                f" {type(value).__name__}; give a string for each example"
+            )
+        is_text = isinstance(value, str)
+        texts[number] = value.encode("utf-8", "surrogatepass") if is_text else value
+    return texts
 
 
 def _require_length(

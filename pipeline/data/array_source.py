@@ -193,7 +193,7 @@ class Examples:
         inputs = {}
         target = None
         for field in self.columns:
-            if array_inputs.kind_of(field) in ("image", "features"):
+            if array_inputs.kind_of(field) in array_inputs.KINDS:
                 name = field.rpartition("/")[0]
                 inputs[name] = array_inputs.kind_of(field)
             target = array_targets.KINDS.get(field, target)

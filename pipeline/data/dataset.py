@@ -138,7 +138,7 @@ def _require_unchanged(
 
 
 def _exact_copies(
-    source: Source, parts: dict[str, Split], config: Config
+    source: Source, task: Task, parts: dict[str, Split], config: Config
 ) -> list[Decision]:
     """Notes examples with the same long fields, such as pixels, within a split or
     across splits.
@@ -152,10 +152,13 @@ def _exact_copies(
     for split in parts.values():
         store = split.store
         # Without long fields, all digests are equal.
-        if store.digest is None or all(map(is_short, store.specs.values())):
+        has_content = task.compared or not all(map(is_short, store.specs.values()))
+        if store.digest is None or not has_content:
             return []
         # Of several inputs, the short ones count, too.
-        inputs = [split.column(name) for name in sorted(store.short) if "/" in name]
+        names = sorted(store.short)
+        names = [name for name in names if "/" in name or name in task.compared]
+        inputs = [split.column(name) for name in names]
         keys.append(_row_bytes([store.digest[split.rows], *inputs]))
     _, first, group = np.unique(
         np.concatenate(keys), return_index=True, return_inverse=True
@@ -353,7 +356,7 @@ def load(config: Config, whole: Source | None = None) -> LoadedData:
         decisions += notes
     class_weight, weight_decisions = _weigh_classes(task, columns, config)
     decisions += weight_decisions
-    decisions += _exact_copies(source, parts, config)
+    decisions += _exact_copies(source, task, parts, config)
     if run:
         decisions += _require_unchanged(run, source, parts, config)
     return LoadedData(

@@ -50,6 +50,8 @@ def source(table: Table, options: Options) -> Source:
     """
     only_one({"--source.label": options.label, "--source.labels": options.labels})
     columns = tables.columns(table, options)
+    if columns.value:
+        return _value_source(table, columns, options)
     if columns.file:
         return _file_source(table, columns, options)
     return _feature_source(table, columns, options)
@@ -116,8 +118,64 @@ def _file_source(table: Table, columns: TableColumns, options: Options) -> Sourc
     )
 
 
+def _value_source(table: Table, columns: TableColumns, options: Options) -> Source:
+    """A source of the texts of a column."""
+    if table.problem:
+        raise UsageError(table.problem)
+    rows = []
+    numbers = []
+    texts = []
+    left_out = []
+    for position, value in enumerate(table.columns[columns.value]):
+        if value is not None and not isinstance(value, str):
+            raise UsageError(
+                f"{table.where(position)}: {table.titles[columns.value]!r} must be a"
+                f" text; got {quote(str(value))}"
+            )
+        truths = _truths(table, columns, position)
+        if (
+            not (value or "").strip()
+            or "" in truths.values()
+            or None in truths.values()
+        ):
+            left_out.append(f"{table.noun} {table.numbers[position]}")
+            continue
+        rows.append(_row(table, columns, position, truths))
+        numbers.append(table.numbers[position])
+        texts.append(value.encode("utf-8", "surrogatepass"))
+    note = (
+        f"{table.path}: no {columns.value_field} or no label in {len(left_out):,} of"
+        f" {len(table.numbers):,} {table.noun}s"
+    )
+    if left_out:
+        note += f", such as {left_out[0]}"
+    if not any(row.split == "train" for row in rows):
+        raise UsageError(
+            f"{note}; no {table.noun} is left for training: correct the table"
+        )
+    arrays, class_names = _arrays(rows, numbers, table, options)
+    splits = np.array([row.split for row in rows])
+    values = np.empty(len(texts), object)
+    values[:] = texts
+    for split, columns_of_split in arrays.items():
+        columns_of_split[columns.value_field] = values[splits == split]
+    result = _RowSource(
+        table,
+        arrays.pop("train"),
+        arrays,
+        class_names=class_names,
+        group_names=_group_names(table, columns),
+    )
+    summary = f"the {table.key} {table.titles[columns.value]!r}"
+    notes = [_summary(table, columns, summary)]
+    if left_out:
+        notes.append(f"{note}; left out")
+    result.info = dataclasses.replace(result.info, notes=tuple(notes))
+    return result
+
+
 class _RowSource(ArraySource):
-    """Numbers of a table; the id of an example is the number of its row."""
+    """Numbers or texts of a table; the id of an example is the number of its row."""
 
     def __init__(self, table: Table, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, name=table.path.name, **options)

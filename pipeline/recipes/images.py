@@ -143,7 +143,7 @@ def fashion_mnist_lenet() -> Config:
     )
 
 
-def photos(data: SourceConfig) -> Request:
+def photos(data: SourceConfig, *, field: str = "image") -> Request:
     """Your own images, by their path: settings are chosen for them and for this
     machine.
     """

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import (
+    Decision,
     Example,
     Input,
     Metadata,
@@ -27,6 +28,10 @@ class SeveralInputs(Input):
     def __init__(self, metadata: Metadata, parts: Mapping[str, Input]) -> None:
         super().__init__(metadata)
         self._parts = dict(parts)
+        compared: list[str] = []
+        for name, part in parts.items():
+            compared += [f"{name}/{field}" for field in part.compared]
+        self.compared = tuple(compared)
 
     def with_metadata(self, metadata: Metadata) -> "SeveralInputs":
         parts = {}
@@ -70,6 +75,15 @@ class SeveralInputs(Input):
                 )
             except UsageError as error:
                 raise UsageError(f"input {name!r}: {error}") from None
+
+    def review(self) -> list[Decision]:
+        notes = []
+        for name, part in self._parts.items():
+            for note in part.review():
+                notes.append(
+                    Decision(f"{note.name} of {name}", note.value, note.reason)
+                )
+        return notes
 
     def prepare(self, batch: Example) -> Example:
         prepared = dict(batch)

@@ -219,6 +219,7 @@ class Supervised(Task):
         self.selection_metric = target.selection_metric
         self.output = target.output
         self.spatial_fields = target.spatial_fields
+        self.compared = self.input.compared
 
     @property
     def title(self) -> str:
@@ -277,7 +278,7 @@ class Supervised(Task):
         self.objective.check(columns, split, locate)
 
     def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
-        return self.objective.review(columns)
+        return [*self.input.review(), *self.objective.review(columns)]
 
     def class_counts(self, columns: Mapping[str, np.ndarray]) -> dict[str, int] | None:
         return self.objective.class_counts(columns)

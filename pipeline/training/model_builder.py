@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -62,7 +62,7 @@ def _network(task: Task, options: config.ModelConfig, precision: str) -> Stepped
         if registry.builds_whole_model(options.name):
             return _user_network(task, options, inputs)
         try:
-            features = _features(options, inputs)
+            features = _features(options, inputs, task)
             for tensor in keras.tree.flatten(features):
                 flag = f"--model.name {options.name}"
                 require_kind(tensor, keras.KerasTensor, flag, "a tensor of features")
@@ -82,14 +82,17 @@ def _network(task: Task, options: config.ModelConfig, precision: str) -> Stepped
         return model
 
 
-def _features(options: config.ModelConfig, inputs: Any) -> Any:
-    """Calls a function from tensors to features.
+def _features(options: config.ModelConfig, inputs: Any, task: Task) -> Any:
+    """Calls a function from tensors, and perhaps metadata of the task, to features.
 
     Raises UsageError for one that expects a shape, or returns a whole model.
     """
     why = "returns a keras.Model"
     try:
-        features = registry.call("models", options.name, options.options, inputs)
+        arguments = [inputs]
+        if registry.find("models", options.name).takes_metadata:
+            arguments.append(task.metadata)
+        features = registry.call("models", options.name, options.options, *arguments)
         if not isinstance(features, keras.Model):
             return features
     except Exception as error:
@@ -345,7 +348,10 @@ def _metric_of_output(word: str, model: SteppedModel) -> keras.metrics.Metric:
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
     """Calls `adapt` of each layer that needs it with the first training examples."""
     steps = math.ceil(ADAPT_EXAMPLES / train.batch_size)
+    has_classes = task.output is not None and task.output.activation != "linear"
     for layer in model.layers:
+        if has_classes and hasattr(layer, "adapt_to_classes"):
+            layer.adapt_to_classes(layer, _inputs_and_targets(model, layer, train))
         if not _needs_adapting(layer):
             continue
         inputs_of_layer = keras.Model(model.inputs, layer.input)
@@ -355,6 +361,18 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
             inputs, _, _ = task.target(batch, batch["id"])
             values.append(inputs_of_layer(inputs).numpy())
         layer.adapt(np.concatenate(values)[:ADAPT_EXAMPLES])
+
+
+def _inputs_and_targets(
+    model: SteppedModel, layer: keras.Layer, train: Batches
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the inputs of a layer and y for each batch of an epoch."""
+    inputs_of_layer = keras.Model(model.inputs, layer.input)
+    task = model.task
+    for batch in train.dataset(0).take(train.steps_per_epoch):
+        batch = task.prepare(train.gather(batch))
+        inputs, y, _ = task.target(batch, batch["id"])
+        yield inputs_of_layer(inputs).numpy(), np.asarray(y)
 
 
 # What a layer of Keras has been created with, so that it needs no data.

@@ -12,6 +12,7 @@ def csv(
     *,
     path: Annotated[Path, "file"],
     image: str | None = None,
+    column: str | None = None,
     label: str | None = None,
     labels: str | None = None,
     target: str | None = None,
@@ -32,12 +33,16 @@ def csv(
     that are all numbers are in the order of their values.
 
     A table without files has features: all columns that have no other use contain
-    numbers, without gaps. The id of an example is the number of its row.
+    numbers, without gaps. The id of an example is the number of its row. A column of
+    texts, such as `text`, is used instead of numbers; rows without a text or a label
+    are left out, with a note.
 
     Args:
         path: A `.csv` or `.tsv` file in UTF-8 whose first line names the columns.
         image: Column with the files; by default recognized by its name, such as path,
             file, image.
+        column: Column with the values of an input, such as texts; by default
+            recognized by its name, such as text, sentence, review.
         label: Column with the names of the classes; by default recognized by its name,
             such as label, class. If all its values are numbers and not all of them are
             whole, they are numbers to predict, unless this option names it.
@@ -60,6 +65,7 @@ def csv(
     """
     options = tables.Options(
         image=image,
+        column=column,
         label=label,
         labels=labels,
         target=target,

@@ -12,6 +12,7 @@ def jsonl(
     *,
     path: Annotated[Path, "file"],
     image: str | None = None,
+    column: str | None = None,
     label: str | None = None,
     labels: str | None = None,
     target: str | None = None,
@@ -27,12 +28,15 @@ def jsonl(
     Keys are recognized, files are found and rows are left out as in a table of the
     source `csv`. Without files, the key `features` has a list of numbers, or nested
     lists of equal lengths, in each line; or all keys that have no other use have
-    numbers. The id of such an example is the number of its line.
+    numbers. The id of such an example is the number of its line. A key of texts, such
+    as `text`, is used instead of numbers.
 
     Args:
         path: A `.jsonl` file in UTF-8 with one JSON object per line.
         image: Key of the files; by default recognized by its name, such as path, file,
             image.
+        column: Key with the values of an input, such as texts; by default
+            recognized by its name, such as text, sentence, review.
         label: Key of the class; by default recognized by its name, such as label,
             class. If all its values are numbers and not all of them are whole, they are
             numbers to predict, unless this option names it.
@@ -55,6 +59,7 @@ def jsonl(
     """
     options = tables.Options(
         image=image,
+        column=column,
         label=label,
         labels=labels,
         target=target,

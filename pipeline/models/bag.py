@@ -1,0 +1,48 @@
+"""A bag of n-grams: a linear model of the words and characters of a text."""
+
+from typing import Annotated, Any
+
+import keras
+from keras import ops
+
+from pipeline.layers.tokens import ngram_features, tokens_of
+
+
+def bag(
+    x: Any,
+    *,
+    words: tuple[Annotated[int, (1, 8)], ...] = (1, 2),
+    characters: tuple[Annotated[int, (1, 8)], ...] = (3, 4, 5),
+    dimension: Annotated[int, (1, 4096)] = 8,
+    buckets: Annotated[int, (2, 2**24)] = 2**18,
+    dropout: Annotated[float, (0, 1)] = 0.0,
+) -> keras.KerasTensor:
+    """Sums of vectors of hashed n-grams, weighted by how much each tells about the
+    class.
+
+    Takes texts; returns a vector per text. As in Joulin et al., "Bag of Tricks for
+    Efficient Text Classification", EACL 2017, but with the log-count ratios of Wang and
+    Manning, "Baselines and Bigrams", ACL 2012, as weights, and with n-grams of
+    characters, which also describe words that the training texts do not have.
+
+    Args:
+        x: Texts.
+        words: Lengths of the n-grams of words.
+        characters: Lengths of the n-grams of characters, as bytes of UTF-8.
+        dimension: Length of a vector.
+        buckets: Number of vectors into which n-grams are hashed, for words and again
+            for characters.
+        dropout: Fraction of the features to drop in training.
+    """
+    tokens = tokens_of(x, "bag")
+    parts = []
+    options = {"buckets": buckets, "dimension": dimension}
+    if words:
+        parts.append(ngram_features(tokens, words, name="words", **options))
+    if characters and isinstance(x, dict):
+        content = x["text"]
+        parts.append(ngram_features(content, characters, name="characters", **options))
+    features = ops.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
+    if dropout:
+        features = keras.layers.Dropout(dropout, name="dropout")(features)
+    return features

@@ -1,0 +1,289 @@
+"""Texts: words or characters, with a vocabulary from the training examples."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import (
+    Decision,
+    Example,
+    Info,
+    Input,
+    Metadata,
+    Request,
+    ServingInput,
+    Source,
+    TrainingExamples,
+)
+from pipeline.data import text_decoding
+from pipeline.data.text_decoding import FIRST, UNKNOWN, Vocabulary
+from pipeline.serving import request_guards
+from pipeline.utils.errors import UsageError
+
+_LONGEST = 0.99  # of the texts, which are not cut
+_MOST_WORDS = 512
+_MOST_BYTES = 4096
+_MOST_COUNTED = 2_000_000  # different words; the rarest are forgotten above
+_LEAST_OFTEN = 2  # times that a word of the vocabulary occurs
+_PROBES = 8  # examples on which a user's network is tried
+
+
+def text(
+    info: Info | Metadata,
+    *,
+    field: str = "text",
+    suffixes: tuple[str, ...] = (".txt",),
+    columns: tuple[str, ...] = (
+        "text",
+        "sentence",
+        "review",
+        "comment",
+        "message",
+        "content",
+        "tweet",
+        "description",
+    ),
+    unit: Literal["words", "characters"] = "words",
+    vocabulary: Annotated[int, (1, 10**6)] = 20_000,
+    length: Annotated[int, (1, 65536)] | None = None,
+    lower: bool = True,
+    accents: bool = True,
+    raw: bool = False,
+) -> Input:
+    """Texts in UTF-8 of any length: strings, or text files.
+
+    The model gets the numbers of the first words of a text (0: no word, 1: unknown, 2:
+    the most frequent word of the training texts) and the bytes of its beginning in
+    lower case.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        field: The field of the source.
+        suffixes: The files of a directory that are texts.
+        columns: The columns of a table that are texts.
+        unit: What has a number: `words`, of which punctuation marks and symbols are
+            some, or `characters`, for languages without spaces between words.
+        vocabulary: Most words with a number of their own. A word occurs at least twice
+            in the training texts.
+        length: Words of a text that the model gets; None: as many as 99% of the
+            training texts have, at most 512.
+        lower: Convert texts to lower case.
+        accents: Keep accents.
+        raw: Give the model the numbers of the words only, as an array.
+
+    Raises:
+        UsageError: The field is missing or has another type.
+    """
+    if not isinstance(info, Info):
+        return TextInput(info)
+    spec = info.field(field)
+    if spec.dtype != tf.string or spec.shape.rank != 0:
+        raise UsageError(
+            f"{field}: texts must be one string for each example; got"
+            f" {spec.dtype.name} of shape {spec.shape}"
+        )
+    metadata: dict[str, Any] = {"unit": unit, "vocabulary_size": vocabulary}
+    if length is not None:
+        metadata["length"] = length
+    if field != "text":
+        metadata["input_field"] = field
+    if not lower:
+        metadata["lower"] = False
+    if not accents:
+        metadata["accents"] = False
+    if raw:
+        metadata["raw"] = True
+    return TextInput(metadata)
+
+
+class TextInput(Input):
+    """Decoded examples have `tokens`, int32 (length,), the numbers of the first words;
+    and `text`, uint8 (bytes,), the beginning of the text in its standard form. Both are
+    filled with zeros.
+    """
+
+    not_decoded = frozenset({"text_notes", "vocabulary_size"})
+    compared = ("text",)
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self._field = metadata.get("input_field", "text")
+        self._unit = metadata.get("unit", "words")
+        self._words: list[str] = list(metadata.get("vocabulary", ()))
+        self._vocabulary = Vocabulary(self._words)
+        self._length = int(metadata.get("length", 1))
+        self._bytes = int(metadata.get("bytes", 1))
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        """Learns the vocabulary, and the length if it is open."""
+        counts: Counter[bytes] = Counter()
+        lengths: list[np.ndarray] = []
+        sizes: list[np.ndarray] = []
+        for batch in examples.batches():
+            texts = self._standardize(tf.constant(batch[self._field], tf.string))
+            words = text_decoding.split(texts, self._unit)
+            counts.update(words.values.numpy().tolist())
+            lengths.append(words.row_lengths().numpy())
+            sizes.append(tf.strings.length(texts).numpy())
+            if len(counts) > _MOST_COUNTED:
+                counts = Counter(dict(counts.most_common(_MOST_COUNTED // 2)))
+        if not counts:
+            raise UsageError(
+                f"{self._field}: the training texts contain no words; are they empty?"
+            )
+        number_of_words = np.concatenate(lengths)
+        length = self.metadata.get("length") or _longest(number_of_words, _MOST_WORDS)
+        frequent = [word for word in counts if counts[word] >= _LEAST_OFTEN]
+        frequent.sort(key=lambda word: (-counts[word], word))
+        words_kept = frequent[: self.metadata["vocabulary_size"]]
+        known = sum(counts[word] for word in words_kept)
+        share = (number_of_words <= length).mean()
+        unit = self._unit
+        notes = {
+            "vocabulary": [
+                f"{len(words_kept):,} of {len(counts):,} {unit}",
+                f"{1 - known / counts.total():.1%} of the training texts are unknown"
+                f" {unit}, which occur once or are rarer",
+            ],
+            "length": [
+                f"{length:,} {unit}",
+                f"{share:.1%} of the training texts are not longer; the longest has"
+                f" {number_of_words.max():,}",
+            ],
+        }
+        return {
+            "vocabulary": [word.decode() for word in words_kept],
+            "length": int(length),
+            "bytes": _longest(np.concatenate(sizes), _MOST_BYTES),
+            "text_notes": notes,
+        }
+
+    def review(self) -> list[Decision]:
+        notes = self.metadata.get("text_notes", {})
+        return [Decision(name, value, why) for name, (value, why) in notes.items()]
+
+    def _standardize(self, texts: tf.Tensor) -> tf.Tensor:
+        return text_decoding.standardize(
+            texts,
+            self._unit,
+            lower=self.metadata.get("lower", True),
+            accents=self.metadata.get("accents", True),
+        )
+
+    def _decode(self, texts: tf.Tensor) -> Example:
+        """The decoded fields of texts, strings (n,)."""
+        texts = text_decoding.cut(self._standardize(texts), self._bytes)
+        words = text_decoding.split(texts, self._unit)
+        numbers = words.with_values(self._vocabulary.look_up(words.values))
+        tokens = numbers.to_tensor(shape=(None, self._length))
+        content = tf.io.decode_raw(texts, tf.uint8, fixed_length=self._bytes)
+        return {
+            "text": tf.ensure_shape(content, (None, self._bytes)),
+            "tokens": tf.ensure_shape(tokens, (None, self._length)),
+        }
+
+    def decode(self, example: Example) -> tuple[Example, None]:
+        """Converts a text of any bytes to numbers."""
+        fields = self._decode(example[self._field][None])
+        return {name: values[0] for name, values in fields.items()}, None
+
+    def match(self, source: Source) -> "TextInput":
+        field = self._field if self._field in source.info.fields else "text"
+        return TextInput({**self.metadata, "input_field": field})
+
+    def prepare(self, batch: Example) -> Example:
+        return dict(batch)
+
+    def inputs(self) -> Any:
+        tokens = keras.Input((self._length,), dtype="int32", name="tokens")
+        if self.metadata.get("raw"):
+            return tokens
+        content = keras.Input((self._bytes,), dtype="uint8", name="text")
+        return {"text": content, "tokens": tokens}
+
+    def network_inputs(self, batch: Example) -> Any:
+        if self.metadata.get("raw"):
+            return batch["tokens"]
+        return {"text": batch["text"], "tokens": batch["tokens"]}
+
+    def probe_inputs(self) -> Any:
+        """Numbers of words, for networks with an embedding."""
+        if not self.metadata.get("raw"):
+            return None
+        generator = np.random.default_rng(0)
+        highest = FIRST + len(self._words)
+        values = generator.integers(UNKNOWN, highest, (_PROBES, self._length))
+        return values.astype(np.int32)
+
+    def signatures(self) -> list[ServingInput]:
+        """`serving_default(text)` takes texts of any bytes, strings (batch,)."""
+        spec = tf.TensorSpec((None,), tf.string, name="text")
+        return [
+            ServingInput(
+                "serving_default",
+                {"text": spec},
+                self._read_request,
+                self._request,
+                files=(".txt",),
+                meaning="in UTF-8",
+            )
+        ]
+
+    def _read_request(self, texts: tf.Tensor) -> Example:
+        return self._decode(request_guards.batch(texts, (None,)))
+
+    def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
+        """The texts of decoded examples, every other one in upper case.
+
+        Only of letters of ASCII, of which all are the same again in lower case.
+        """
+        texts = []
+        for number, content in enumerate(columns["text"]):
+            words = _text(content)
+            if number % 2 and words.isascii() and self.metadata.get("lower", True):
+                words = words.upper()
+            texts.append(words.encode())
+        return {"text": texts}
+
+    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Writes the beginning of the text."""
+        axes.set(xticks=[], yticks=[])
+        content = example.get("raw", {}).get(self._field)
+        if isinstance(content, bytes):
+            words = content[:2000].decode(errors="replace")
+        else:
+            words = _text(np.asarray(example["text"]))
+        lines = textwrap.wrap(words, 30, max_lines=10, placeholder=" ...")
+        axes.text(
+            0.02,
+            0.98,
+            "\n".join(lines),
+            fontsize=6,
+            va="top",
+            parse_math=False,
+            transform=axes.transAxes,
+        )
+
+    def limitations(self) -> list[str]:
+        return [
+            f"Only the first {self._length:,} {self._unit} and the first"
+            f" {self._bytes:,} bytes of a text are read.",
+            "The metrics hold for texts like those of the training examples; other"
+            " languages, topics and times have not been tested.",
+        ]
+
+
+def _longest(lengths: np.ndarray, most: int) -> int:
+    """The length of 99% of the texts, from 1 to `most`."""
+    length = int(np.quantile(lengths, _LONGEST, method="higher"))
+    return min(max(length, 1), most)
+
+
+def _text(content: np.ndarray) -> str:
+    """The text in decoded bytes, which are filled with zeros."""
+    return content.tobytes().rstrip(b"\0").decode(errors="replace")
