@@ -1,0 +1,28 @@
+"""Recipes for sound: each function returns the config of a complete experiment;
+`recordings`, one for your own data.
+"""
+
+from pipeline.config.config import Config
+from pipeline.config.sections import DataConfig, ModelConfig, SourceConfig, TrainConfig
+
+
+def recordings(data: SourceConfig, *, field: str = "audio") -> Config:
+    """Your own recordings of words or other sounds, by their path: a small
+    convolutional network with SpecAugment.
+    """
+    return Config(
+        recipe="recordings",
+        source=data,
+        data=DataConfig(
+            augment={"time_shift": {}, "speed": {}, "noise": {}, "spec_augment": {}}
+        ),
+        model=ModelConfig(name="audio_cnn"),
+        train=TrainConfig(
+            epochs=20,
+            optimizer="adam",
+            learning_rate=0.004,
+            schedule="cosine",
+            schedule_options={"warmup": 0.05},
+            label_smoothing=0.1,
+        ),
+    )
