@@ -136,7 +136,9 @@ def decode_wav(content: tf.Tensor, rate: int, count: int) -> tf.Tensor:
     samples = _decode_numbers(data, facts)
     samples = tf.reshape(samples, tf.stack([-1, tf.cast(facts.channels, tf.int32)]))
     samples = tf.reduce_mean(samples, axis=1)
-    with _require((tf.reduce_all(tf.math.is_finite(samples)), "samples are not finite")):
+    with _require(
+        (tf.reduce_all(tf.math.is_finite(samples)), "samples are not finite")
+    ):
         samples = tf.identity(samples)
     samples = tf.cond(
         facts.rate == rate, lambda: samples, lambda: resample(samples, facts.rate, rate)
@@ -148,7 +150,9 @@ def decode_wav(content: tf.Tensor, rate: int, count: int) -> tf.Tensor:
 
 def to_int16(samples: tf.Tensor) -> tf.Tensor:
     """Converts floats from -1 to 1; others are clipped."""
-    return tf.cast(tf.round(tf.clip_by_value(samples * 2**15, -(2**15), 32767)), "int16")
+    return tf.cast(
+        tf.round(tf.clip_by_value(samples * 2**15, -(2**15), 32767)), "int16"
+    )
 
 
 def _decode_numbers(data: tf.Tensor, facts: Header) -> tf.Tensor:

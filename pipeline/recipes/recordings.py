@@ -1,5 +1,5 @@
 """Recipes for sound: each function returns the config of a complete experiment;
-`recordings`, one for your own data.
+`recordings` and `transcripts`, those for your own data.
 """
 
 from pipeline.config.config import Config
@@ -24,5 +24,27 @@ def recordings(data: SourceConfig, *, field: str = "audio") -> Config:
             schedule="cosine",
             schedule_options={"warmup": 0.05},
             label_smoothing=0.1,
+        ),
+    )
+
+
+def transcripts(
+    data: SourceConfig, *, field: str = "audio", target: str = "transcript"
+) -> Config:
+    """Your own recordings with what they say, by the path of a table: a convolutional
+    and recurrent network with CTC.
+    """
+    return Config(
+        recipe="transcripts",
+        source=data,
+        data=DataConfig(augment={"speed": {}, "noise": {}, "spec_augment": {}}),
+        model=ModelConfig(name="conv_recurrent"),
+        train=TrainConfig(
+            epochs=20,
+            optimizer="adam",
+            learning_rate=0.003,
+            clip_norm=5.0,
+            schedule="cosine",
+            schedule_options={"warmup": 0.05},
         ),
     )

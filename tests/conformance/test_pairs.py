@@ -151,11 +151,9 @@ def test_the_keras_model_takes_raw_inputs(pair):
     task, batch, model = pair
     plain = task.standalone(model, "none")
     columns = {name: value.numpy() for name, value in batch.items()}
-    request = task.serving_inputs()[0].request(columns)
-    values = [np.asarray(value, np.float32) for value in request.values()]
-    answers = plain(
-        values[0] if len(values) == 1 else dict(zip(request, values, strict=True))
-    )
+    names = [tensor.name for tensor in plain.inputs]
+    values = {name: columns[name] for name in names}
+    answers = plain(values if len(names) > 1 else values[names[0]])
     assert len(answers) == SIZE and np.isfinite(answers).all()
 
 

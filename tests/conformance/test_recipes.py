@@ -14,7 +14,8 @@ RECIPES = registry.names("recipes")
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_valid_config_that_survives_a_file(name, workplace):
     if name in command_line.OWN_DATA:  # takes its data from a directory of this name
-        file = "1.jpg" if name == command_line.PHOTOS else "1.npy"
+        files = {"photos": "1.jpg", "texts": "1.txt", "recordings": "1.wav"}
+        file = {**files, "transcripts": "1.wav"}.get(name, "1.npy")
         for label in "ab":
             folder = workplace / name / label
             folder.mkdir(parents=True)

@@ -17,13 +17,18 @@ from pipeline.report.run import Run
 from pipeline.serving.client import Client
 
 TARGETS = registry.names("targets")
-PAIRS = [("image", target) for target in TARGETS]
-PAIRS += [("features", target) for target in TARGETS if target != "mask"]
+PAIRS = [("image", target) for target in TARGETS if target != "transcript"]
+for given in ("features", "text", "audio"):
+    PAIRS += [
+        (given, target) for target in TARGETS if target not in ("mask", "transcript")
+    ]
+PAIRS += [("audio", "transcript")]
 PAIRS += [("series", "ordinal")]
 SOME = [
     ("image", "mask"),
     ("image", "number"),
     ("features", "labels"),
+    ("audio", "transcript"),
     ("series", "ordinal"),
 ]
 IDS = ["-".join(pair) for pair in PAIRS]

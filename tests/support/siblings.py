@@ -7,7 +7,13 @@ from pipeline.config import registry
 # Required options whose type does not say which values are possible.
 NEEDED = {"application": {"name": "MobileNetV2"}}
 # Without the one that needs files: models/test_keras_hub.py.
-MODELS = [name for name in registry.names("models") if name != "keras_hub"]
+TEXT_MODELS = ["bag", "recurrent", "text_cnn", "text_transformer"]
+SOUND_MODELS = ["audio_cnn", "conv_recurrent"]
+MODELS = [
+    name
+    for name in registry.names("models")
+    if name not in ("keras_hub", *TEXT_MODELS, *SOUND_MODELS)
+]
 
 
 def options_of(kind: str, name: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from pipeline.contracts import (
     TrainingExamples,
 )
 from pipeline.data import audio_decoding
-from pipeline.data.log_mel import Frames, frames_of, log_mel
+from pipeline.data.log_mel import frames_of, log_mel
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
 
@@ -253,7 +253,7 @@ class AudioInput(Input):
     def standalone(self) -> tuple[Any, Any]:
         """A waveform of the full length, and the spectrogram made from it."""
         shape = (self._frames.samples,)
-        inputs = keras.Input(shape, dtype="float32", name="waveform")
+        inputs = keras.Input(shape, dtype="float32", name="audio")
         if self.metadata.get("raw"):
             return inputs, inputs
         spectrogram, mask = log_mel(inputs, self._frames, self._bands)
