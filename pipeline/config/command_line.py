@@ -314,7 +314,7 @@ def _recipe_of(field: str, truth: str) -> str:
         options = registry.find("recipes", name).options
         if "field" in options and options["field"].default == repr(field):
             target = options["target"].default if "target" in options else ""
-            recipes[target] = name
+            recipes[target or ""] = name
     return recipes.get(repr(truth)) or recipes.get("", DATA)
 
 

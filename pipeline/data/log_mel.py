@@ -18,8 +18,8 @@ class Frames(NamedTuple):
 
     rate: int
     """Samples per second."""
-    count: int
-    """Number of windows."""
+    windows: int
+    """Their number."""
 
     @property
     def part(self) -> int:
@@ -37,12 +37,12 @@ class Frames(NamedTuple):
     @property
     def samples(self) -> int:
         """Samples in all windows."""
-        return self.hop * (self.count - 1) + self.window
+        return self.hop * (self.windows - 1) + self.window
 
     @property
     def fft_length(self) -> int:
-        """A power of two that resolves the low bands."""
-        return 1 << (2 * self.window - 1).bit_length()
+        """The power of two from the window on."""
+        return 1 << (self.window - 1).bit_length()
 
 
 def frames_of(rate: int, seconds: float) -> Frames:
@@ -65,16 +65,16 @@ def log_mel(samples: Any, frames: Frames, bands: int) -> tuple[Any, Any]:
         bands: Number of bands.
 
     Returns:
-        float32 (batch, frames.count, bands), and float32 (batch, frames.count), 1 or 0.
+        float32 (batch, frames.windows, bands), and float32 (batch, frames.windows), 1 or 0.
     """
-    starts = np.arange(frames.count, dtype=np.int32) * frames.hop
+    starts = np.arange(frames.windows, dtype=np.int32) * frames.hop
     order = np.arange(1, frames.samples + 1, dtype=np.int32)
     is_sound = ops.cast(ops.not_equal(samples, 0.0), "int32")
     length = ops.max(is_sound * order, axis=1, keepdims=True)
     # At least one window, even of silence.
     mask = ops.cast(ops.less(starts, ops.maximum(length, 1)), "float32")
     parts = ops.reshape(samples, (-1, frames.samples // frames.part, frames.part))
-    last = 2 * frames.count - 1
+    last = 2 * frames.windows - 1
     windows = [parts[:, start : start + last : 2] for start in range(_PARTS)]
     shape = np.hanning(frames.window + 1)[:-1].astype(np.float32)
     windowed = ops.concatenate(windows, axis=2) * shape

@@ -12,7 +12,7 @@ from pipeline.layers.sound import shorten, spectrogram_of
 def conv_recurrent(
     x: Any,
     *,
-    widths: tuple[Annotated[int, (1, None)], ...] = (32, 32),
+    widths: tuple[Annotated[int, (1, None)], ...] = (32, 32, 32),
     units: Annotated[int, (1, 4096)] = 96,
     layers: Annotated[int, (1, 8)] = 1,
     time_stride: Annotated[int, (1, 8)] = 4,
@@ -36,14 +36,13 @@ def conv_recurrent(
     """
     spectrogram, mask = spectrogram_of(x, "conv_recurrent")
     features = ops.expand_dims(spectrogram, -1)
-    # Neighbouring windows become channels, which costs less than long convolutions.
-    stride = (time_stride, 2)
+    kernel, stride = 5, (time_stride, 2)
     for number, width in enumerate(widths, 1):
         features = normalized_convolution(
-            features, width, 5, f"part{number}_", stride, momentum=momentum
+            features, width, kernel, f"part{number}_", stride, momentum=momentum
         )
         features = keras.layers.ReLU(name=f"part{number}_relu")(features)
-        stride = (1, 2)
+        kernel, stride = 3, (1, 2)
     time, bands, channels = features.shape[1:]
     features = keras.layers.Reshape((time, bands * channels), name="join")(features)
     mask = shorten(mask, time_stride)

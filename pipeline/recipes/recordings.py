@@ -37,12 +37,13 @@ def transcripts(
     return Config(
         recipe="transcripts",
         source=data,
-        data=DataConfig(augment={"speed": {}, "noise": {}, "spec_augment": {}}),
+        data=DataConfig(augment={"speed": {}, "spec_augment": {}}),
         model=ModelConfig(name="conv_recurrent"),
         train=TrainConfig(
             epochs=20,
+            batch_size=64,
             optimizer="adam",
-            learning_rate=0.003,
+            learning_rate=0.004,
             clip_norm=5.0,
             schedule="cosine",
             schedule_options={"warmup": 0.05},

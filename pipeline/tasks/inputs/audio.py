@@ -173,7 +173,7 @@ class AudioInput(Input):
         spectrogram, mask = log_mel(waveform, self._frames, self._bands)
         if "covered_bands" in batch:
             spectrogram *= _outside(batch["covered_bands"], self._bands)[:, None, :]
-            windows = _outside(batch["covered_times"], self._frames.count)
+            windows = _outside(batch["covered_times"], self._frames.windows)
             spectrogram *= windows[:, :, None]
         return {**batch, "spectrogram": spectrogram, "mask": mask}
 
@@ -181,9 +181,9 @@ class AudioInput(Input):
         frames = self._frames
         if self.metadata.get("raw"):
             return keras.Input((frames.samples,), dtype="float32", name="waveform")
-        shape = (frames.count, self._bands)
+        shape = (frames.windows, self._bands)
         return {
-            "mask": keras.Input((frames.count,), dtype="float32", name="mask"),
+            "mask": keras.Input((frames.windows,), dtype="float32", name="mask"),
             "spectrogram": keras.Input(shape, dtype="float32", name="spectrogram"),
         }
 

@@ -94,7 +94,7 @@ def test_covered_bands_and_windows_become_zero():
     plain = input.prepare(examples)["spectrogram"].numpy()
     covered = input.prepare(spec_augment(examples, SEEDS, times=0.5))
     after = covered["spectrogram"].numpy()
-    assert after.shape == (COUNT, frames.count, 20)
+    assert after.shape == (COUNT, frames.windows, 20)
     is_covered = after == 0
     np.testing.assert_array_equal(after[~is_covered], plain[~is_covered])
     whole_bands = is_covered.all(axis=1)
