@@ -18,7 +18,7 @@ from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require
 from pipeline.report.run import Run
 from pipeline.serving.client import EXPECTED, Client
-from pipeline.serving.file_predictions import find, predict
+from pipeline.serving.file_predictions import find, predict, takes_texts
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError, plain, run_command
 
@@ -36,7 +36,8 @@ _ARGUMENTS = {
     ),
     "FILES": (
         "Image files, directories of image files, or patterns; - reads file names from"
-        " stdin. For a model that takes numbers: .csv, .jsonl or .npy files."
+        " stdin. For a model that takes numbers: .csv, .jsonl or .npy files. For a"
+        " model that takes texts: text files, tables, or - for each line of stdin."
     ),
 }
 
@@ -182,7 +183,8 @@ def main(arguments: list[str]) -> int:
     with Client(model, options.timeout) as client:
         names = []
         for word in words:
-            names += _read_names() if word == "-" else [word]
+            reads_names = word == "-" and not takes_texts(client.metadata())
+            names += _read_names() if reads_names else [word]
         records = predict(client, names, top=options.top, batch_size=options.batch_size)
         if output and output.exists():
             for path in find(names, (output.suffix.lower(),)):

@@ -318,6 +318,14 @@ def _recipe_of(field: str, truth: str) -> str:
     return recipes.get(repr(truth)) or recipes.get("", DATA)
 
 
+def recipe_of_object(source: SourceConfig) -> str | None:
+    """The recipe for data in memory, if there is one for their field other than
+    `photos`, whose plan needs files.
+    """
+    recipe = _recipe_of(raw_field.raw_field(source.name, source.options))
+    return None if recipe in (PHOTOS, DATA) else recipe
+
+
 def is_data(name: str) -> bool:
     """Whether the first word of a command line is a path of data, not a recipe."""
     recipes = {*registry.names("recipes")} - {*OWN_DATA}
@@ -337,7 +345,7 @@ def _recipe_request(
     if name is not None and is_data(name) and not is_own_data(name, source):
         options_of = functools.partial(_valid_options, source)
         return path_request(Path(name), task_input, options_of)
-    if name not in (None, *OWN_DATA):
+    if name is not None and name not in OWN_DATA:
         return recipe_request(name)
     try:
         _add_kind(source, task_input)

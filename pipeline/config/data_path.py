@@ -31,7 +31,17 @@ IMAGES = [
     "id",
 ]
 """Columns of files."""
-LABELS = ["label", "class", "class_name", "category", "target", "species", "breed"]
+LABELS = [
+    "label",
+    "class",
+    "class_name",
+    "category",
+    "target",
+    "species",
+    "breed",
+    "sentiment",
+    "topic",
+]
 """Columns of classes."""
 SEVERAL_LABELS = ["labels", "tags"]
 TARGETS = ["target", "value", "y", "price", "score"]

@@ -143,6 +143,10 @@ def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Reque
         return command_line.path_request(
             Path(recipe), _task_input(changes), lambda _: options
         )
+    if recipe is None and "source" in changes and "model" not in changes:
+        own = command_line.recipe_of_object(_source(changes["source"]))
+        if own:
+            return command_line.data_request(_source(changes.pop("source")), recipe=own)
     if recipe is None and "source" in changes:
         # The defaults of Keras's `compile` and `fit` suit a network whose rate is
         # unknown.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import file_types, tables
+from pipeline.config.data_path import IMAGES as IMAGE_COLUMNS
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import walk
 
@@ -23,6 +24,9 @@ def raw_field(source: str, options: Mapping[str, Any]) -> str:
     """
     if source == "scikit_learn" and options.get("dataset", "digits") != "digits":
         return "features"
+    value = getattr(source, "value", None)
+    if value is not None:
+        return _field_of_object(value)
     path = options.get("path")
     if path is None or not Path(path).exists():
         return file_types.IMAGE
@@ -61,6 +65,34 @@ def _table_options(options: Mapping[str, Any]) -> tables.Options:
     return tables.Options(
         **{name: value for name, value in options.items() if name in names}
     )
+
+
+def _field_of_object(data: Any) -> str:
+    """The raw field of data in memory: of strings, or of a table with a column of
+    them; else `image`.
+    """
+    columns: Any = getattr(data, "column_names", None)
+    if columns is None:
+        columns = getattr(data, "columns", ())
+    names = {str(name).lower() for name in columns}
+    for field, texts in file_types.value_columns().items():
+        if names.intersection(texts) and names.isdisjoint(IMAGE_COLUMNS):
+            return field
+    spec = getattr(data, "element_spec", None)
+    if spec is not None:
+        data = spec if isinstance(spec, tuple) else ()
+    if not isinstance(data, tuple | list) or not len(data):
+        return file_types.IMAGE
+    x = data[0]
+    dtype = getattr(x, "dtype", None)
+    is_text = (
+        getattr(dtype, "name", "") == "string" or getattr(dtype, "kind", "") in "UST"
+    )
+    if dtype is None and isinstance(x, list | tuple):
+        is_text = bool(x) and isinstance(x[0], str | bytes)
+    elif getattr(dtype, "kind", "") == "O" and len(x):
+        is_text = isinstance(next(iter(x)), str | bytes)
+    return next(iter(file_types.value_columns())) if is_text else file_types.IMAGE
 
 
 def _file_names(folder: Path) -> Iterator[str]:

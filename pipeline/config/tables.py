@@ -73,16 +73,16 @@ class TableColumns:
     """`label`, `labels`, `target`, `mask` or `transcript` -> its column."""
     file: str = ""
     """Column with the files; empty if the table contains the numbers themselves."""
-    value: str = ""
-    """Column with the values of an input other than numbers, such as texts."""
-    value_field: str = ""
-    """The raw field for these values."""
     features: tuple[str, ...] = ()
     """Columns of numbers, or the one with lists of numbers."""
     group: str | None = None
     split: str | None = None
     row_names: tuple[str, ...] = ()
     """Columns of a table without files that are left out, as they name its rows."""
+    value: str = ""
+    """Column with the values of an input other than numbers, such as texts."""
+    value_field: str = ""
+    """The raw field for these values."""
 
 
 def is_missing(value: Any) -> bool:
@@ -242,7 +242,7 @@ def columns(table: Table, options: Options) -> TableColumns:
     used = {*truths.values(), split, group}
     field, value = "", ""
     if "transcript" not in truths:
-        field, value = _value_column(table, options, used)
+        field, value = value_column(table, options, used)
     if value:
         if not truths:
             raise _no_column(table, data_path.LABELS, "--source.label")
@@ -346,8 +346,8 @@ def _are_floats(table: Table, column: str) -> bool:
     return any("." in str(value) for value in values)
 
 
-def _value_column(
-    table: Table, options: Options, used: Collection[str | None]
+def value_column(
+    table: Table, options: Options, used: Collection[str | None] = ()
 ) -> tuple[str, str]:
     """The field and the column of the values of an input, such as texts; both empty if
     there is none.

@@ -120,16 +120,15 @@ def _texts_of(x: Any, title: str, where: str) -> np.ndarray | None:
         return None
     if is_table(x):
         x = x.to_numpy(object)
-    is_list = isinstance(x, list | tuple) and all(
-        isinstance(v, str | bytes) for v in x[:1]
-    )
-    if is_list:
+    elif isinstance(x, tf.Tensor) and x.dtype == tf.string:
+        x = x.numpy()
+    if isinstance(x, list | tuple) and x and isinstance(x[0], str | bytes):
         values = np.empty(len(x), object)
         values[:] = x
     elif getattr(getattr(x, "dtype", None), "kind", "") in ("O", "S", "U", "T"):
         values = np.asarray(x)
-        if values.ndim == 2 and values.shape[1] == 1:
-            values = values[:, 0]
+        if values.ndim == 2 and values.shape[-1] == 1:
+            values = values.reshape(len(values))
     else:
         return None
     if values.ndim != 1 or not values.size:
@@ -143,8 +142,9 @@ def _texts_of(x: Any, title: str, where: str) -> np.ndarray | None:
                 f"{where}: {title} holds texts, but example {number} is"
                 f" {type(value).__name__}; give a string for each example"
             )
-        is_text = isinstance(value, str)
-        texts[number] = value.encode("utf-8", "surrogatepass") if is_text else value
+        if isinstance(value, str):
+            value = value.encode("utf-8", "surrogatepass")
+        texts[number] = value
     return texts
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline.config import data_path
+from pipeline.config import data_path, file_types
 from pipeline.contracts import Source
 from pipeline.data import unchanged_arrays
 from pipeline.data.array_inputs import SHORTEST_SIDE, array_of
@@ -44,7 +44,7 @@ EXPECTED = (
 )
 _FILE_COLUMNS = ("image", "path", "file", "filename", "file_name")
 _LABEL_COLUMNS = ("label", "class", "target")
-_INPUT_KEYS = ("image", "features", "x")
+_INPUT_KEYS = ("image", "features", "text", "x")
 _TARGET_KEYS = (*_LABEL_COLUMNS, "labels", "mask", "y")
 _SAMPLE = 8  # elements of a dataset
 
@@ -276,11 +276,34 @@ def _read_table(data: Any, split: str, options: Mapping[str, Any]) -> Examples:
     arrays = _read_arrays(data, split)
     if arrays is not None:
         return examples(split, *arrays, **options)
+    column = _column_of_values(data)
+    if column:
+        names = data.columns if hasattr(data, "iloc") else data.column_names
+        label = _find_column((*_LABEL_COLUMNS, "labels"), names, split)
+        return examples(split, list(data[column]), data[label], **options)
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return Examples(_read_pandas(data, split))
     if hasattr(data, "features") and hasattr(data, "__len__"):  # not streamed
         return _read_hugging_face(data, split, options)
     raise UsageError(f"data of type {type(data).__name__} cannot be used; {EXPECTED}")
+
+
+def _column_of_values(data: Any) -> str:
+    """The column of texts of a table of pandas or Hugging Face; empty if there is none,
+    or one of images.
+    """
+    names = getattr(data, "column_names", None)
+    if names is None and hasattr(data, "iloc"):
+        names = data.columns
+    if names is None or isinstance(data, tf.data.Dataset):
+        return ""
+    if not {str(name).lower() for name in names}.isdisjoint((*_FILE_COLUMNS, "img")):
+        return ""
+    for columns in file_types.value_columns().values():
+        matches = [name for name in names if str(name).lower() in columns]
+        if len(matches) == 1:
+            return matches[0]
+    return ""
 
 
 def _read_arrays(data: Any, split: str) -> Sequence[Any] | None:

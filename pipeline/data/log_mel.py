@@ -65,7 +65,7 @@ def log_mel(samples: Any, frames: Frames, bands: int) -> tuple[Any, Any]:
         bands: Number of bands.
 
     Returns:
-        float32 (batch, frames.windows, bands), and float32 (batch, frames.windows), 1 or 0.
+        float32 (batch, windows, bands), and float32 (batch, windows), 1 or 0.
     """
     starts = np.arange(frames.windows, dtype=np.int32) * frames.hop
     order = np.arange(1, frames.samples + 1, dtype=np.int32)

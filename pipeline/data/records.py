@@ -177,7 +177,7 @@ class RecordSource(Source):
     def _info(self, class_names: tuple[str, ...], image_shape: Any) -> Info:
         fields = {}
         for name in ("id", *self._layout):
-            dtype = tf.string if name == "image" else tf.int64
+            dtype = tf.int64 if name in ("id", "label", "group") else tf.string
             fields[name] = tf.TensorSpec((), dtype)
         return Info(
             splits={split: len(numbers) for split, numbers in self._numbers.items()},
@@ -220,10 +220,12 @@ class RecordSource(Source):
         return read
 
     def columns(self, split: str) -> dict[str, np.ndarray]:
-        """Reads all records once, without parsing images."""
+        """Reads all records once, without parsing images or texts."""
         if split not in self._columns:
-            short = dict(self._layout)
-            short.pop("image", None)
+            short = {}
+            for name in ("label", "group"):
+                if name in self._layout:
+                    short[name] = self._layout[name]
 
             def parse(records: tf.Tensor) -> Example:
                 return self._parse(short, records)

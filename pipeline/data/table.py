@@ -132,17 +132,15 @@ def _value_source(table: Table, columns: TableColumns, options: Options) -> Sour
                 f"{table.where(position)}: {table.titles[columns.value]!r} must be a"
                 f" text; got {quote(str(value))}"
             )
+        text = value or ""
         truths = _truths(table, columns, position)
-        if (
-            not (value or "").strip()
-            or "" in truths.values()
-            or None in truths.values()
-        ):
+        has_truths = "" not in truths.values() and None not in truths.values()
+        if not text.strip() or not has_truths:
             left_out.append(f"{table.noun} {table.numbers[position]}")
             continue
         rows.append(_row(table, columns, position, truths))
         numbers.append(table.numbers[position])
-        texts.append(value.encode("utf-8", "surrogatepass"))
+        texts.append(text.encode("utf-8", "surrogatepass"))
     note = (
         f"{table.path}: no {columns.value_field} or no label in {len(left_out):,} of"
         f" {len(table.numbers):,} {table.noun}s"

@@ -146,6 +146,9 @@ def fashion_mnist_lenet() -> Config:
 def photos(data: SourceConfig, *, field: str = "image") -> Request:
     """Your own images, by their path: settings are chosen for them and for this
     machine.
+
+    Args:
+        field: The raw field of the examples that the recipe is for.
     """
     config = Config(
         recipe="photos",

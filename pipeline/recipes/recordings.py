@@ -9,6 +9,9 @@ from pipeline.config.sections import DataConfig, ModelConfig, SourceConfig, Trai
 def recordings(data: SourceConfig, *, field: str = "audio") -> Config:
     """Your own recordings of words or other sounds, by their path: a small
     convolutional network with SpecAugment.
+
+    Args:
+        field: The raw field of the examples that the recipe is for.
     """
     return Config(
         recipe="recordings",
@@ -33,6 +36,10 @@ def transcripts(
 ) -> Config:
     """Your own recordings with what they say, by the path of a table: a convolutional
     and recurrent network with CTC.
+
+    Args:
+        field: The raw field of the examples that the recipe is for.
+        target: The raw field to predict that the recipe is for.
     """
     return Config(
         recipe="transcripts",

@@ -11,16 +11,24 @@ from pipeline.config.sections import (
 
 
 def texts(data: SourceConfig, *, field: str = "text") -> Config:
-    """Your own texts, by their path: a bag of n-grams with Adam."""
+    """Your own texts, by their path: a linear model of n-grams of words and characters.
+
+    Plain SGD keeps the updates of an n-gram in proportion to its weight, which Adam
+    would even out: with Adam, the accuracy on the validation split of SST-2 was 0.80
+    instead of 0.82 (benchmarks/README.md).
+
+    Args:
+        field: The raw field of the examples that the recipe is for.
+    """
     return Config(
         recipe="texts",
         source=data,
         model=ModelConfig(name="bag"),
         train=TrainConfig(
-            epochs=20,
-            patience=4,
-            optimizer="adam",
-            learning_rate=0.01,
+            epochs=12,
+            batch_size=64,
+            optimizer_options={"momentum": 0.9},
+            learning_rate=0.03,
             schedule="cosine",
         ),
     )

@@ -5,6 +5,7 @@ import functools
 import html
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -244,8 +245,8 @@ class Run:
         `run.predict("photos")`.
 
         Args:
-            data: An array of raw inputs, batch first, or a dictionary of
-                several inputs; or files: a path, a pattern, a
+            data: An array of raw inputs, batch first, such as a list of texts, or a
+                dictionary of several inputs; or files: a path, a pattern, a
                 directory or a list of them. With `inputs`, the name of a signature.
             inputs: Arguments of the signature by name, as a client sends them.
 
@@ -299,6 +300,11 @@ class Run:
         are_files = isinstance(words, list) and all(
             isinstance(word, str | Path) for word in words
         )
+        if are_files and file_predictions.takes_texts(served):
+            texts = [str(word) for word in words]
+            are_files = all(map(os.path.exists, texts))
+            if not are_files:
+                data = texts
         if not are_files:
             arguments = list(served["serving_default"].inputs)
             if len(arguments) > 1:

@@ -7,19 +7,21 @@ import io
 import itertools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from pipeline.config import data_path, registry
+from pipeline.config import data_path, registry, tables
 from pipeline.serving import signatures
 from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signature
 from pipeline.utils import image_formats, safe_io
 from pipeline.utils.errors import UsageError, reason
 
 TABLES = (".csv", ".tsv", ".jsonl", ".npy")
+_TEXT_TABLES = (".csv", ".tsv", ".jsonl")
 _ARRAYS = (".jsonl", ".npy")  # for examples that are not vectors
 
 
@@ -63,6 +65,43 @@ def _match(pattern: str, word: str) -> list[str]:
         if not os.path.isdir(path) and not any(map(image_formats.is_ignored, parts)):
             files.append(path)
     return files
+
+
+def lines(file: BinaryIO) -> Iterator[Item]:
+    """Yields each line that is not empty, without its end."""
+    for number, line in enumerate(file):
+        content = line.rstrip(b"\r\n")
+        if content.strip():
+            yield Item({"file": "-", "row": number}, content)
+
+
+def texts(names: Iterable[str]) -> Iterator[Item]:
+    """Yields the content of each file, of `-` each line of the standard input, and of a
+    table the texts in its column of texts.
+    """
+    for name in names:
+        if name == "-":
+            yield from lines(sys.stdin.buffer)
+        elif name.lower().endswith(_TEXT_TABLES):
+            yield from _column_of_texts(name)
+        else:
+            yield from contents([name])
+
+
+def _column_of_texts(name: str) -> Iterator[Item]:
+    try:
+        table = tables.read(Path(name))
+        _, column = tables.value_column(table, tables.Options())
+    except UsageError as error:
+        yield Item({"file": name}, None, str(error))
+        return
+    if not column:
+        titles = ", ".join(table.titles)
+        yield Item({"file": name}, None, f"it has no column of texts, but {titles}")
+        return
+    for row, value in enumerate(table.columns[column]):
+        content = str(value or "").encode("utf-8", "surrogatepass")
+        yield Item({"file": name, "row": row}, content)
 
 
 def contents(names: Iterable[str]) -> Iterator[Item]:
@@ -204,8 +243,9 @@ def predict(
 
     The client is a `Client`, or a model of this process with the same methods. The
     words are files of the kind that the model takes, such as images, or directories or
-    patterns of them; for a model that takes feature vectors, `.csv` or `.npy` files. A
-    request has `batch_size` files or rows.
+    patterns of them; for a model that takes feature vectors, `.csv` or `.npy` files;
+    for one that takes texts, text files, tables with a column of texts, or `-` for the
+    lines of the standard input. A request has `batch_size` files or rows.
 
     A record has `file`, for a row of a table also `row`, and the outputs of the model.
     Of a classifier, these are `label`, `class` and `probability`, and with `top` above
@@ -226,7 +266,7 @@ def predict(
         raise UsageError(
             f"--top must be at most {ranks}, the classes that {client.model} ranks"
         )
-    endings = _suffixes(signature, client)
+    endings = _suffixes(signature, name, client)
     if shape:
         endings = TABLES if len(shape) == 1 else _ARRAYS
     names = find(map(str, words), endings)
@@ -234,7 +274,10 @@ def predict(
         patterns = ", ".join(f"*{ending}" for ending in endings)
         text = " ".join(map(str, words))[:200] or "the list"
         raise UsageError(f"{text} contains no files; {client.model} takes {patterns}")
-    items = rows(names, shape, client.feature_names) if shape else contents(names)
+    if shape:
+        items = rows(names, shape, client.feature_names)
+    else:
+        items = texts(names) if takes_texts(served) else contents(names)
 
     def ask(items: list[Item]) -> list[dict[str, Any]]:
         outputs = client.predict(signature, **{name: [item.value for item in items]})
@@ -295,7 +338,8 @@ def _require_file_input(served: Mapping[str, Signature], model: str) -> FileInpu
 def file_input(served: Mapping[str, Signature]) -> FileInput | None:
     """Finds the signature that takes the bytes of files or feature vectors, if any.
 
-    The first is named like its only input, `image_bytes` for example.
+    The first is named like its only input, `image_bytes` for example; texts are
+    strings of the default signature.
     """
     for signature, fields in served.items():
         if signature.endswith("_bytes") and set(fields.inputs) == {signature}:
@@ -304,6 +348,8 @@ def file_input(served: Mapping[str, Signature]) -> FileInput | None:
     if len(default.inputs) != 1:
         return None
     ((name, field),) = default.inputs.items()
+    if takes_texts(served):
+        return "serving_default", name, ()
     is_image = "image_bytes" in served or name == "images"
     if field.dtype.kind not in "fiu" or is_image or not field.shape:
         return None
@@ -313,10 +359,22 @@ def file_input(served: Mapping[str, Signature]) -> FileInput | None:
     return "serving_default", name, tuple(size for size in shape if size)
 
 
-def _suffixes(signature: str, client: Any) -> tuple[str, ...]:
+def takes_texts(served: Mapping[str, Signature]) -> bool:
+    """Whether the default signature takes a text for each example: a string that has
+    the name of an input. Other strings may be anything.
+    """
+    fields = served.get("serving_default", Signature({}, {})).inputs
+    if len(fields) != 1:
+        return False
+    ((name, field),) = fields.items()
+    is_string = field.dtype == object and field.shape == (None,)
+    return is_string and name in registry.names("inputs")
+
+
+def _suffixes(signature: str, name: str, client: Any) -> tuple[str, ...]:
     """The suffixes of the files that a signature takes; any if they are unknown."""
     suffixes = getattr(client, "suffixes", {}).get(signature)
-    kind = signature.removesuffix("_bytes")
+    kind = name.removesuffix("_bytes")
     if suffixes is None and kind in registry.names("inputs"):
         option = registry.find("inputs", kind).options["suffixes"]
         suffixes = ast.literal_eval(option.default or "()")

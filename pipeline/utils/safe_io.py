@@ -9,8 +9,9 @@ def read_text(path: Path) -> str:
     """Text in UTF-8; raises OSError, and ValueError for any other encoding."""
     try:
         return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise ValueError("it is not text in UTF-8") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"it is not text in UTF-8 (line {line})") from None
 
 
 def read_json(path: Path) -> Any:

@@ -326,12 +326,8 @@ def table(**columns):
 
 FEW = np.array([0, 1])
 BAD_INPUTS = {
-    "text": (
-        ["a great film", "a bad one"],
-        r"x holds text \('a great film'\), and text",
-    ),
-    "bytes": (np.array([b"a", b"b"]), "x holds text .* not supported as an input"),
-    "string tensor": (tf.constant(["a", "b"]), "x holds text"),
+    "text among numbers": ([["a", "b"], ["c", "d"]], r"x holds text \('a'\), and text"),
+    "a number among texts": (["a", 3], "x holds texts, but example 1 is int"),
     "objects": (np.array([{}, {}]), r"x holds objects \(dict\); .*numpy.stack\(x\)"),
     "complex": (np.ones((2, 3)) * 1j, r"x holds complex numbers; .*\[x.real, x.imag\]"),
     "dates": (np.array(["2020-01-01"] * 2, "M8[D]"), "must hold numbers; got datetime"),
@@ -586,3 +582,22 @@ def test_other_targets_are_refused_in_one_line(case):
 )
 def test_other_weights_are_refused_in_one_line(weight, text):
     assert re.search(text, message_of(FEATURES, CLASSES, weight))
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["a great film", "caf\u00e9"],
+        [b"a great film", b"caf\xc3\xa9"],
+        np.array(["a great film", "caf\u00e9"]),
+        np.array([["a great film"], ["caf\u00e9"]], object),
+        tf.constant(["a great film", "caf\u00e9"]),
+        pandas.Series(["a great film", "caf\u00e9"]),
+    ],
+    ids=["list", "bytes", "array", "column", "tensor", "pandas"],
+)
+def test_strings_are_texts(texts):
+    columns = examples("train", texts, ["good", "bad"]).columns
+    assert columns["text"].tolist() == [b"a great film", b"caf\xc3\xa9"]
+    (name,) = examples("train", {"title": texts}, ["good", "bad"]).kinds()["input"]
+    assert name == "title"

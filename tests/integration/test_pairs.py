@@ -29,6 +29,7 @@ SOME = [
     ("image", "number"),
     ("features", "labels"),
     ("audio", "transcript"),
+    ("text", "classes"),
     ("series", "ordinal"),
 ]
 IDS = ["-".join(pair) for pair in PAIRS]

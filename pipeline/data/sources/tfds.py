@@ -1,4 +1,4 @@
-"""Any prepared image classification data set of TensorFlow Datasets (TFDS)."""
+"""Any prepared set of images or texts with classes of TensorFlow Datasets (TFDS)."""
 
 import hashlib
 import logging
@@ -25,6 +25,7 @@ def tfds(
 
     The id of an example is its index in the builder's split, in stored order, whichever
     part is read. Images stay encoded, and the task decodes them as a server does.
+    Without images, the first feature of text is used, such as that of `imdb_reviews`.
 
     Args:
         dataset: Name of a builder, such as `cifar10`, with a config or version as in
@@ -65,10 +66,12 @@ class Tfds(RecordSource):
             for split, expression in self._splits.items()
         }
         super().__init__(records, np.concatenate(ids), numbers, layout)
-        image = builder.info.features[layout["image"][0]]
         label = builder.info.features[layout["label"][0]]
-        # An alpha channel is dropped, both in training and in serving.
-        shape = (*image.shape[:2], 1 if image.shape[2] == 1 else 3)
+        shape: tuple[int | None, ...] = (None, None, None)
+        if "image" in layout:
+            image = builder.info.features[layout["image"][0]]
+            # An alpha channel is dropped, both in training and in serving.
+            shape = (*image.shape[:2], 1 if image.shape[2] == 1 else 3)
         self.info = self._info(tuple(label.names), shape)
 
     def fingerprint(self) -> str:
@@ -177,7 +180,7 @@ def _builder(dataset: str, path: Path | None) -> Any:
 
 
 def _layout(builder: Any, group: str | None) -> Layout:
-    """The builder's features for `image`, `label` and optionally `group`.
+    """The builder's features for `image` or `text`, `label` and optionally `group`.
 
     Raises UsageError if a feature is missing.
     """
@@ -195,13 +198,15 @@ def _layout(builder: Any, group: str | None) -> Layout:
     labels = [
         name for name in names if isinstance(items[name], tfds.features.ClassLabel)
     ]
-    if not images or not labels:
+    texts = [name for name in names if isinstance(items[name], tfds.features.Text)]
+    if not (images or texts) or not labels:
         raise UsageError(
-            f"{builder.name} is not for image classification, which requires an 8-bit"
-            " Image and a ClassLabel; its features are"
+            f"{builder.name} is not for classification, which requires an 8-bit Image"
+            " or a Text and a ClassLabel; its features are"
             f" {', '.join(items) or type(features).__name__}"
         )
-    layout = {"image": (images[0], "bytes"), "label": (labels[0], "int64")}
+    field, feature = ("image", images[0]) if images else ("text", texts[0])
+    layout = {field: (feature, "bytes"), "label": (labels[0], "int64")}
     if group is None:
         return layout
     if group not in items:

@@ -135,7 +135,7 @@ def test_a_missing_set_is_reported_without_the_network(tmp_path, monkeypatch):
             "TFDS rejects 'zzzzzzzzzzzz': .*; the names are at",
         ),
         ({"dataset": ""}, "--source.dataset"),
-        ({"dataset": "bare"}, "bare is not for image classification"),
+        ({"dataset": "bare"}, "bare is not for classification"),
     ],
 )
 def test_wrong_options_are_rejected(data_dir, options, message):
