@@ -322,7 +322,7 @@ def recipe_of_object(source: SourceConfig) -> str | None:
     """The recipe for data in memory, if there is one for their field other than
     `photos`, whose plan needs files.
     """
-    recipe = _recipe_of(raw_field.raw_field(source.name, source.options))
+    recipe = _recipe_of(raw_field.raw_field(source.name, source.options), "")
     return None if recipe in (PHOTOS, DATA) else recipe
 
 

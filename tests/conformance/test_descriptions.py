@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.config import registry, type_hints
+from pipeline.config import command_line, registry, type_hints
 
 # Registry -> the positional parameters of its functions; of a task, the first one alone
 # is required, whatever its name.
@@ -36,7 +36,8 @@ def test_described(kind):
             "the docstring must begin with a one-line sentence"
         )
         names = [argument.arg for argument in sibling.node.args.args]
-        expected = ["data"] if name in ("photos", "data") else PARAMETERS[kind]
+        takes_data = kind == "recipes" and name in command_line.OWN_DATA
+        expected = ["data"] if takes_data else PARAMETERS[kind]
         if kind == "tasks":
             assert sibling.required_arguments == 1, name
         else:

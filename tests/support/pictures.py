@@ -10,11 +10,11 @@ from pipeline.data import seeds
 
 # Those of recordings: data/augment/test_recordings.py.
 OF_RECORDINGS = ("gain", "noise", "spec_augment", "speed", "time_shift")
-_OF_OTHER_INPUTS = (*OF_RECORDINGS, "word_dropout")
+OF_OTHER_INPUTS = (*OF_RECORDINGS, "word_dropout")
 OPERATIONS = {
     name: registry.load("augment", name)
     for name in registry.names("augment")
-    if name not in _OF_OTHER_INPUTS
+    if name not in OF_OTHER_INPUTS
 }
 
 

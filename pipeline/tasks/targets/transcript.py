@@ -43,7 +43,7 @@ def transcript(
     *,
     field: str = "transcript",
     unit: Literal["characters", "words"] = "characters",
-    vocabulary: Annotated[int, (1, 10**5)] = 5000,
+    vocabulary: Annotated[int, (1, 100_000)] = 5000,
     lower: bool = True,
     beam: Annotated[int, (1, 1000)] = 1,
 ) -> Target:
