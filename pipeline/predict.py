@@ -37,7 +37,7 @@ _ARGUMENTS = {
     "FILES": (
         "Files of images or recordings, directories of them, or patterns; - reads file"
         " names from stdin. For a model that takes numbers: .csv, .jsonl or .npy files."
-        " For a model that takes texts: text files, tables, or - for each line of stdin."
+        " For a model that takes texts: text files, tables, or - for lines of stdin."
     ),
 }
 

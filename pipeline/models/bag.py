@@ -14,7 +14,7 @@ def bag(
     words: tuple[Annotated[int, (1, 8)], ...] = (1, 2),
     characters: tuple[Annotated[int, (1, 8)], ...] = (3, 4, 5),
     dimension: Annotated[int, (1, 4096)] = 8,
-    buckets: Annotated[int, (2, 2**24)] = 2**18,
+    buckets: Annotated[int, (2, 16_777_216)] = 262_144,
     dropout: Annotated[float, (0, 1)] = 0.0,
 ) -> keras.KerasTensor:
     """Sums of vectors of hashed n-grams, weighted by how much each tells about the

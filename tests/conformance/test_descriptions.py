@@ -35,7 +35,10 @@ def test_described(kind):
         assert sibling.summary.endswith("."), (
             "the docstring must begin with a one-line sentence"
         )
-        names = [argument.arg for argument in sibling.node.args.args]
+        arguments = sibling.node.args
+        names = [argument.arg for argument in arguments.posonlyargs + arguments.args]
+        if sibling.takes_metadata:
+            names.remove("metadata")
         takes_data = kind == "recipes" and name in command_line.OWN_DATA
         expected = ["data"] if takes_data else PARAMETERS[kind]
         if kind == "tasks":

@@ -49,7 +49,7 @@ def text(
         "description",
     ),
     unit: Literal["words", "characters"] = "words",
-    vocabulary: Annotated[int, (1, 10**6)] = 20_000,
+    vocabulary: Annotated[int, (1, 1_000_000)] = 20_000,
     length: Annotated[int, (1, 65536)] | None = None,
     lower: bool = True,
     accents: bool = True,
