@@ -239,7 +239,9 @@ def columns(table: Table, options: Options) -> TableColumns:
     split = options.split or ("split" if "split" in table.titles else None)
     split = split and _require(table, split)
     group = options.group and _require(table, options.group)
-    used = {*truths.values(), split, group}
+    used: set[str | None] = {*truths.values(), split, group}
+    if "transcript" in truths:
+        used |= {*data_path.TRANSCRIPTS}
     field, value = "", ""
     if "transcript" not in truths:
         field, value = value_column(table, options, used)
@@ -305,7 +307,9 @@ def _truths(table: Table, options: Options) -> dict[str, str]:
 def _transcripts(table: Table, options: Options) -> dict[str, str]:
     """The column of what the files of a table say; empty if there is none."""
     for column in data_path.TRANSCRIPTS:
-        if column in table.titles and _file_column(table, options, {column}):
+        if column in table.titles and _file_column(
+            table, options, {*data_path.TRANSCRIPTS}
+        ):
             return {"transcript": column}
     return {}
 
@@ -398,7 +402,11 @@ def _file_column(table: Table, options: Options, used: Collection[str | None]) -
             return name
     types = file_types.select(options.field, options.suffixes)
     for name in types:
-        if name in table.titles and _is_text(table.columns[name][0]):
+        if (
+            name in table.titles
+            and name not in used
+            and _is_text(table.columns[name][0])
+        ):
             return name
     if "id" not in table.titles or "id" in used:
         return ""

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import math
 import wave
 from collections import Counter
 from collections.abc import Mapping
@@ -138,9 +139,9 @@ class AudioInput(Input):
         if "seconds" in self.metadata:
             seconds = float(self.metadata["seconds"])
         else:
-            usual = float(np.quantile(lengths, _LONGEST, method="higher"))
+            usual = float(np.quantile(lengths, _LONGEST, method="inverted_cdf"))
             seconds = longest if longest <= _MARGIN * usual else usual
-            seconds = round(min(seconds, _MOST_SECONDS) + 0.005, 2)
+            seconds = math.ceil(min(seconds, _MOST_SECONDS) * 100) / 100
         share = (lengths <= seconds).mean()
         reason = f"{share:.1%} of the training recordings are not longer"
         if share < 1:
