@@ -35,9 +35,9 @@ _ARGUMENTS = {
         " grpc://HOST:8500/NAME[/N]."
     ),
     "FILES": (
-        "Image files, directories of image files, or patterns; - reads file names from"
-        " stdin. For a model that takes numbers: .csv, .jsonl or .npy files. For a"
-        " model that takes texts: text files, tables, or - for each line of stdin."
+        "Files of images or recordings, directories of them, or patterns; - reads file"
+        " names from stdin. For a model that takes numbers: .csv, .jsonl or .npy files."
+        " For a model that takes texts: text files, tables, or - for lines of stdin."
     ),
 }
 

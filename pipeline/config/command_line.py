@@ -295,26 +295,34 @@ def data_request(
     options of the source that the user also set.
     """
     if recipe is None:
-        field = raw_field.raw_field(source.name, {**source.options, **(options or {})})
-        recipe = _recipe_of(field)
+        all_options = {**source.options, **(options or {})}
+        field = raw_field.raw_field(source.name, all_options)
+        truth = raw_field.truth_field(source.name, all_options)
+        recipe = _recipe_of(field, truth)
     start = registry.load("recipes", recipe)(source)
     return Request(start) if isinstance(start, Config) else start
 
 
-def _recipe_of(field: str) -> str:
-    """The recipe for data with this raw field: its option `field` has this default."""
+def _recipe_of(field: str, truth: str) -> str:
+    """The recipe for data with this raw field: its option `field` has this default.
+
+    The option `target` is for data with this field to predict, which other recipes for
+    the raw field leave out.
+    """
+    recipes: dict[str, str] = {}
     for name in OWN_DATA:
         options = registry.find("recipes", name).options
         if "field" in options and options["field"].default == repr(field):
-            return name
-    return DATA
+            target = options["target"].default if "target" in options else ""
+            recipes[target or ""] = name
+    return recipes.get(repr(truth)) or recipes.get("", DATA)
 
 
 def recipe_of_object(source: SourceConfig) -> str | None:
     """The recipe for data in memory, if there is one for their field other than
     `photos`, whose plan needs files.
     """
-    recipe = _recipe_of(raw_field.raw_field(source.name, source.options))
+    recipe = _recipe_of(raw_field.raw_field(source.name, source.options), "")
     return None if recipe in (PHOTOS, DATA) else recipe
 
 

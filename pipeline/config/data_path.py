@@ -25,8 +25,12 @@ IMAGES = [
     "image_path",
     "img",
     "image_id",
+    "audio_path",
+    "audio_file",
+    "audio_filepath",
     "id",
 ]
+"""Columns of files."""
 LABELS = [
     "label",
     "class",
@@ -43,8 +47,11 @@ SEVERAL_LABELS = ["labels", "tags"]
 TARGETS = ["target", "value", "y", "price", "score"]
 """Columns of numbers to predict."""
 MASKS = ["mask", "mask_path", "mask_file"]
+TRANSCRIPTS = ["transcript", "transcription", "normalized_text", "sentence", "text"]
+"""Columns of what recordings say, in a table of files."""
 IDS = ["id", "index", "unnamed:_0", ""]
 """Columns of a table without files that name its rows; pandas writes the last two."""
+_LJ_SPEECH = ["id", "text", "normalized_text"]
 _SPLITS = {"train", "validation", "valid", "val", "test"}
 # Source -> the names of its files.
 _FILES = {
@@ -218,12 +225,28 @@ def column(name: str) -> str:
     return name.strip().lower().replace(" ", "_")
 
 
+def split_bars(line: str) -> list[str]:
+    """The columns of a table with `|` between them, from its first line; empty if it
+    is another table.
+
+    A line without the name of a column of files, as in the LJ Speech data set, is an
+    example: its id, its transcript, and perhaps the transcript in words.
+    """
+    cells = line.strip().split("|")
+    if not 2 <= len(cells) <= len(_LJ_SPEECH) or "\t" in line:
+        return []
+    if {*map(column, cells)}.isdisjoint(IMAGES):
+        return _LJ_SPEECH[: len(cells)]
+    return cells
+
+
 def _header(path: Path) -> set[str]:
     """The columns that the first line of a table names; empty if it is not a table."""
     with path.open(encoding="utf-8-sig", errors="replace") as file:
         line = file.readline()
     if not is_json_lines(path.name):
-        return {column(name).strip('"') for name in re.split("[,;\t]", line)}
+        names = split_bars(line) or re.split("[,;\t]", line)
+        return {column(name).strip('"') for name in names}
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
@@ -233,7 +256,8 @@ def _header(path: Path) -> set[str]:
 
 def _lists_files(header: set[str]) -> bool:
     """Whether there is a column of files, and one of what to predict."""
-    return not header.isdisjoint(IMAGES) and _has_truth(header)
+    has_truth = _has_truth(header) or not header.isdisjoint(TRANSCRIPTS)
+    return not header.isdisjoint(IMAGES) and has_truth
 
 
 def _has_truth(header: set[str]) -> bool:

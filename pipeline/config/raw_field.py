@@ -35,11 +35,7 @@ def raw_field(source: str, options: Mapping[str, Any]) -> str:
             types = file_types.select(options.get("field"), options.get("suffixes", ()))
             return file_types.most_common(_file_names(Path(path)), types)
         if source in ("csv", "jsonl"):
-            fields = {field.name for field in dataclasses.fields(tables.Options)}
-            chosen_options = {
-                name: value for name, value in options.items() if name in fields
-            }
-            return tables.input_field(Path(path), tables.Options(**chosen_options))
+            return tables.input_field(Path(path), _table_options(options))
     except UsageError:
         return file_types.IMAGE
     if source == "arrays":
@@ -47,6 +43,28 @@ def raw_field(source: str, options: Mapping[str, Any]) -> str:
         if "features" in names and "images" not in names:
             return "features"
     return file_types.IMAGE
+
+
+def truth_field(source: str, options: Mapping[str, Any]) -> str:
+    """The raw field of what is to be predicted by a table, such as `transcript`; empty
+    if the names do not say it, or the table cannot be read.
+    """
+    path = options.get("path")
+    if source not in ("csv", "jsonl") or path is None or not Path(path).exists():
+        return ""
+    try:
+        columns = tables.columns(tables.read(Path(path)), _table_options(options))
+    except UsageError:
+        return ""
+    return next(iter(columns.truths))
+
+
+def _table_options(options: Mapping[str, Any]) -> tables.Options:
+    """The options of a source that are those of tables."""
+    names = {field.name for field in dataclasses.fields(tables.Options)}
+    return tables.Options(
+        **{name: value for name, value in options.items() if name in names}
+    )
 
 
 def _field_of_object(data: Any) -> str:

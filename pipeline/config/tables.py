@@ -34,6 +34,7 @@ class Options:
     labels: str | None = None
     target: str | None = None
     mask: str | None = None
+    transcript: str | None = None
     group: str | None = None
     split: str | None = None
     field: str | None = None
@@ -69,7 +70,7 @@ class TableColumns:
     """What the columns of a table hold."""
 
     truths: Mapping[str, str]
-    """`label`, `labels`, `target` or `mask` -> its column."""
+    """`label`, `labels`, `target`, `mask` or `transcript` -> its column."""
     file: str = ""
     """Column with the files; empty if the table contains the numbers themselves."""
     features: tuple[str, ...] = ()
@@ -118,10 +119,21 @@ def read_csv(path: Path) -> Table:
     try:
         text = safe_io.read_text(path)
         csv.field_size_limit(max(csv.field_size_limit(), len(text)))
-        separator = max(",;\t", key=text.partition("\n")[0].count)
+        first_line = text.partition("\n")[0]
+        separator = max(",;\t", key=first_line.count)
+        quoting: Any = csv.QUOTE_MINIMAL
+        header = data_path.split_bars(first_line)
+        if header:
+            separator, quoting = "|", csv.QUOTE_NONE
+            if header != first_line.strip().split("|"):
+                rows.append(header)
         lines = io.StringIO(text, newline="")
         reader = csv.reader(
-            lines, delimiter=separator, skipinitialspace=True, strict=True
+            lines,
+            delimiter=separator,
+            quoting=quoting,
+            skipinitialspace=True,
+            strict=True,
         )
         for values in reader:
             if values:
@@ -223,12 +235,16 @@ def columns(table: Table, options: Options) -> TableColumns:
     A table without a column of files has numbers in all other columns. Raises
     UsageError if a column is missing.
     """
-    truths = _truths(table, options)
+    truths = _truths(table, options) or _transcripts(table, options)
     split = options.split or ("split" if "split" in table.titles else None)
     split = split and _require(table, split)
     group = options.group and _require(table, options.group)
-    used = {*truths.values(), split, group}
-    field, value = value_column(table, options, used)
+    used: set[str | None] = {*truths.values(), split, group}
+    if "transcript" in truths:
+        used |= {*data_path.TRANSCRIPTS}
+    field, value = "", ""
+    if "transcript" not in truths:
+        field, value = value_column(table, options, used)
     if value:
         if not truths:
             raise _no_column(table, data_path.LABELS, "--source.label")
@@ -275,7 +291,7 @@ def _no_column(table: Table, names: Sequence[str], *flags: str) -> UsageError:
 def _truths(table: Table, options: Options) -> dict[str, str]:
     """The columns of what is to be predicted; empty if there are none."""
     truths = {}
-    for field in _TRUTHS:
+    for field in (*_TRUTHS, "transcript"):
         name = getattr(options, field)
         if name:
             truths[field] = _require(table, name)
@@ -285,6 +301,16 @@ def _truths(table: Table, options: Options) -> dict[str, str]:
         for column in names:
             if column in table.titles:
                 return {_kind(field, table.columns[column]): column}
+    return {}
+
+
+def _transcripts(table: Table, options: Options) -> dict[str, str]:
+    """The column of what the files of a table say; empty if there is none."""
+    for column in data_path.TRANSCRIPTS:
+        if column in table.titles and _file_column(
+            table, options, {*data_path.TRANSCRIPTS}
+        ):
+            return {"transcript": column}
     return {}
 
 
@@ -376,7 +402,11 @@ def _file_column(table: Table, options: Options, used: Collection[str | None]) -
             return name
     types = file_types.select(options.field, options.suffixes)
     for name in types:
-        if name in table.titles and _is_text(table.columns[name][0]):
+        if (
+            name in table.titles
+            and name not in used
+            and _is_text(table.columns[name][0])
+        ):
             return name
     if "id" not in table.titles or "id" in used:
         return ""

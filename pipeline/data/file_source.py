@@ -75,7 +75,10 @@ class FileSource(ArraySource):
             for field, files in files_by_field.items():
                 digest.update(repr((split, field)).encode() + files.digest())
             for column in self._columns[split].values():
-                digest.update(column.tobytes())
+                if column.dtype == object:  # its memory has only addresses
+                    digest.update(repr(column.tolist()).encode())
+                else:
+                    digest.update(column.tobytes())
         return digest.hexdigest()
 
     def _reader(self, split: str) -> Callable[[tf.Tensor], Example]:

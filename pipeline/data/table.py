@@ -398,6 +398,12 @@ def _arrays(
         arrays["labels"] = _multi_hot(truths["labels"], names, table)
     if "target" in truths:
         arrays["target"] = _targets(truths["target"], table)
+    if "transcript" in truths:
+        texts = np.empty(len(rows), object)
+        texts[:] = [
+            text.encode("utf-8", "surrogatepass") for text in truths["transcript"]
+        ]
+        arrays["transcript"] = texts
     if rows[0].group is not None:
         arrays["group"] = np.array([row.group for row in rows], np.int64)
     splits = np.array([row.split for row in rows])

@@ -175,6 +175,8 @@ def augmentations(
                 after = Augmenter(options, seed, spatial_fields)(batch)["image"].numpy()
                 rows.append(_row(after, titles, f"epoch {epoch + 1}"))
         except UsageError as error:
+            if operations is not options:
+                continue  # for other inputs
             text = str(error)
         sections.append(PageSection(f"Augmentation {title}", text, rows))
     return sections

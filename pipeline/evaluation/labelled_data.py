@@ -23,7 +23,7 @@ from pipeline.utils import tf_paths
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
 
-_COLUMN_OPTIONS = ("image", "label", "labels", "target", "mask")
+_COLUMN_OPTIONS = ("image", "label", "labels", "target", "mask", "transcript")
 Examples = tuple[Mapping[str, Split], Callable[[int], str]]
 """Decoded examples of each split, and a function from an id to the example's name."""
 

@@ -51,7 +51,7 @@ def normalized_convolution(
     filters: int,
     kernel: int,
     prefix: str,
-    stride: int = 1,
+    stride: int | tuple[int, int] = 1,
     *,
     padding: str = "same",
     number: str = "",

@@ -47,10 +47,10 @@ def test_options_select_fields_and_suffixes():
     assert file_types.select("features") == {"features": (".npy",)}
     assert file_types.select(None, ["PNG"]) == {"image": (".png",)}
     assert file_types.select("series", [".ts"]) == {"series": (".ts",)}
-    with pytest.raises(UsageError, match="field sound: no input reads .* --source.suf"):
-        file_types.select("sound")
-    with pytest.raises(UsageError, match="suffixes .wav needs --source.field"):
-        file_types.select(None, [".wav"])
+    with pytest.raises(UsageError, match="field smell: no input reads .* --source.suf"):
+        file_types.select("smell")
+    with pytest.raises(UsageError, match="suffixes .odor needs --source.field"):
+        file_types.select(None, [".odor"])
 
 
 def test_the_field_of_most_files():

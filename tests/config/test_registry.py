@@ -12,8 +12,8 @@ from pipeline.utils.errors import UsageError
 
 def test_every_public_function_of_any_file_is_registered():
     models = (
-        "airbench application bag convnet keras_hub lenet linear mlp recurrent residual"
-        " resnet sequential text_cnn text_transformer tiny unet"
+        "airbench application audio_cnn bag conv_recurrent convnet keras_hub lenet linear"
+        " mlp recurrent residual resnet sequential text_cnn text_transformer tiny unet"
     )
     assert registry.names("models") == models.split()
     assert "muon" in registry.names("optimizers")
@@ -44,7 +44,7 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
         (
             "zzz",
             {},
-            "choose from airbench, application, bag, convnet, keras_hub, lenet, linear, ",
+            "choose from airbench, application, audio_cnn, bag, conv_recurrent, convnet, ",
         ),
         ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),

@@ -38,9 +38,9 @@ def test_described(kind):
         arguments = sibling.node.args
         names = [argument.arg for argument in arguments.posonlyargs + arguments.args]
         if sibling.takes_metadata:
-            assert names.pop() == "metadata"
-        own_data = name in command_line.OWN_DATA
-        expected = ["data"] if own_data else PARAMETERS[kind]
+            names.remove("metadata")
+        takes_data = kind == "recipes" and name in command_line.OWN_DATA
+        expected = ["data"] if takes_data else PARAMETERS[kind]
         if kind == "tasks":
             assert sibling.required_arguments == 1, name
         else:

@@ -10,15 +10,25 @@ from pipeline.training import preflight
 
 RECIPES = registry.names("recipes")
 
+FILES = {"photos": "1.jpg", "texts": "1.txt", "recordings": "1.wav"}
+
+
+def write_data(folder):
+    """Empty files that the recipe of the name of the folder is for."""
+    if folder.name == "transcripts":
+        (folder / "wavs").mkdir(parents=True)
+        (folder / "wavs" / "1.wav").touch()
+        (folder / "metadata.csv").write_text("path,transcript\nwavs/1.wav,one\n")
+        return
+    for label in "ab":
+        (folder / label).mkdir(parents=True)
+        (folder / label / FILES.get(folder.name, "1.npy")).touch()
+
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_valid_config_that_survives_a_file(name, workplace):
     if name in command_line.OWN_DATA:  # takes its data from a directory of this name
-        file = {"photos": "1.jpg", "texts": "1.txt"}.get(name, "1.npy")
-        for label in "ab":
-            folder = workplace / name / label
-            folder.mkdir(parents=True)
-            (folder / file).touch()
+        write_data(workplace / name)
     config = command_line.recipe(name)
     assert isinstance(config, Config) and config.recipe == name
     assert config.run_directory is None and not config.dry_run and not config.force

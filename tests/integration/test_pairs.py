@@ -17,14 +17,18 @@ from pipeline.report.run import Run
 from pipeline.serving.client import Client
 
 TARGETS = registry.names("targets")
-PAIRS = [("image", target) for target in TARGETS]
-for given in ("features", "text"):
-    PAIRS += [(given, target) for target in TARGETS if target != "mask"]
+PAIRS = [("image", target) for target in TARGETS if target != "transcript"]
+for given in ("features", "text", "audio"):
+    PAIRS += [
+        (given, target) for target in TARGETS if target not in ("mask", "transcript")
+    ]
+PAIRS += [("audio", "transcript")]
 PAIRS += [("series", "ordinal")]
 SOME = [
     ("image", "mask"),
     ("image", "number"),
     ("features", "labels"),
+    ("audio", "transcript"),
     ("text", "classes"),
     ("series", "ordinal"),
 ]

@@ -1,5 +1,7 @@
 """Examples for each input and target, under names of fields that say nothing."""
 
+import io
+import wave
 from pathlib import Path
 
 import keras
@@ -28,6 +30,27 @@ def _texts(generator, count):
     return np.array([text.encode() for text in texts], object)
 
 
+def _recordings(generator, count):
+    """WAV files of tones, the classes by their pitch."""
+    files = []
+    for number in range(count):
+        time = np.arange(generator.integers(600, 1200)) / 8000
+        pitch = 300 * (1 + number % len(CLASSES))
+        tone = np.sin(2 * np.pi * pitch * time + generator.random())
+        samples = 8000 * tone + generator.normal(size=len(time)) * 50
+        file = io.BytesIO()
+        with wave.open(file, "wb") as sound:
+            sound.setparams((1, 2, 8000, 0, "NONE", ""))
+            sound.writeframes(samples.astype("<i2").tobytes())
+        files.append(file.getvalue())
+    return np.array(files, object)
+
+
+def _transcripts(generator, count):
+    texts = [f"{CLASSES[number % len(CLASSES)]} é" for number in range(count)]
+    return np.array([text.encode() for text in texts], object)
+
+
 def _classes(generator, count):
     return np.arange(count) % len(CLASSES)
 
@@ -44,12 +67,18 @@ def _masks(generator, count):
     return generator.integers(0, len(CLASSES), (count, 8, 8)).astype(np.uint8)
 
 
-_INPUTS = {"image": _images, "features": _features, "text": _texts}
+_INPUTS = {
+    "image": _images,
+    "features": _features,
+    "text": _texts,
+    "audio": _recordings,
+}
 _TARGETS = {
     "classes": _classes,
     "labels": _labels,
     "number": _numbers,
     "mask": _masks,
+    "transcript": _transcripts,
 }
 
 
@@ -73,9 +102,11 @@ def task_of(info, input, target):
 
 
 def model_of(inputs, task):
-    """Features that suit the target: a vector, or a map for a mask."""
+    """Features that suit the target: a vector, a map or a sequence."""
     if task.output is not None and len(task.output.shape) > 1:
         return keras.layers.Conv2D(4, 3, padding="same")(inputs)
+    if task.metadata["target"] == "transcript":
+        return keras.layers.RepeatVector(6)(flatten(inputs))
     return flatten(inputs)
 
 
@@ -87,8 +118,8 @@ def source(*, given: str, wanted: str, count: int = 90) -> Source:
 
 def words_of(given, wanted):
     """The options of a command for a pair."""
-    model = "bag" if given == "text" else "mlp"
-    model = "unet" if wanted == "mask" else model
+    models = {"mask": "unet", "transcript": "conv_recurrent"}
+    model = models.get(wanted, "bag" if given == "text" else "mlp")
     return [
         *("--source.name", f"{FILE}:source"),
         *("--source.given", given),

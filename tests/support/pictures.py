@@ -8,10 +8,13 @@ import tensorflow as tf
 from pipeline.config import registry
 from pipeline.data import seeds
 
+# Those of recordings: data/augment/test_recordings.py.
+OF_RECORDINGS = ("gain", "noise", "spec_augment", "speed", "time_shift")
+OF_OTHER_INPUTS = (*OF_RECORDINGS, "word_dropout")
 OPERATIONS = {
     name: registry.load("augment", name)
     for name in registry.names("augment")
-    if name != "word_dropout"  # of texts
+    if name not in OF_OTHER_INPUTS
 }
 
 

@@ -8,8 +8,11 @@ from pipeline.config import registry
 NEEDED = {"application": {"name": "MobileNetV2"}}
 # Without the one that needs files: models/test_keras_hub.py.
 TEXT_MODELS = ["bag", "recurrent", "text_cnn", "text_transformer"]
+SOUND_MODELS = ["audio_cnn", "conv_recurrent"]
 MODELS = [
-    name for name in registry.names("models") if name not in ("keras_hub", *TEXT_MODELS)
+    name
+    for name in registry.names("models")
+    if name not in ("keras_hub", *TEXT_MODELS, *SOUND_MODELS)
 ]
 
 

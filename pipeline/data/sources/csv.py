@@ -17,6 +17,7 @@ def csv(
     labels: str | None = None,
     target: str | None = None,
     mask: str | None = None,
+    transcript: str | None = None,
     group: str | None = None,
     split: str | None = None,
     field: str | None = None,
@@ -52,6 +53,9 @@ def csv(
             such as target, value, y, price, if there is no column of labels.
         mask: Column with the files of masks, PNGs with a class for each pixel; by
             default `mask`, if there is no other column of what to predict.
+        transcript: Column of what recordings say; by default recognized
+            by its name, such as transcript, sentence, text, if there is no column of
+            labels.
         group: Column whose equal values stay in one split; by default, in a table
             without files, `group`, if it exists.
         split: Column with train, validation (valid, val) or test; by default `split`,
@@ -70,6 +74,7 @@ def csv(
         labels=labels,
         target=target,
         mask=mask,
+        transcript=transcript,
         group=group,
         split=split,
         field=field,

@@ -17,6 +17,7 @@ def jsonl(
     labels: str | None = None,
     target: str | None = None,
     mask: str | None = None,
+    transcript: str | None = None,
     group: str | None = None,
     split: str | None = None,
     field: str | None = None,
@@ -46,6 +47,9 @@ def jsonl(
             its name, such as target, value, y, price, if there is no key of labels.
         mask: Key of the files of masks, PNGs with a class for each pixel; by default
             `mask`, if there is no other key of what to predict.
+        transcript: Key of what recordings say; by default recognized
+            by its name, such as transcript, sentence, text, if there is no key of
+            labels.
         group: Key whose equal values stay in one split; by default, without files,
             `group`, if it exists.
         split: Key of train, validation (valid, val) or test; by default `split`, if it
@@ -64,6 +68,7 @@ def jsonl(
         labels=labels,
         target=target,
         mask=mask,
+        transcript=transcript,
         group=group,
         split=split,
         field=field,

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from pictures import OPERATIONS
 
-from pipeline.config import objects, registry
+from pipeline.config import objects
 from pipeline.data.augmentation import Augmenter
 from pipeline.utils.errors import UsageError
 
@@ -36,7 +37,7 @@ def test_a_mask_moves_with_its_image(name):
     np.testing.assert_array_equal(mask, np.where(image == 0, 255, image))
 
 
-@pytest.mark.parametrize("name", sorted({*registry.names("augment")} - {*MOVED}))
+@pytest.mark.parametrize("name", sorted({*OPERATIONS} - {*MOVED}))
 def test_others_leave_the_mask_or_are_refused(name):
     if name in PIXELS_ONLY:
         examples = batch()

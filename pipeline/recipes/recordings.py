@@ -1,0 +1,58 @@
+"""Recipes for sound: each function returns the config of a complete experiment;
+`recordings` and `transcripts`, those for your own data.
+"""
+
+from pipeline.config.config import Config
+from pipeline.config.sections import DataConfig, ModelConfig, SourceConfig, TrainConfig
+
+
+def recordings(data: SourceConfig, *, field: str = "audio") -> Config:
+    """Your own recordings of words or other sounds, by their path: a small
+    convolutional network with SpecAugment.
+
+    Args:
+        field: The raw field of the examples that the recipe is for.
+    """
+    return Config(
+        recipe="recordings",
+        source=data,
+        data=DataConfig(
+            augment={"time_shift": {}, "speed": {}, "noise": {}, "spec_augment": {}}
+        ),
+        model=ModelConfig(name="audio_cnn"),
+        train=TrainConfig(
+            epochs=20,
+            optimizer="adam",
+            learning_rate=0.004,
+            schedule="cosine",
+            schedule_options={"warmup": 0.05},
+            label_smoothing=0.1,
+        ),
+    )
+
+
+def transcripts(
+    data: SourceConfig, *, field: str = "audio", target: str = "transcript"
+) -> Config:
+    """Your own recordings with what they say, by the path of a table: a convolutional
+    and recurrent network with CTC.
+
+    Args:
+        field: The raw field of the examples that the recipe is for.
+        target: The raw field to predict that the recipe is for.
+    """
+    return Config(
+        recipe="transcripts",
+        source=data,
+        data=DataConfig(augment={"speed": {}, "spec_augment": {}}),
+        model=ModelConfig(name="conv_recurrent"),
+        train=TrainConfig(
+            epochs=20,
+            batch_size=64,
+            optimizer="adam",
+            learning_rate=0.004,
+            clip_norm=5.0,
+            schedule="cosine",
+            schedule_options={"warmup": 0.05},
+        ),
+    )

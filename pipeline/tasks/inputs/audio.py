@@ -1,0 +1,318 @@
+"""Sound: recordings in WAV files, as spectrograms or waveforms."""
+
+import functools
+import io
+import math
+import wave
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import (
+    Decision,
+    Example,
+    Info,
+    Input,
+    Metadata,
+    Request,
+    ServingInput,
+    Source,
+    TrainingExamples,
+)
+from pipeline.data import audio_decoding
+from pipeline.data.log_mel import frames_of, log_mel
+from pipeline.serving import request_guards
+from pipeline.utils.errors import UsageError
+
+_HIGHEST_RATE = 16_000  # that is chosen; speech has little above half of it
+_LONGEST = 0.99  # of the recordings, which are not cut
+_MARGIN = 1.5  # of the longest recording beyond them, none is cut up to it
+_MOST_SECONDS = 30.0
+_SCALE = 2.0**-15
+
+
+def audio(
+    info: Info | Metadata,
+    *,
+    field: str = "audio",
+    suffixes: tuple[str, ...] = (".wav",),
+    rate: Annotated[int, (1000, 48000)] | None = None,
+    seconds: Annotated[float, (0.01, 600)] | None = None,
+    bands: Annotated[int, (1, 256)] = 40,
+    raw: bool = False,
+) -> Input:
+    """Recordings in WAV files of any length and rate, mono or averaged to it.
+
+    The model gets the logarithms of the power in bands of the mel scale, `spectrogram`,
+    for windows of 25 ms every 10 ms, and `mask`, which is 0 for windows after the end.
+    Zeros at the end of a recording are padding.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        field: The field of the source.
+        suffixes: The files of a directory that are recordings.
+        rate: Samples per second to convert recordings to; None: the rate of most
+            training recordings, at most 16000.
+        seconds: Length of the recordings; longer ones are cut at their end. None: that
+            of 99% of the training recordings, or of all if the longest is little
+            longer, at most 30 s.
+        bands: Bands of the spectrogram.
+        raw: Give the model the waveform, from -1 to 1.
+
+    Raises:
+        UsageError: The field is missing or has another type.
+    """
+    if not isinstance(info, Info):
+        return AudioInput(info)
+    spec = info.field(field)
+    if spec.dtype != tf.string or spec.shape.rank != 0:
+        raise UsageError(
+            f"{field}: recordings must be the contents of WAV files; got"
+            f" {spec.dtype.name} of shape {spec.shape}"
+        )
+    metadata: dict[str, Any] = {"bands": bands}
+    if rate is not None:
+        metadata["rate"] = rate
+    if seconds is not None:
+        metadata["seconds"] = seconds
+    if field != "audio":
+        metadata["input_field"] = field
+    if raw:
+        metadata["raw"] = True
+    return AudioInput(metadata)
+
+
+class AudioInput(Input):
+    """Decoded examples have `audio`, int16 (samples,), filled with zeros."""
+
+    not_decoded = frozenset({"audio_notes", "bands", "raw"})
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self._field = metadata.get("input_field", "audio")
+        self._bands = int(metadata.get("bands", 1))
+        rate = int(metadata.get("rate", _HIGHEST_RATE))
+        self._frames = frames_of(rate, float(metadata.get("seconds", 1.0)))
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        """Learns rate and length from the headers of the files, if they are open."""
+        if {"rate", "seconds"} <= self.metadata.keys():
+            return {}
+        rates: Counter[int] = Counter()
+        lengths: list[float] = []
+        read_header = _header_reader()
+        for batch in examples.batches():
+            for content in batch[self._field]:
+                try:
+                    header = read_header(tf.constant(content, tf.string))
+                except tf.errors.InvalidArgumentError:
+                    continue  # `decode` reports it
+                rates[int(header.rate)] += 1
+                lengths.append(int(header.frames) / int(header.rate))
+        if not lengths:
+            raise UsageError(
+                f"{self._field}: no training file is a WAV file of samples"
+            )
+        rate, rate_note = self._choose_rate(rates)
+        seconds, length_note = self._choose_length(np.array(lengths))
+        notes = {"rate": rate_note, "length": length_note}
+        return {"rate": rate, "seconds": seconds, "audio_notes": notes}
+
+    def _choose_rate(self, rates: Counter[int]) -> tuple[int, list[str]]:
+        ((most, count),) = rates.most_common(1)
+        if "rate" in self.metadata:
+            rate = int(self.metadata["rate"])
+            return rate, [f"{rate:,} Hz", "requested"]
+        rate = min(most, _HIGHEST_RATE)
+        share = f"{count / rates.total():.1%} of the training recordings"
+        reason = f"as {share} have"
+        if rate < most:
+            reason = f"{share} have {most:,} Hz; speech has little above {rate // 2:,}"
+        return rate, [f"{rate:,} Hz", reason]
+
+    def _choose_length(self, lengths: np.ndarray) -> tuple[float, list[str]]:
+        longest = float(lengths.max())
+        if "seconds" in self.metadata:
+            seconds = float(self.metadata["seconds"])
+        else:
+            usual = float(np.quantile(lengths, _LONGEST, method="inverted_cdf"))
+            seconds = longest if longest <= _MARGIN * usual else usual
+            seconds = math.ceil(min(seconds, _MOST_SECONDS) * 100) / 100
+        share = (lengths <= seconds).mean()
+        reason = f"{share:.1%} of the training recordings are not longer"
+        if share < 1:
+            reason += f"; the longest, of {longest:,.2f} s, is cut at its end"
+        return seconds, [f"{seconds:g} s", reason]
+
+    def review(self) -> list[Decision]:
+        notes = self.metadata.get("audio_notes", {})
+        return [Decision(name, value, why) for name, (value, why) in notes.items()]
+
+    def decode(self, example: Example) -> tuple[Example, None]:
+        """Decodes a file, converts its rate, and cuts or fills it."""
+        frames = self._frames
+        content = example[self._field]
+        samples = audio_decoding.decode_wav(content, frames.rate, frames.samples)
+        return {"audio": samples}, None
+
+    def match(self, source: Source) -> "AudioInput":
+        field = self._field if self._field in source.info.fields else "audio"
+        return AudioInput({**self.metadata, "input_field": field})
+
+    def prepare(self, batch: Example) -> Example:
+        """Adds `spectrogram` and `mask`, or `waveform`; both are float32.
+
+        What the augmentation `spec_augment` covers becomes 0, the mean.
+        """
+        waveform = tf.cast(batch["audio"], tf.float32) * _SCALE
+        if self.metadata.get("raw"):
+            return {**batch, "waveform": waveform}
+        spectrogram, mask = log_mel(waveform, self._frames, self._bands)
+        if "covered_bands" in batch:
+            spectrogram *= _outside(batch["covered_bands"], self._bands)[:, None, :]
+            windows = _outside(batch["covered_times"], self._frames.windows)
+            spectrogram *= windows[:, :, None]
+        return {**batch, "spectrogram": spectrogram, "mask": mask}
+
+    def inputs(self) -> Any:
+        frames = self._frames
+        if self.metadata.get("raw"):
+            return keras.Input((frames.samples,), dtype="float32", name="waveform")
+        shape = (frames.windows, self._bands)
+        return {
+            "mask": keras.Input((frames.windows,), dtype="float32", name="mask"),
+            "spectrogram": keras.Input(shape, dtype="float32", name="spectrogram"),
+        }
+
+    def network_inputs(self, batch: Example) -> Any:
+        if self.metadata.get("raw"):
+            return batch["waveform"]
+        return {"mask": batch["mask"], "spectrogram": batch["spectrogram"]}
+
+    def signatures(self) -> list[ServingInput]:
+        """`serving_default` takes waveforms, `audio_bytes` WAV files."""
+        waveform = tf.TensorSpec((None, None), tf.float32, name="waveform")
+        contents = tf.TensorSpec((None,), tf.string, name="audio_bytes")
+        frames = self._frames
+        return [
+            ServingInput(
+                "serving_default",
+                {"waveform": waveform},
+                self._read_waveform,
+                self._waveforms,
+                meaning=(
+                    f"from -1 to 1, {frames.rate:,} samples per second; zeros at the"
+                    f" end are padding, and what follows {frames.samples:,} samples is"
+                    " cut off"
+                ),
+            ),
+            ServingInput(
+                "audio_bytes",
+                {"audio_bytes": contents},
+                self._read_files,
+                self._wav_files,
+                files=(".wav",),
+                meaning="each a WAV file, at any rate",
+            ),
+        ]
+
+    def _read_waveform(self, waveform: tf.Tensor) -> Example:
+        waveform = request_guards.batch(waveform, (None, None))
+        waveform = request_guards.finite(waveform, "waveform")
+        waveform = waveform[:, : self._frames.samples]
+        waveform = request_guards.within(waveform, (-1.0, 1.0), "waveform")
+        missing = self._frames.samples - tf.shape(waveform)[1]
+        waveform = tf.pad(waveform, [[0, 0], [0, missing]])
+        waveform = tf.ensure_shape(waveform, (None, self._frames.samples))
+        return {"audio": audio_decoding.to_int16(waveform)}
+
+    def _waveforms(self, columns: Mapping[str, np.ndarray]) -> Request:
+        return {"waveform": columns["audio"].astype(np.float32) * np.float32(_SCALE)}
+
+    def _wav_files(self, columns: Mapping[str, np.ndarray]) -> Request:
+        """Files of 16 bits, and in stereo of 24 and 32 bits, in turn."""
+        contents = []
+        for number, samples in enumerate(columns["audio"]):
+            kind = number % 3
+            channels = 2 if kind else 1
+            file = _wav_file(samples, self._frames.rate, 2 + kind, channels)
+            contents.append(file)
+        return {"audio_bytes": contents}
+
+    def _read_files(self, contents: tf.Tensor) -> Example:
+        samples = tf.map_fn(
+            lambda content: self.decode({self._field: content})[0]["audio"],
+            request_guards.files(contents),
+            fn_output_signature=tf.TensorSpec((self._frames.samples,), tf.int16),
+        )
+        return {"audio": samples}
+
+    def standalone(self) -> tuple[Any, Any]:
+        """A waveform of the full length, and the spectrogram made from it."""
+        shape = (self._frames.samples,)
+        inputs = keras.Input(shape, dtype="float32", name="audio")
+        if self.metadata.get("raw"):
+            return inputs, inputs
+        spectrogram, mask = log_mel(inputs, self._frames, self._bands)
+        return inputs, {"mask": mask, "spectrogram": spectrogram}
+
+    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws the spectrogram up to the end of the recording."""
+        samples = np.asarray(example["audio"])[None].astype(np.float32) * _SCALE
+        bands = self._bands if not self.metadata.get("raw") else 40
+        spectrogram, mask = log_mel(tf.constant(samples), self._frames, bands)
+        count = int(np.sum(mask))
+        picture = np.asarray(spectrogram)[0, :count].T
+        extent = (0, count * self._frames.hop / self._frames.rate, 0, bands)
+        axes.imshow(picture, origin="lower", aspect="auto", extent=extent)
+        axes.set(yticks=[])
+        axes.tick_params(labelsize=6)
+
+    def limitations(self) -> list[str]:
+        frames = self._frames
+        return [
+            (
+                f"Recordings are converted to mono at {frames.rate:,} samples per"
+                f" second; what follows {frames.samples / frames.rate:.2f} s is cut"
+                " off."
+            ),
+            (
+                "The metrics hold for recordings like those in the test split; other"
+                " voices, microphones and rooms have not been tested."
+            ),
+        ]
+
+
+@functools.cache
+def _header_reader() -> Any:
+    """The header of the contents of a file, compiled once."""
+    spec = tf.TensorSpec((), tf.string)
+    return tf.function(audio_decoding.header, [spec], autograph=False)
+
+
+def _outside(intervals: tf.Tensor, count: int) -> tf.Tensor:
+    """0 at the positions in the intervals, else 1, float32 (batch, count).
+
+    `intervals`, float32 (batch, n, 2), has starts and ends as shares of `count`.
+    """
+    positions = (tf.range(count, dtype=tf.float32) + 0.5) / count
+    starts, ends = intervals[..., :1], intervals[..., 1:]
+    is_inside = (positions >= starts) & (positions < ends)
+    return 1.0 - tf.cast(tf.reduce_any(is_inside, axis=1), tf.float32)
+
+
+def _wav_file(samples: np.ndarray, rate: int, width: int, channels: int) -> bytes:
+    """A WAV file of int16 samples, with `width` bytes for each of equal channels."""
+    content = np.zeros((len(samples), channels, width), np.uint8)
+    content[:, :, -2:] = samples.astype("<i2").view(np.uint8).reshape(-1, 1, 2)
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(content.tobytes())
+    return buffer.getvalue()

@@ -1,0 +1,132 @@
+"""Transcripts: loss against TensorFlow's with true lengths, decoding and error rates by
+hand.
+"""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from pipeline.tasks.targets.transcript import TranscriptTarget
+
+RANDOM = np.random.default_rng(0)
+UNITS = ["a", "b", " "]
+A, B, SPACE = 2, 3, 4
+CLASSES = 5
+
+
+def target(**metadata):
+    return TranscriptTarget({"units": UNITS, "transcript_length": 6, **metadata})
+
+
+def outputs_of(*rows, certainty=20.0):
+    """Logits whose best units are these."""
+    return tf.constant(np.eye(CLASSES)[np.array(rows)] * certainty, tf.float32)
+
+
+def masked(logits, frames):
+    """Logits as `head` makes them for recordings of so many frames."""
+    values = np.array(logits)
+    for row, count in zip(values, frames, strict=True):
+        row[count:] = [0] + [-1e4] * (CLASSES - 1)
+    return tf.constant(values, tf.float32)
+
+
+def test_the_loss_is_that_of_the_true_lengths():
+    logits = RANDOM.normal(size=(3, 9, CLASSES)).astype(np.float32)
+    y = tf.constant([[2, 3, 3, 0], [4, 0, 0, 0], [2, 4, 2, 3]], tf.int32)
+    lengths, frames = [3, 1, 4], [9, 5, 7]
+    actual = target().loss()(y, masked(logits, frames))
+    for row, (length, count) in enumerate(zip(lengths, frames, strict=True)):
+        expected = tf.nn.ctc_loss(
+            y[row : row + 1, :length],
+            logits[row : row + 1, :count],
+            [length],
+            [count],
+            logits_time_major=False,
+            blank_index=0,
+        )
+        assert float(actual[row]) == pytest.approx(
+            float(expected[0]) / length, rel=1e-4
+        )
+
+
+def test_a_transcript_longer_than_the_recording_adds_nothing():
+    logits = tf.Variable(RANDOM.normal(size=(2, 4, CLASSES)).astype(np.float32))
+    # Between two equal units there must be a blank: 5 frames.
+    y = tf.constant([[2, 2, 2, 0], [2, 3, 2, 3]], tf.int32)
+    with tf.GradientTape() as tape:
+        losses = target().loss()(y, logits)
+    gradient = tape.gradient(losses, logits).numpy()
+    assert losses[0] == 0 and losses[1] > 0
+    assert not gradient[0].any() and np.isfinite(gradient).all()
+
+
+def test_repetitions_and_blanks_are_left_out():
+    rows = [[A, A, 0, A, SPACE, B, B], [0, 0, 0, 0, 0, 0, 0], [SPACE, B, 0, B, B, 0, 0]]
+    answer = target().answer(outputs_of(*rows), {})
+    assert answer["text"].numpy().tolist() == [b"aa b", b"", b"bb"]
+    np.testing.assert_allclose(answer["confidence"], 1, atol=1e-4)
+
+
+def test_a_beam_sums_over_alignments():
+    """Graves et al., 2006, section 3.2: the best alignment is blank, the best text a."""
+    shares = np.full((1, 2, CLASSES), 1e-9)
+    shares[:, :, 0], shares[:, :, A] = 0.6, 0.4
+    outputs = tf.constant(np.log(shares), tf.float32)
+    assert target().answer(outputs, {})["text"].numpy().tolist() == [b""]
+    best = target(beam=8).answer(outputs, {})
+    assert best["text"].numpy().tolist() == [b"a"]
+    assert best["confidence"].numpy()[0] == pytest.approx(1 - 0.6**2, abs=1e-3)
+
+
+def test_units_are_learned_from_training_transcripts():
+    class Examples:
+        def batches(self):
+            yield {"transcript": np.array([b"Ab a", b"b"], object)}
+
+    learned = target(most_units=100).learn(Examples())
+    assert learned == {"units": ["a", "b", " "], "transcript_length": 5}
+    task = TranscriptTarget(learned)
+    numbers = task.decode({"transcript": tf.constant("Bx A")}, None)["transcript"]
+    assert numbers.numpy().tolist() == [B, 1, SPACE, A, 0]
+    assert task.text_of(numbers.numpy()) == "b\ufffd a"
+
+
+def test_error_rates_by_hand():
+    task = target(transcript_length=5)
+    # "a b" as "a b", "b b" as "a b", "ab" as "a b", and "a?" as "a"
+    truths = [[A, SPACE, B], [B, SPACE, B], [A, B, 0], [A, 1, 0]]
+    rows = [[A, SPACE, B]] * 3 + [[A, 0, 0]]
+    batch = {"transcript": tf.constant(np.pad(truths, [[0, 0], [0, 2]]), tf.int32)}
+    outputs = outputs_of(*rows)
+    answers = {**task.answer(outputs, batch), "loss": tf.zeros(4)}
+    evaluator = task.evaluator()
+    evaluator.update(outputs, answers, batch)
+    metrics = evaluator.result()
+    # 6 words: 1 substituted; "ab" became "a b", 2 errors; "a?" became "a", 1 error.
+    assert metrics["word_error_rate"] == pytest.approx(4 / 6)
+    assert metrics["character_error_rate"] == pytest.approx(3 / 10)
+    assert metrics["exact"] == 0.25 and metrics["unknown_units"] == 1
+    kinds = [metrics[kind] for kind in ("substituted", "deleted", "inserted")]
+    assert sum(kinds) == 4 and kinds[2] == 1
+    assert metrics["worst"][0]["errors"] == 2
+    text = "\n".join(task.summary(metrics, "test"))
+    assert "(b > a) b" in text and "in no training transcript" in text
+
+
+def test_words_as_units():
+    task = TranscriptTarget(
+        {"units": ["one", "two"], "transcript_length": 4, "transcript_unit": "words"}
+    )
+    numbers = task.decode({"transcript": tf.constant("Two  one!")}, None)["transcript"]
+    assert numbers.numpy().tolist() == [3, 2, 1, 0]
+    outputs = tf.constant(np.eye(4)[[[3, 0, 2]]] * 20, tf.float32)
+    assert task.answer(outputs, {})["text"].numpy().tolist() == [b"two one"]
+
+
+def test_the_loss_compiles():
+    y = tf.constant([[2, 3, 0]], tf.int32)
+    logits = tf.constant(RANDOM.normal(size=(1, 6, CLASSES)), tf.float32)
+    loss = target().loss()
+    compiled = tf.function(loss, jit_compile=True)
+    np.testing.assert_allclose(compiled(y, logits), loss(y, logits), rtol=1e-5)
