@@ -21,7 +21,8 @@ from pipeline.utils.errors import UsageError, run_command
 PROGRAM = "pipeline clean"
 PURPOSE = """\
 Finds examples of a recipe's source that are damaged, duplicate, have two different
-labels, or are in two splits; and images that are blank or nearly duplicate. Writes a
+labels, or are in two splits; and images and texts that are nearly duplicate, or
+images that are blank. Writes a
 manifest for --clean.manifest and a gallery of the findings; changes nothing else. The
 exit code is 1 if an example is in two splits, because this stops a run.
 
@@ -113,17 +114,14 @@ def main(arguments: list[str]) -> int:
         progress_bar.stage("importing", "TensorFlow")
         environment.start(runtime)
         from pipeline.data import dataset
-        from pipeline.data.cleaning import apply, issues, scan
+        from pipeline.data.cleaning import apply, issues
 
         source = dataset.open_source(config)
-        task = None
+        task = dataset.create_task(config, source.info)
         if folds:
             from pipeline.evaluation import label_noise
 
-            task = dataset.create_task(config, source.info)
             label_noise.require_classes(task)
-        elif scan.needs_decoding(source):
-            task = dataset.create_task(config, source.info)
         findings = apply.Findings(source, config, task)
     folder = config.clean.directory or files.make_next(CLEANED, config.name)
     folder.mkdir(parents=True, exist_ok=True)

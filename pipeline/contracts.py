@@ -223,6 +223,33 @@ class ServingInput:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pairs:
+    """Pairs of near duplicates, as positions of examples, `first` less than `second`.
+
+    `crowded` tells whether other examples are as close as copies would be.
+    """
+
+    first: np.ndarray  # int64 (pairs,)
+    second: np.ndarray  # int64 (pairs,)
+    distance: np.ndarray  # float32 (pairs,)
+    crowded: np.ndarray  # bool (examples,)
+
+
+@dataclasses.dataclass(frozen=True)
+class Similarity:
+    """How near duplicates among raw examples are found."""
+
+    sketch: Callable[[Example], tf.Tensor]
+    """Describes a raw example by a few numbers of a fixed shape and dtype. Encoded
+    images have been decoded.
+    """
+    spec: tf.TensorSpec
+    """Shape and dtype of a sketch."""
+    find: Callable[[np.ndarray], Pairs]
+    """Finds the near duplicates among sketches, (examples, ...)."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Panel:
     """A table or a figure about the answers to a split, for the report of a run."""
 
@@ -452,9 +479,12 @@ class Objective(abc.ABC):
         """What is right for a decoded example, in words; empty if it is not told."""
         return ""
 
-    def explained_output(self, outputs: Any) -> tf.Tensor | None:
-        """The number of each example whose cause Grad-CAM shows in the input, float32
-        (batch,), such as the highest logit; None: there is none.
+    def explained_output(self, outputs: Any, answered: Any = None) -> tf.Tensor | None:
+        """The number of each example whose cause is shown in the input, float32
+        (batch,), such as the logit of the answer; None: there is none.
+
+        `answered` are the outputs with the answer, such as those of the whole example
+        if a part of it is left out; None: `outputs`.
         """
         return None
 
@@ -556,6 +586,16 @@ class Task(Objective):
     def html(self, example: Mapping[str, Any]) -> str:
         """As in `Input`."""
         return ""
+
+    def occlusions(
+        self, example: Mapping[str, Any]
+    ) -> tuple[list[str], dict[str, np.ndarray]] | None:
+        """As in `Input`."""
+        return None
+
+    def similarity(self, info: Info) -> Similarity | None:
+        """As in `Input`."""
+        return None
 
     def corruptions(self) -> Mapping[str, Callable[..., Example]]:
         """As in `Input`."""
@@ -663,8 +703,25 @@ class Input(abc.ABC):
     def html(self, example: Mapping[str, Any]) -> str:
         """HTML that shows an example in the report of a run, such as an audio element
         with a data URI; all texts in it are escaped. Empty: the example is drawn.
+
+        As for `draw`, the field `influence`, if there is one, has how much each part of
+        `occlusions` adds to the answer, float32 (parts,).
         """
         return ""
+
+    def occlusions(
+        self, example: Mapping[str, Any]
+    ) -> tuple[list[str], dict[str, np.ndarray]] | None:
+        """The names of the parts of a decoded example, such as its words, and decoded
+        examples that each lack one of them, fields (parts, ...); None: there are none.
+        """
+        return None
+
+    def similarity(self, info: Info) -> Similarity | None:
+        """How near duplicates among raw examples are found; None: only exact copies
+        are.
+        """
+        return None
 
     def corruptions(self) -> Mapping[str, Callable[..., Example]]:
         """Name -> `(batch, strength) -> batch`, for decoded batches of NumPy arrays and

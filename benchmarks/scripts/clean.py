@@ -33,6 +33,15 @@ def source_of(dataset: str) -> object:
     return registry.load("sources", "tfds")(dataset=dataset)
 
 
+def scan_images(source: object) -> object:
+    """Measures images, with what finds near duplicates among them."""
+    from pipeline.data.cleaning import scan
+    from pipeline.tasks.inputs.image import ImageInput
+
+    similarity = ImageInput({"image_shape": [1, 1, 3]}).similarity(source.info)
+    return scan.scan(source, similarity=similarity)
+
+
 def _decoded(example: dict) -> dict:
     from pipeline.data import image_decoding
 
@@ -108,7 +117,7 @@ def _plant(
     reported pairs.
     """
     from pipeline.data.array_source import ArraySource
-    from pipeline.data.cleaning import issues, scan
+    from pipeline.data.cleaning import issues
 
     generator, among = np.random.default_rng(seed), len(images)
     originals = generator.choice(among, each * len(KINDS), replace=False)
@@ -130,7 +139,7 @@ def _plant(
         class_names=tuple("0123456789"),
     )
     origin, kind = origin[order], kind[order]
-    scanned = scan.scan(source)
+    scanned = scan_images(source)
     entries = issues.find(source, scanned)
     found, others = collections.defaultdict(set), []
     for line in issues.notes(scanned, entries):
@@ -206,11 +215,11 @@ def _grey(levels: np.ndarray) -> np.ndarray:
 
 def whole(dataset: str, sheet: str | None = None) -> None:
     """Cleans all examples of all splits."""
-    from pipeline.data.cleaning import issues, scan
+    from pipeline.data.cleaning import issues
 
     source = source_of(dataset)
     start, cpu_start = time.monotonic(), time.process_time()
-    scanned = scan.scan(source)
+    scanned = scan_images(source)
     scanned_at, cpu_scanned = time.monotonic(), time.process_time()
     entries = issues.find(source, scanned)
     end, cpu_end = time.monotonic(), time.process_time()
@@ -231,7 +240,7 @@ def whole(dataset: str, sheet: str | None = None) -> None:
     if sheet:
         rows = {int(id): row for row, id in enumerate(scanned.id)}
         draw(
-            [[scanned.thumbnail[rows[e[k]]] for k in ("id", "of")] for e in entries],
+            [[scanned.sketch[rows[e[k]]] for k in ("id", "of")] for e in entries],
             sheet,
         )
 

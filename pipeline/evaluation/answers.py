@@ -6,14 +6,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from pipeline.contracts import Task
 from pipeline.data.splits import Split
+from pipeline.evaluation import occlusion
+from pipeline.evaluation.occlusion import Influence
 from pipeline.utils import console
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
 
 _CHUNK = 4096  # rows of a file that are formatted at once
+_EXPLAINED = 3  # mistakes in the terminal
+_PARTS = 4  # of each
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -81,6 +86,27 @@ class Evaluation:
         except UsageError:  # the files are gone
             return {}
 
+    def influence(self, position: int) -> Influence | None:
+        """How much each part of an example, such as a word, adds to its answer; None if
+        it has no parts.
+        """
+        if position not in self._influences:
+            value = None
+            if self.forward is not None:
+                columns = self.examples.take(np.array([position]))
+                example = {name: column[0] for name, column in columns.items()}
+                value = occlusion.influence(self._outputs, self.task, example)
+            self._influences[position] = value
+        return self._influences[position]
+
+    @functools.cached_property
+    def _influences(self) -> dict[int, Influence | None]:
+        return {}
+
+    def _outputs(self, examples: Mapping[str, np.ndarray]) -> Any:
+        _, outputs, _ = self.forward(self.task, self.network, _batch(examples))
+        return outputs
+
     @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:
         """The positions of the worst predictions, and a sentence about them.
@@ -134,7 +160,20 @@ class Evaluation:
             sentence += self._example(order[:1])
         sentence = sentence.replace("\n", "\\n")
         lines = self.task.summary(self.metrics, self.split)
-        return "\n".join([*lines, f"{'mistakes':10} {sentence}"])
+        lines.append(f"{'mistakes':10} {sentence}")
+        return "\n".join([*lines, *self._explanations(order[:_EXPLAINED])])
+
+    def _explanations(self, positions: np.ndarray) -> Iterator[str]:
+        """Lines about the most influential parts of examples."""
+        for position in positions.tolist():
+            influence = self.influence(position)
+            if influence is None:
+                return
+            id = int(self.table["id"][position])
+            parts = [
+                f"{part} {value:+.3f}" for part, value in influence.strongest(_PARTS)
+            ]
+            yield f"{'influence':10} {self.locate(id)}: {', '.join(parts)}"
 
     def _example(self, position: np.ndarray) -> str:
         """Describes a prediction, as the end of a sentence about the worst."""
@@ -164,15 +203,20 @@ def answer_function(
     model: Any, task: Task, forward: Callable[..., Any]
 ) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
     """A function from decoded examples to the answers of the model."""
-    import tensorflow as tf
 
     def answer(examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        count = len(examples["id"])
-        batch = {name: tf.constant(values) for name, values in examples.items()}
-        batch["weight"] = tf.ones(count)
-        batch["epoch"] = tf.zeros(count, tf.int64)
+        batch = _batch(examples)
         _, outputs, _ = forward(task, model, batch)
         answers = task.answer(outputs, batch)
         return {name: np.asarray(values) for name, values in answers.items()}
 
     return answer
+
+
+def _batch(examples: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    """Decoded examples as a batch."""
+    count = len(examples["id"])
+    batch = {name: tf.constant(values) for name, values in examples.items()}
+    batch["weight"] = tf.ones(count)
+    batch["epoch"] = tf.zeros(count, tf.int64)
+    return batch

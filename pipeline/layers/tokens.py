@@ -115,11 +115,13 @@ def ngram_features(
 def importance(
     layer: keras.layers.Embedding, batches: Iterable[tuple[np.ndarray, np.ndarray]]
 ) -> None:
-    """Sets the weight of each n-gram to its largest log-count ratio.
+    """Sets the weight of each n-gram to its largest log-count ratio times its inverse
+    document frequency.
 
     The ratio compares how often n-grams occur in texts of a class and in other texts.
     Wang and Manning, "Baselines and Bigrams", ACL 2012, section 2.3: scaling features
-    by it makes a linear classifier better on short texts.
+    by it makes a linear classifier better on short texts. The inverse document
+    frequency is 1 + log((1 + texts) / (1 + texts with the n-gram)).
 
     Args:
         layer: The embedding of n-grams to set.
@@ -128,11 +130,13 @@ def importance(
     """
     counts: Any = 0.0
     totals: Any = 0.0
+    texts = 0
     size = layer.input_dim
     for ngrams, shares in batches:
         rows = np.repeat(np.arange(len(ngrams)), ngrams.shape[1])
         present = np.unique(rows * size + ngrams.ravel())
         rows, buckets = present // size, present % size
+        texts += len(ngrams)
         shares = shares.astype(np.float64)
         by_class = [
             np.bincount(buckets, column[rows], minlength=size) for column in shares.T
@@ -146,4 +150,5 @@ def importance(
     outside /= outside.sum(axis=1, keepdims=True)
     inside[:, 0] = outside[:, 0] = 1
     ratios = np.abs(np.log(inside) - np.log(outside)).max(axis=0)
-    layer.embeddings.assign(ratios[:, None].astype(np.float32))
+    weights = ratios * (1 + np.log((1 + texts) / (1 + totals)))
+    layer.embeddings.assign(weights[:, None].astype(np.float32))

@@ -13,6 +13,7 @@ from PIL import Image
 
 from pipeline.contracts import Task
 from pipeline.evaluation.answers import Evaluation
+from pipeline.evaluation.occlusion import Influence
 from pipeline.report import blocks
 from pipeline.report.blocks import Card
 from pipeline.utils.columns import Columns
@@ -29,10 +30,12 @@ def answered(
     evaluation: Evaluation,
     positions: np.ndarray,
     heat: np.ndarray | None = None,
+    influences: Sequence[Influence | None] = (),
 ) -> list[Card]:
     """Cards of examples of an evaluation with their answers.
 
-    `heat`, (positions, height, width), is laid over what is drawn.
+    `heat`, (positions, height, width), is laid over what is drawn; `influences` are
+    those of `Evaluation.influence`, for the input to show.
     """
     examples, answers = evaluation.answers(positions)
     raw = evaluation.raw(positions)
@@ -42,6 +45,8 @@ def answered(
     for row, id in enumerate(examples["id"].tolist()):
         example: dict[str, Any] = _row(examples, row)
         example["raw"] = _row(raw, row)
+        if influences and (influence := influences[row]):
+            example["influence"] = influence.values
         answer = _row(answers, row)
 
         def draw(axes: Any, example: Any = example, answer: Any = answer) -> None:

@@ -107,6 +107,8 @@ def mistakes(evaluation: "Evaluation") -> NotebookFigure:
         example: dict[str, Any]
         example = {name: column[row] for name, column in examples.items()}
         example["raw"] = {name: column[row] for name, column in raw.items()}
+        if influence := evaluation.influence(int(positions[row])):
+            example["influence"] = influence.values
         answer = {name: column[row] for name, column in answers.items()}
         evaluation.task.draw(axes, example, answer)
         name = evaluation.locate(id)

@@ -338,8 +338,7 @@ def _require_file_input(served: Mapping[str, Signature], model: str) -> FileInpu
 def file_input(served: Mapping[str, Signature]) -> FileInput | None:
     """Finds the signature that takes the bytes of files or feature vectors, if any.
 
-    The first is named like its only input, `image_bytes` for example; texts are
-    strings of the default signature.
+    The first is named like its only input, `image_bytes` for example.
     """
     for signature, fields in served.items():
         if signature.endswith("_bytes") and set(fields.inputs) == {signature}:
@@ -360,15 +359,15 @@ def file_input(served: Mapping[str, Signature]) -> FileInput | None:
 
 
 def takes_texts(served: Mapping[str, Signature]) -> bool:
-    """Whether the default signature takes a text for each example: a string that has
-    the name of an input. Other strings may be anything.
+    """Whether the default signature takes a text for each example: its only argument is
+    strings, and its name does not end in `_bytes`, which marks the content of files.
     """
     fields = served.get("serving_default", Signature({}, {})).inputs
     if len(fields) != 1:
         return False
     ((name, field),) = fields.items()
     is_string = field.dtype == object and field.shape == (None,)
-    return is_string and name in registry.names("inputs")
+    return is_string and not name.endswith("_bytes")
 
 
 def _suffixes(signature: str, name: str, client: Any) -> tuple[str, ...]:

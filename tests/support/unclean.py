@@ -5,6 +5,7 @@ from PIL import Image
 
 from pipeline.config import command_line, registry
 from pipeline.data.cleaning import issues, scan
+from pipeline.tasks.inputs.image import ImageInput
 
 HTML = b"<!doctype html><html><body>404 Not Found</body></html>"
 
@@ -69,7 +70,13 @@ def config(folder, **options):
 
 
 def entries_of(source, **options):
-    return issues.find(source, scan.scan(source), **options)
+    return issues.find(source, scan_images(source), **options)
+
+
+def scan_images(source):
+    """The scan of images, with what finds near duplicates among them."""
+    similarity = ImageInput({"image_shape": [1, 1, 3]}).similarity(source.info)
+    return scan.scan(source, similarity=similarity)
 
 
 def find(source, **options):

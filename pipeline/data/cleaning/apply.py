@@ -18,7 +18,7 @@ MAX_SHOWN = 60
 
 
 class Findings:
-    """The findings in a source; `task` may be None unless `scan.needs_decoding`."""
+    """The findings in a source; without a task, there are no near duplicates."""
 
     def __init__(
         self, source: Source, config: Config, task: Task | None = None
@@ -29,7 +29,10 @@ class Findings:
         needs_task = task is not None and scan.needs_decoding(source)
         decode = task.decode if task is not None and needs_task else None
         target = config.task.target_options.get("field")
-        self.scan = scan.scan(source, decode, target)
+        similarity = None
+        if task is not None and config.clean.near:
+            similarity = task.similarity(source.info)
+        self.scan = scan.scan(source, decode, target, similarity)
         entries = issues.find(source, self.scan, config.clean.near)
         self.entries = _resolve_leakage(entries, config)
         self.notes = issues.notes(self.scan, self.entries)

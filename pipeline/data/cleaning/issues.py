@@ -16,8 +16,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from scipy.sparse import coo_array, csgraph
 
-from pipeline.contracts import Source
-from pipeline.data.cleaning import near_duplicates
+from pipeline.contracts import Pairs, Source
 from pipeline.data.cleaning.manifest import Entry
 from pipeline.data.cleaning.scan import Scan
 
@@ -61,7 +60,7 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
     """Finds all issues: entries of a manifest, in the order of the scan.
 
     An entry for leakage refers to the copy in train, or in validation if the other one
-    is in test. `near` also searches for near duplicates among images.
+    is in test. `near` also searches for near duplicates, if the scan has a similarity.
     """
     issues = list(_single_issues(scan, len(source.info.class_names or ())))
     is_sound = np.ones(len(scan), bool)
@@ -71,8 +70,9 @@ def find(source: Source, scan: Scan, near: bool = True) -> list[Entry]:
     issues += copies
     distances = np.zeros(len(pairs))
     issues += _leakage(scan, pairs[:, 0], pairs[:, 1], distances, "leakage")
-    if near and scan.has_images:
-        issues += _near_duplicates(scan, np.flatnonzero(is_sound))
+    if near and scan.similarity:
+        rows = np.flatnonzero(is_sound)
+        issues += _near_duplicates(scan, rows, scan.similarity.find(scan.sketch[rows]))
     reasons = list(ACTIONS)
     issues.sort(key=lambda issue: (issue.row, reasons.index(issue.reason)))
     return [_entry(source, scan, issue) for issue in issues]
@@ -92,9 +92,9 @@ def notes(scan: Scan, entries: list[Entry]) -> list[str]:
     if not count:
         return []
     return [
-        f"{count:,} of {len(scan):,} images are as close to others as copies would be:"
-        " the images are all alike, so only exact copies are reported as duplicates or"
-        " leakage; use --source.group to keep related images in one split;"
+        f"{count:,} of {len(scan):,} examples are as close to others as copies would"
+        " be: they are all alike, so only exact copies are reported as duplicates or"
+        " leakage; use --source.group to keep related examples in one split;"
         " --clean.no-near skips this search"
     ]
 
@@ -160,9 +160,8 @@ def _exact_copies(scan: Scan, rows: np.ndarray) -> tuple[list[_Issue], np.ndarra
     return copies, np.array(pairs, np.int64).reshape(-1, 2)
 
 
-def _near_duplicates(scan: Scan, rows: np.ndarray) -> list[_Issue]:
-    """Near duplicates among the rows, unless all images are alike."""
-    pairs = near_duplicates.find(scan.thumbnail[rows])
+def _near_duplicates(scan: Scan, rows: np.ndarray, pairs: Pairs) -> list[_Issue]:
+    """Near duplicates among the rows, unless all examples are alike."""
     first = rows[pairs.first]
     second = rows[pairs.second]
     is_inexact = (scan.digest[first] != scan.digest[second]).any(axis=1)

@@ -26,11 +26,12 @@ Distances are root mean squares over pixels and channels, in levels from 0 to 25
 limits were determined on CIFAR-10 and Fashion-MNIST (`benchmarks/scripts/clean.py`).
 """
 
-import dataclasses
 from collections.abc import Iterator
 
 import numpy as np
 from threadpoolctl import threadpool_limits
+
+from pipeline.contracts import Pairs
 
 SIDE = 32
 """Height and width of a thumbnail, in pixels."""
@@ -64,25 +65,12 @@ _COLUMNS = 4096
 _PAIRS = 4096
 
 
-@dataclasses.dataclass(frozen=True)
-class Pairs:
-    """Pairs of near duplicates, as positions of images, `first` less than `second`.
-
-    `distance` is between the best matching thumbnails, in levels from 0 to 255.
-    `crowded` tells whether other images are as close as copies would be.
-    """
-
-    first: np.ndarray  # int64 (pairs,)
-    second: np.ndarray  # int64 (pairs,)
-    distance: np.ndarray  # float32 (pairs,)
-    crowded: np.ndarray  # bool (images,)
-
-
 # With such small products, threads wait for each other: 24 s of CPU time instead of 6.
 @threadpool_limits.wrap(limits=1, user_api="blas")
 def find(thumbnails: np.ndarray) -> Pairs:
     """Finds all near duplicates among thumbnails, uint8 (images, 32, 32, 3).
 
+    `distance` is between the best matching thumbnails, in levels from 0 to 255.
     Needs about 1.6 kB of memory per image, besides the thumbnails. The time grows with
     the square of their number, but only one percent of all pairs is compared.
     """

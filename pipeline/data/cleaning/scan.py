@@ -1,5 +1,5 @@
-"""Measures all examples of a source: their digests and errors, and of images also sizes
-and thumbnails.
+"""Measures all examples of a source: their digests, sketches and errors, and of images
+also sizes.
 """
 
 import dataclasses
@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Example, Source
-from pipeline.data import image_decoding, image_resizing
-from pipeline.data.cleaning.near_duplicates import SIDE
+from pipeline.contracts import Example, Similarity, Source
+from pipeline.data import image_decoding
 from pipeline.runtime import native_logs
 from pipeline.utils import html_pages, progress_bar
 from pipeline.utils.errors import reason
@@ -40,7 +39,7 @@ _NOISE = (
 class Scan:
     """Measurements with a row for each example, in the order of splits and source.
 
-    `size`, `spread` and `thumbnail` are empty if the examples are not images.
+    `size` and `spread` are empty if the examples are not images.
     """
 
     splits: tuple[str, ...]
@@ -69,8 +68,9 @@ class Scan:
     """Height, width, channels, int32 (examples, 3); zeros if decoding failed."""
     spread: np.ndarray
     """The widest range of values of a channel, uint8 (examples,)."""
-    thumbnail: np.ndarray
-    """uint8 (examples, 32, 32, 3); gray is repeated, the aspect ratio is not kept."""
+    sketch: np.ndarray
+    """That of `similarity`, (examples, ...); (examples, 0) without it."""
+    similarity: Similarity | None = None
 
     def __len__(self) -> int:
         return len(self.id)
@@ -101,6 +101,7 @@ def scan(
     source: Source,
     decode: Callable[[Example], Example] | None = None,
     target: str | None = None,
+    similarity: Similarity | None = None,
 ) -> Scan:
     """Reads and measures all examples of all splits.
 
@@ -109,13 +110,14 @@ def scan(
         decode: `Task.decode`, if `needs_decoding`.
         target: The field that is to be predicted; None: the first of `TARGETS` that the
             source has.
+        similarity: How near duplicates are found; None: they are not.
     """
     counts = source.info.splits
     total = sum(counts.values())
     progress_bar.stage("scanning", f"{total:,} examples")
     names = [name for name in TARGETS if name in source.info.fields]
     target = target or next(iter(names), "")
-    measures = _Measures(source, decode, target)
+    measures = _Measures(source, decode, target, similarity)
     columns = measures.new_columns(total)
     truths: list[np.ndarray] = []
     errors: dict[int, str] = {}
@@ -144,6 +146,7 @@ def scan(
         target=target,
         truth=truth,
         not_finite=measures.not_finite(columns.pop("not_finite")),
+        similarity=similarity,
         **columns,
     )
 
@@ -175,9 +178,14 @@ def pictures(source: Source, scan: Scan) -> Callable[[int], str | None]:
 
 
 @functools.cache
-def _describe_function(image: tf.TensorSpec, channels: int, bits: int) -> Callable:
+def _describe_function(
+    image: tf.TensorSpec,
+    channels: int,
+    bits: int,
+    sketch: Callable[[Example], tf.Tensor] | None,
+) -> Callable:
     """`_describe`, traced once: with encoded images, this takes a second."""
-    describe = functools.partial(_describe, channels=channels, bits=bits)
+    describe = functools.partial(_describe, channels=channels, bits=bits, sketch=sketch)
     return tf.function(describe).get_concrete_function(image)
 
 
@@ -199,19 +207,22 @@ def _digest(content: tf.Tensor) -> tf.Tensor:
     return tf.stack(digest)
 
 
-def _describe(image: tf.Tensor, channels: int, bits: int) -> dict[str, tf.Tensor]:
+def _describe(
+    image: tf.Tensor,
+    channels: int,
+    bits: int,
+    sketch: Callable[[Example], tf.Tensor] | None,
+) -> dict[str, tf.Tensor]:
     image = _pixels(image, channels, bits)
-    # Gray is repeated, transparency dropped.
-    channel_order = [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0]
-    rgb = tf.gather(image, channel_order, axis=-1)
-    thumbnail = image_resizing.resize(rgb, SIDE, SIDE)
-    ranges = tf.reduce_max(rgb, (0, 1)) - tf.reduce_min(rgb, (0, 1))
+    # Transparency does not count.
+    colors = image[..., :3] if image.shape[-1] in (3, 4) else image[..., :1]
+    ranges = tf.reduce_max(colors, (0, 1)) - tf.reduce_min(colors, (0, 1))
     return {
         "size": tf.shape(image),
         "spread": tf.reduce_max(ranges),
         # Includes type and shape, so that 2x8 and 4x4 differ.
         "digest": _digest(tf.io.serialize_tensor(image)),
-        "thumbnail": tf.ensure_shape(thumbnail, (SIDE, SIDE, 3)),
+        "sketch": sketch({"image": image}) if sketch else tf.zeros(0),
     }
 
 
@@ -231,11 +242,13 @@ class _Measures:
         source: Source,
         decode: Callable[[Example], Example] | None,
         target: str,
+        similarity: Similarity | None,
     ) -> None:
         fields = source.info.fields
         self.has_images = has_images(source)
         self._source = source
         self._decode = decode
+        self._similarity = similarity
         self._inputs = sorted(fields.keys() - _NOT_INPUTS - {target})
         if self.has_images:
             self._inputs = ["image"]
@@ -250,6 +263,9 @@ class _Measures:
     def new_columns(self, count: int) -> dict[str, np.ndarray]:
         """Columns of zeros, (count, ...); of images, if there are any."""
         images = count if self.has_images else 0
+        sketch = tf.TensorSpec((0,), tf.float32)
+        if self._similarity:
+            sketch = self._similarity.spec
         return {
             "id": np.zeros(count, np.int64),
             "label": np.zeros(count, np.int64),
@@ -257,18 +273,21 @@ class _Measures:
             "not_finite": np.zeros((count, len(self._floats)), np.int64),
             "size": np.zeros((images, 3), np.int32),
             "spread": np.zeros(images, np.uint8),
-            "thumbnail": np.zeros((images, SIDE, SIDE, 3), np.uint8),
+            "sketch": np.zeros((count, *sketch.shape), sketch.dtype.as_numpy_dtype),
         }
 
     def describe(self, example: Example) -> dict[str, tf.Tensor]:
         """The measurements of a raw example, by the names of the columns."""
         if self.has_images:
             spec = self._source.info.fields["image"]
-            describe = _describe_function(spec, *_format(self._source))
+            sketch = self._similarity.sketch if self._similarity else None
+            describe = _describe_function(spec, *_format(self._source), sketch)
             measured = describe(example["image"])
         else:
             parts = [tf.io.serialize_tensor(example[name]) for name in self._inputs]
             measured = {"digest": _digest(tf.strings.join(["", *parts]))}
+            if self._similarity:
+                measured["sketch"] = self._similarity.sketch(example)
         for name in self._long_targets:
             measured["label"] = _digest(tf.io.serialize_tensor(example[name]))[0]
         if self._floats:

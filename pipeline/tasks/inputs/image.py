@@ -14,10 +14,12 @@ from pipeline.contracts import (
     Metadata,
     Request,
     ServingInput,
+    Similarity,
     Source,
     TrainingExamples,
 )
 from pipeline.data import image_decoding, image_resizing
+from pipeline.data.cleaning import near_duplicates
 from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
 from pipeline.serving import request_guards
 from pipeline.tasks.inputs import _image_corruptions
@@ -217,6 +219,18 @@ class ImageInput(Input):
         axes.imshow(image, cmap=gray, vmin=0, vmax=255, extent=extent)
         axes.set(xticks=[], yticks=[])
 
+    def similarity(self, info: Info) -> Similarity | None:
+        """Thumbnails of uint8 pixels or encoded images."""
+        spec = info.fields.get(self._field)
+        if spec is None or spec.dtype not in (tf.uint8, tf.string):
+            return None
+        shape = (near_duplicates.SIDE, near_duplicates.SIDE, 3)
+        return Similarity(
+            sketch=lambda example: _thumbnail(example[self._field]),
+            spec=tf.TensorSpec(shape, tf.uint8),
+            find=near_duplicates.find,
+        )
+
     def corruptions(self) -> Mapping[str, Callable[..., Example]]:
         """Noise, blur, brightness, contrast and JPEG, of pixels from 0 to 255."""
         if not self._takes_files:
@@ -258,6 +272,15 @@ def _are_pixels(source: Source, field: str) -> bool:
                 return False
             highest = max(highest, float(images.max()))
     return highest > 1
+
+
+def _thumbnail(image: tf.Tensor) -> tf.Tensor:
+    """RGB (32, 32, 3): gray is repeated, transparency and aspect ratio are dropped."""
+    side = near_duplicates.SIDE
+    channels = [0, 1, 2] if image.shape[-1] in (3, 4) else [0, 0, 0]
+    rgb = tf.gather(image, channels, axis=-1)
+    thumbnail = image_resizing.resize(rgb, side, side)
+    return tf.ensure_shape(thumbnail, (side, side, 3))
 
 
 def _encoded_images(columns: Mapping[str, np.ndarray]) -> Request:

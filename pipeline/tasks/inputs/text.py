@@ -1,9 +1,10 @@
 """Texts: words or characters, with a vocabulary from the training examples."""
 
-import textwrap
+import html
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
+from unicodedata import east_asian_width
 
 import keras
 import numpy as np
@@ -17,10 +18,12 @@ from pipeline.contracts import (
     Metadata,
     Request,
     ServingInput,
+    Similarity,
     Source,
     TrainingExamples,
 )
 from pipeline.data import text_decoding
+from pipeline.data.cleaning import near_texts
 from pipeline.data.text_decoding import FIRST, UNKNOWN, Vocabulary
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
@@ -31,6 +34,12 @@ _MOST_BYTES = 4096
 _MOST_COUNTED = 2_000_000  # different words; the rarest are forgotten above
 _LEAST_OFTEN = 2  # times that a word of the vocabulary occurs
 _PROBES = 8  # examples on which a user's network is tried
+_MOST_PARTS = 100  # words whose influence is measured
+_MOST_SHOWN = 2000  # bytes of a text that is shown
+_FOR, _AGAINST = (255, 140, 0), (60, 130, 255)
+"""Colors of words that speak for an answer and against it."""
+_COLUMNS, _LINES = 32, 11
+"""Of a drawn text."""
 
 
 def text(
@@ -250,24 +259,108 @@ class TextInput(Input):
             texts.append(words.encode())
         return {"text": texts}
 
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Writes the beginning of the text."""
-        axes.set(xticks=[], yticks=[])
+    def occlusions(
+        self, example: Mapping[str, Any]
+    ) -> tuple[list[str], dict[str, np.ndarray]]:
+        """The first words, and the text without each of them."""
+        words = self._parts(example)
+        count = min(len(words), self._length, _MOST_PARTS)
+        join = " " if self._unit == "words" else ""
+        texts = [join.join(words[:n] + words[n + 1 :]).encode() for n in range(count)]
+        fields = self._decode(tf.constant(texts, tf.string, [count]))
+        variants = {name: values.numpy() for name, values in fields.items()}
+        return words[:count], variants
+
+    def _parts(self, example: Mapping[str, Any]) -> list[str]:
+        """The words of a decoded example."""
+        content = _text(np.asarray(example["text"]))
+        return content.split() if self._unit == "words" else list(content)
+
+    def similarity(self, info: Info) -> Similarity:
+        """Words and pairs of words that two texts share."""
+        return Similarity(
+            sketch=self._sketch,
+            spec=tf.TensorSpec((near_texts.HASHES,), tf.uint32),
+            find=near_texts.find,
+        )
+
+    def _sketch(self, example: Example) -> tf.Tensor:
+        text = self._standardize(example[self._field][None])
+        # Punctuation and symbols do not count.
+        text = tf.strings.regex_replace(text, r"[^\pL\pM\pN]+", " ")
+        words = text_decoding.split(tf.strings.strip(text), self._unit)
+        return near_texts.sketch(words[0])
+
+    def html(self, example: Mapping[str, Any]) -> str:
+        """The beginning of the text; its words in the colors of their influence, if
+        this is there.
+        """
+        if "influence" not in example:
+            return f"<p>{_escape(self._beginning(example))}</p>"
+        pieces = []
+        for word, value, color in self._colors(example):
+            piece = _escape(word)
+            if color is not None:
+                *rgb, opacity = color
+                style = f"rgb({' '.join(map(str, rgb))} / {opacity:.2f})"
+                piece = f'<mark title="{value:+.3f}" style="background:{style}">{piece}'
+                piece += "</mark>"
+            pieces.append(piece)
+        join = " " if self._unit == "words" else ""
+        return f"<p>{join.join(pieces)}</p>"
+
+    def _beginning(self, example: Mapping[str, Any]) -> str:
         content = example.get("raw", {}).get(self._field)
         if isinstance(content, bytes):
-            words = content[:2000].decode(errors="replace")
-        else:
-            words = _text(np.asarray(example["text"]))
-        lines = textwrap.wrap(words, 30, max_lines=10, placeholder=" ...")
-        axes.text(
-            0.02,
-            0.98,
-            "\n".join(lines),
-            fontsize=6,
-            va="top",
-            parse_math=False,
-            transform=axes.transAxes,
-        )
+            return content[:_MOST_SHOWN].decode(errors="replace")
+        return _text(np.asarray(example["text"])[:_MOST_SHOWN])
+
+    def _colors(
+        self, example: Mapping[str, Any]
+    ) -> Iterator[tuple[str, float, tuple[int, int, int, float] | None]]:
+        """Yields each word with its influence, and a color with its opacity."""
+        values = example["influence"]
+        highest = max(float(np.abs(values).max(initial=0)), 1e-12)
+        for number, word in enumerate(self._parts(example)[:_MOST_SHOWN]):
+            if number >= len(values):
+                yield word, 0.0, None
+                continue
+            value = float(values[number])
+            color = _FOR if value > 0 else _AGAINST
+            yield word, value, (*color, abs(value) / highest)
+
+    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Writes the beginning of the text, as `html`."""
+        axes.set(xticks=[], yticks=[])
+        pieces = [(word, None) for word in self._beginning(example).split()]
+        if "influence" in example:
+            pieces = [(word, color) for word, _, color in self._colors(example)]
+        gap = 1 if self._unit == "words" or "influence" not in example else 0
+        line = column = 0
+        for word, color in pieces:
+            for start in range(0, len(word), _COLUMNS):
+                piece = word[start : start + _COLUMNS]
+                if column + _width(piece) > _COLUMNS:
+                    line, column = line + 1, 0
+                if line == _LINES:
+                    return
+                box = None
+                if color is not None:
+                    *rgb, opacity = color
+                    fill = (*(value / 255 for value in rgb), opacity)
+                    box = {"facecolor": fill, "edgecolor": "none", "pad": 0.6}
+                axes.text(
+                    0.02 + 0.96 * column / _COLUMNS,
+                    0.98 - 0.96 * line / _LINES,
+                    piece,
+                    fontsize=5.5,
+                    family=["monospace", "sans-serif"],
+                    va="top",
+                    parse_math=False,
+                    bbox=box,
+                    transform=axes.transAxes,
+                )
+                column += _width(piece) + gap
 
     def limitations(self) -> list[str]:
         return [
@@ -282,6 +375,16 @@ def _longest(lengths: np.ndarray, most: int) -> int:
     """The length of 99% of the texts, from 1 to `most`."""
     length = int(np.quantile(lengths, _LONGEST, method="higher"))
     return min(max(length, 1), most)
+
+
+def _width(text: str) -> int:
+    """Columns of a text: two for a wide character, such as of Chinese."""
+    return sum(1 + (east_asian_width(character) in "WF") for character in text)
+
+
+def _escape(text: str) -> str:
+    """Text for a page in UTF-8."""
+    return html.escape(text.encode(errors="replace").decode())
 
 
 def _text(content: np.ndarray) -> str:

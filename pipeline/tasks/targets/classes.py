@@ -390,9 +390,11 @@ class ClassTarget(Target):
     def truth(self, example: Mapping[str, Any]) -> str:
         return self.class_names[int(example["label"])]
 
-    def explained_output(self, outputs: Any) -> tf.Tensor:
+    def explained_output(self, outputs: Any, answered: Any = None) -> tf.Tensor:
         """The logit of the answer."""
-        return tf.reduce_max(outputs, axis=-1)
+        if answered is None:
+            answered = outputs
+        return tf.gather(outputs, tf.argmax(answered, axis=-1), axis=-1, batch_dims=1)
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]

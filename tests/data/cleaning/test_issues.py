@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import unclean
 from PIL import Image
-from unclean import entries_of, find, noise, save, source_of
+from unclean import entries_of, find, noise, save, scan_images, source_of
 
 from pipeline.config import registry
 from pipeline.data.array_source import ArraySource
@@ -130,7 +130,7 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     )
     split = np.repeat(np.arange(2, dtype=np.int8), [40, 20])
     scanned = dataclasses.replace(
-        scan.scan(source), splits=("train", "test"), split=split
+        scan_images(source), splits=("train", "test"), split=split
     )
     entries = issues.find(source, scanned)
     assert [(e["reason"], e["action"]) for e in entries] == [
@@ -140,7 +140,7 @@ def test_pictures_that_are_all_alike_stop_nothing_and_are_noted(vary, alike):
     notes = issues.notes(scanned, entries)
     assert len(notes) == bool(alike)
     assert all(
-        note.startswith("60 of 60 images are as close to others as") for note in notes
+        note.startswith("60 of 60 examples are as close to others as") for note in notes
     )
 
 
