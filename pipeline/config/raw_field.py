@@ -68,8 +68,8 @@ def _table_options(options: Mapping[str, Any]) -> tables.Options:
 
 
 def _field_of_object(data: Any) -> str:
-    """The raw field of data in memory: of strings, or of a table with a column of
-    them; else `image`.
+    """The raw field of data in memory: of strings, also as one of several inputs, or of
+    a table with a column of them; else `image`.
     """
     columns: Any = getattr(data, "column_names", None)
     if columns is None:
@@ -83,16 +83,19 @@ def _field_of_object(data: Any) -> str:
         data = spec if isinstance(spec, tuple) else ()
     if not isinstance(data, tuple | list) or not len(data):
         return file_types.IMAGE
-    x = data[0]
-    dtype = getattr(x, "dtype", None)
-    is_text = (
-        getattr(dtype, "name", "") == "string" or getattr(dtype, "kind", "") in "UST"
-    )
-    if dtype is None and isinstance(x, list | tuple):
-        is_text = bool(x) and isinstance(x[0], str | bytes)
-    elif getattr(dtype, "kind", "") == "O" and len(x):
-        is_text = isinstance(next(iter(x)), str | bytes)
+    inputs = data[0].values() if isinstance(data[0], Mapping) else data[:1]
+    is_text = any(map(_are_texts, inputs))
     return next(iter(file_types.value_columns())) if is_text else file_types.IMAGE
+
+
+def _are_texts(x: Any) -> bool:
+    """Whether an input, or its specification, has a string for each example."""
+    dtype = getattr(x, "dtype", None)
+    if dtype is None and isinstance(x, list | tuple):
+        return bool(x) and isinstance(x[0], str | bytes)
+    if getattr(dtype, "kind", "") == "O" and len(x):
+        return isinstance(next(iter(x)), str | bytes)
+    return getattr(dtype, "name", "") == "string" or getattr(dtype, "kind", "") in "UST"
 
 
 def _file_names(folder: Path) -> Iterator[str]:

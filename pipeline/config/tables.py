@@ -22,6 +22,8 @@ _TRUTHS = {
     "mask": data_path.MASKS,
 }
 
+_INPUT_FLAGS = "--source.image or --source.column"
+
 
 @dataclasses.dataclass(frozen=True)
 class Options:
@@ -147,7 +149,8 @@ def read_csv(path: Path) -> Table:
         ) from None
     if len(rows) < 2:
         raise UsageError(
-            f"{path} has no rows; add one with a file and a label for each image"
+            f"{path} has no rows; add one with a file, numbers or a text, and its"
+            " label, for each example"
         )
     header, *cells = rows
     names = [data_path.column(name) for name in header]
@@ -263,7 +266,9 @@ def columns(table: Table, options: Options) -> TableColumns:
     row_names = tuple(name for name in data_path.IDS if name in table.titles)
     features = _features(table, used.union(row_names, [group]))
     if not features:
-        raise _no_column(table, data_path.IMAGES, "--source.image", "--source.label")
+        texts = next(iter(file_types.value_columns().values()))
+        names = [*data_path.IMAGES[:3], *texts[:2]]
+        raise _no_column(table, names, _INPUT_FLAGS, "--source.label")
     if not truths:
         raise _no_column(table, data_path.LABELS, "--source.label", "--source.target")
     row_names = tuple(name for name in row_names if name not in used)
@@ -277,7 +282,7 @@ def _require(table: Table, name: str) -> str:
     """The column of this name; UsageError if there is none."""
     column = data_path.column(name)
     if column not in table.titles:
-        raise _no_column(table, [column], "--source.image", "--source.label")
+        raise _no_column(table, [column], _INPUT_FLAGS, "--source.label")
     return column
 
 

@@ -165,7 +165,7 @@ def _value_source(table: Table, columns: TableColumns, options: Options) -> Sour
         group_names=_group_names(table, columns),
     )
     summary = f"the {table.key} {table.titles[columns.value]!r}"
-    notes = [_summary(table, columns, summary)]
+    notes = [_summary(table, columns, summary), *_mixed_labels(table, columns)]
     if left_out:
         notes.append(f"{note}; left out")
     result.info = dataclasses.replace(result.info, notes=tuple(notes))
@@ -467,6 +467,29 @@ def _feature_summary(table: Table, columns: TableColumns) -> str:
     if len(names) > _FIRST_FEATURES:
         listing += ", ..."
     return f"{pluralize(len(names), table.key)}, {listing}"
+
+
+def _mixed_labels(table: Table, columns: TableColumns) -> list[str]:
+    """A note if some labels are numbers and others are words."""
+    label = columns.truths.get("label")
+    if label is None:
+        return []
+    numbers = []
+    words = []
+    for position, value in enumerate(table.columns[label]):
+        if not tables.is_missing(value):
+            is_word = tables.number_of(value) is None
+            (words if is_word else numbers).append(position)
+    if not numbers or not words:
+        return []
+    rarer = min(numbers, words, key=len)
+    kind = "numbers" if rarer is numbers else "words"
+    value = quote(str(table.columns[label][rarer[0]]))
+    return [
+        f"{table.path}: {len(rarer):,} of {len(table.numbers):,} labels are {kind}"
+        f" unlike the others, such as {value} in {table.noun}"
+        f" {table.numbers[rarer[0]]}; each is a class"
+    ]
 
 
 def _summary(table: Table, columns: TableColumns, inputs: str) -> str:

@@ -29,6 +29,24 @@ def tokens_of(x: Any, model: str) -> keras.KerasTensor:
     return tokens
 
 
+def texts_of(x: Any, model: str) -> dict[str, dict[str, keras.KerasTensor]]:
+    """The texts in the inputs of a model by their names, or by "" if x is a text: each
+    has `tokens`, and perhaps `text`.
+
+    Raises UsageError naming the model if there are no texts.
+    """
+    if not isinstance(x, dict) or "tokens" in x:
+        tokens = tokens_of(x, model)
+        return {"": x if isinstance(x, dict) else {"tokens": tokens}}
+    texts = {}
+    for name, part in x.items():
+        if isinstance(part, dict) and "tokens" in part:
+            texts[name] = part
+    if not texts:
+        tokens_of(x, model)
+    return texts
+
+
 def embed(
     tokens: keras.KerasTensor, metadata: Metadata | None, dimension: int
 ) -> keras.KerasTensor:

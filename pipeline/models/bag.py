@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import keras
 from keras import ops
 
-from pipeline.layers.tokens import ngram_features, tokens_of
+from pipeline.layers.joined import flatten
+from pipeline.layers.tokens import ngram_features, texts_of
 
 
 def bag(
@@ -20,7 +21,8 @@ def bag(
     """Sums of vectors of hashed n-grams, weighted by how much each tells about the
     class.
 
-    Takes texts; returns a vector per text. As in Joulin et al., "Bag of Tricks for
+    Takes texts, or a dictionary of several inputs, whose numbers are joined; returns a
+    vector per example. As in Joulin et al., "Bag of Tricks for
     Efficient Text Classification", EACL 2017, but with the log-count ratios of Wang and
     Manning, "Baselines and Bigrams", ACL 2012, as weights, and with n-grams of
     characters, which also describe words that the training texts do not have.
@@ -34,14 +36,19 @@ def bag(
             for characters.
         dropout: Fraction of the features to drop in training.
     """
-    tokens = tokens_of(x, "bag")
+    texts = texts_of(x, "bag")
     parts = []
     options = {"buckets": buckets, "dimension": dimension}
-    if words:
-        parts.append(ngram_features(tokens, words, name="words", **options))
-    if characters and isinstance(x, dict):
-        content = x["text"]
-        parts.append(ngram_features(content, characters, name="characters", **options))
+    for name, text in texts.items():
+        start = f"{name}_" if name else ""
+        kinds = {"words": ("tokens", words), "characters": ("text", characters)}
+        for kind, (field, sizes) in kinds.items():
+            if sizes and field in text:
+                layers = f"{start}{kind}"
+                parts.append(ngram_features(text[field], sizes, name=layers, **options))
+    if "" not in texts and len(x) > len(texts):
+        others = {name: part for name, part in x.items() if name not in texts}
+        parts.append(flatten(others))
     features = ops.concatenate(parts, axis=-1) if len(parts) > 1 else parts[0]
     if dropout:
         features = keras.layers.Dropout(dropout, name="dropout")(features)

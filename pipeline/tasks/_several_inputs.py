@@ -92,14 +92,8 @@ class SeveralInputs(Input):
             prepared |= {f"{name}/{field}": value for field, value in fields.items()}
         return prepared
 
-    def inputs(self) -> dict[str, keras.KerasTensor]:
-        inputs = {}
-        for name, part in self._parts.items():
-            tensor = part.inputs()
-            inputs[name] = keras.Input(
-                batch_shape=tensor.shape, dtype=tensor.dtype, name=name
-            )
-        return inputs
+    def inputs(self) -> dict[str, Any]:
+        return {name: _named(part.inputs(), name) for name, part in self._parts.items()}
 
     def network_inputs(self, batch: Example) -> dict[str, tf.Tensor]:
         inputs = {}
@@ -139,7 +133,7 @@ class SeveralInputs(Input):
         prepared = {}
         for name, part in self._parts.items():
             raw, tensor = part.standalone()
-            named = keras.Input(batch_shape=raw.shape, dtype=raw.dtype, name=name)
+            named = _named(raw, name)
             inputs[name] = named
             part_model = keras.Model(raw, tensor, name=f"prepare_{name}")
             prepared[name] = named if raw is tensor else part_model(named)
@@ -149,13 +143,44 @@ class SeveralInputs(Input):
         probes = {name: part.probe_inputs() for name, part in self._parts.items()}
         return probes if any(probe is not None for probe in probes.values()) else None
 
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws the first part, an image if there is one."""
+    def _drawn(self, example: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """The name and the fields of the part that stands for an example: an image, or
+        else what has parts of its own, such as words, or else the first.
+        """
         names = list(self._parts)
-        names.sort(key=lambda name: f"{name}/image" not in example)
-        part = _select(example, names[0])
-        part["raw"] = _select(example.get("raw", {}), names[0])
-        self._parts[names[0]].draw(axes, part)
+        fields = {}
+        for name in names:
+            fields[name] = _select(example, name)
+            fields[name]["raw"] = _select(example.get("raw", {}), name)
+            if "influence" in example:
+                fields[name]["influence"] = example["influence"]
+        for name in names:
+            if "image" in fields[name]:
+                return name, fields[name]
+        for name in names:
+            if self._parts[name].occlusions(fields[name]) is not None:
+                return name, fields[name]
+        return names[0], fields[names[0]]
+
+    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws the part that stands for the example."""
+        name, fields = self._drawn(example)
+        self._parts[name].draw(axes, fields)
+
+    def html(self, example: Mapping[str, Any]) -> str:
+        name, fields = self._drawn(example)
+        return self._parts[name].html(fields)
+
+    def occlusions(
+        self, example: Mapping[str, Any]
+    ) -> tuple[list[str], dict[str, np.ndarray]] | None:
+        """The parts of the part that stands for the example."""
+        name, fields = self._drawn(example)
+        occluded = self._parts[name].occlusions(fields)
+        if occluded is None:
+            return None
+        words, variants = occluded
+        return words, {f"{name}/{field}": value for field, value in variants.items()}
 
     def limitations(self) -> list[str]:
         sentences: dict[str, None] = {}  # ordered, without duplicates
@@ -186,6 +211,13 @@ class _Part(TrainingExamples):
     def batches(self) -> Iterator[dict[str, np.ndarray]]:
         for batch in self._examples.batches():
             yield _select(batch, self._name)
+
+
+def _named(tensors: Any, name: str) -> Any:
+    """New inputs of a network like one of a part, or like its dictionary of them."""
+    if isinstance(tensors, Mapping):
+        return {key: _named(tensor, f"{name}_{key}") for key, tensor in tensors.items()}
+    return keras.Input(batch_shape=tensors.shape, dtype=tensors.dtype, name=name)
 
 
 def _select(fields: Mapping[str, Any], part: str) -> dict[str, Any]:

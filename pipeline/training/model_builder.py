@@ -359,7 +359,7 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
         for batch in train.dataset(0).take(steps):
             batch = task.prepare(train.gather(batch))
             inputs, _, _ = task.target(batch, batch["id"])
-            values.append(inputs_of_layer(inputs).numpy())
+            values.append(inputs_of_layer(keras.tree.flatten(inputs)).numpy())
         layer.adapt(np.concatenate(values)[:ADAPT_EXAMPLES])
 
 
@@ -372,7 +372,7 @@ def _inputs_and_targets(
     for batch in train.dataset(0).take(train.steps_per_epoch):
         batch = task.prepare(train.gather(batch))
         inputs, y, _ = task.target(batch, batch["id"])
-        yield inputs_of_layer(inputs).numpy(), np.asarray(y)
+        yield inputs_of_layer(keras.tree.flatten(inputs)).numpy(), np.asarray(y)
 
 
 # What a layer of Keras has been created with, so that it needs no data.

@@ -259,7 +259,7 @@ REFUSED = {
     ),
     "no input": (
         "name,label\nann,x\n",
-        "no column path or .*; it has name, label; name .* with --source.image and",
+        "no column path or .*; it has name, label; name .* with --source.image or",
     ),
     "no training examples": ("a,label,split\n1,x,test\n", "no row is for training"),
     "an unknown label": (

@@ -119,3 +119,38 @@ def test_a_column_of_names_of_text_files_has_their_content(tmp_path):
     (tmp_path / "2.txt").write_text("bad")
     source = opened(tmp_path / "a.csv", "text,label\n1.txt,x\n2.txt,y\n")
     assert [example["text"] for example in read(source)] == [b"good", b"bad"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "note"),
+    [
+        (
+            ["x", "0.5", "y", "x"],
+            "1 of 4 labels are numbers unlike the others, such as",
+        ),
+        (["1", "2", "nil", "1"], "1 of 4 labels are words unlike the others, such as"),
+    ],
+)
+def test_labels_that_are_words_and_numbers_are_noted_with_a_row(tmp_path, labels, note):
+    rows = "".join(f"t{row},{label}\n" for row, label in enumerate(labels))
+    source = opened(tmp_path / "a.csv", f"text,label\n{rows}")
+    assert note in source.info.notes[1]
+    odd = next(row for row in (1, 2) if labels[row] in ("0.5", "nil"))
+    assert f"{labels[odd]}' in row {odd + 2}; each is a class" in source.info.notes[1]
+
+
+def test_labels_with_decimals_are_numbers_to_predict(tmp_path):
+    source = opened(tmp_path / "a.csv", "text,label\na,0.5\nb,1.0\nc,0.25\n")
+    assert [float(example["target"]) for example in read(source)] == [0.5, 1, 0.25]
+
+
+def test_bytes_that_are_no_utf_8_are_texts_of_files_and_nul_one_of_tables(tmp_path):
+    contents = [b"a\0b", b"\xff\xfe ok", b""]
+    for number, content in enumerate(contents):
+        path = tmp_path / "texts" / "xy"[number % 2] / f"{number}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    source = registry.call("sources", "folder", {"path": tmp_path / "texts"})
+    assert {example["text"] for example in read(source)} == {*contents}
+    table = opened(tmp_path / "a.csv", "text,label\na\0b,x\nc,y\n")
+    assert read(table)[0]["text"] == b"a\0b"

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import tensorflow as tf
+from matplotlib.figure import Figure
 
 from pipeline.contracts import Info
 from pipeline.data import text_decoding
@@ -154,3 +155,30 @@ def test_another_field_is_refused():
     info = Info({"train": 1}, {"text": tf.TensorSpec((3,), tf.float32)})
     with pytest.raises(UsageError, match="text: texts must be one string"):
         text(info)
+
+
+def test_a_text_is_shown_with_its_words_in_the_colors_of_their_influence():
+    own_input = made()
+    example = decoded(own_input, "The <film> is bad")
+    example["influence"] = np.array([0, 0, -0.5, 0, 0.25], np.float32)
+    shown = own_input.html(example)
+    assert '"-0.500" style="background:rgb(60 130 255 / 1.00)">film</mark>' in shown
+    assert '"+0.250" style="background:rgb(255 140 0 / 0.50)">is</mark> bad' in shown
+    assert "&lt;" in shown and "<film" not in shown
+    figure = Figure()
+    own_input.draw(figure.add_subplot(), example)
+    (axes,) = figure.axes
+    words = [piece.get_text() for piece in axes.texts]
+    assert words == ["the", "<", "film", ">", "is", "bad"]
+    color = axes.texts[2].get_bbox_patch().get_facecolor()
+    np.testing.assert_allclose(color, (60 / 255, 130 / 255, 1, 1))
+
+
+def test_the_beginning_of_any_text_is_shown():
+    own_input = made()
+    example = decoded(own_input, "a")
+    example["raw"] = {"text": b"<b>\xff\0" + b"long " * 10_000}
+    assert own_input.html(example).startswith("<p>&lt;b&gt;\ufffd\0long")
+    figure = Figure()
+    own_input.draw(figure.add_subplot(), example)
+    assert 10 < len(figure.axes[0].texts) < 100
