@@ -123,8 +123,8 @@ def train(folder: Path, seed: int, **sections: Any) -> dict[str, Any]:
     result: dict[str, Any] = {"seed": seed}
     for split in ("validation", "test"):
         for name in _METRICS:
-            if name in run.metrics[split]:
-                result[f"{split}_{name}"] = run.metrics[split][name]
+            if name in run.result[split]:
+                result[f"{split}_{name}"] = run.result[split][name]
     return {**result, "cpu_seconds": round(_cpu_seconds() - before, 1)}
 
 
