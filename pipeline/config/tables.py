@@ -21,6 +21,8 @@ _TRUTHS = {
     "target": data_path.TARGETS,
     "mask": data_path.MASKS,
 }
+TRUTHS = (*_TRUTHS, "transcript")
+"""Fields of what is to be predicted; each has an option that names its column."""
 
 _INPUT_FLAGS = "--source.image or --source.column"
 
@@ -72,7 +74,7 @@ class TableColumns:
     """What the columns of a table hold."""
 
     truths: Mapping[str, str]
-    """`label`, `labels`, `target`, `mask` or `transcript` -> its column."""
+    """One of `TRUTHS` -> its column."""
     file: str = ""
     """Column with the files; empty if the table contains the numbers themselves."""
     features: tuple[str, ...] = ()
@@ -296,7 +298,7 @@ def _no_column(table: Table, names: Sequence[str], *flags: str) -> UsageError:
 def _truths(table: Table, options: Options) -> dict[str, str]:
     """The columns of what is to be predicted; empty if there are none."""
     truths = {}
-    for field in (*_TRUTHS, "transcript"):
+    for field in TRUTHS:
         name = getattr(options, field)
         if name:
             truths[field] = _require(table, name)

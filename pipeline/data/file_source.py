@@ -22,7 +22,7 @@ from pipeline.data.image_sizes import (
     spread,
     used_bits,
 )
-from pipeline.utils import progress_bar
+from pipeline.utils import compressed_sound, progress_bar
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_deep
 
@@ -83,7 +83,10 @@ class FileSource(ArraySource):
 
     def _reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         read_row = super()._reader(split)
-        readers = {field: files.reader() for field, files in self._files[split].items()}
+        readers = {
+            field: _file_reader(field, files)
+            for field, files in self._files[split].items()
+        }
 
         def read(position: tf.Tensor) -> Example:
             row = read_row(position)
@@ -105,6 +108,37 @@ class FileSource(ArraySource):
                 files = next(iter(files_by_field.values()))
                 return files.name(int(order[place]))
         raise KeyError(id)
+
+
+def _file_reader(field: str, files: FileList) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A function from a position to a file's content; compressed sound becomes WAV.
+
+    Raises UsageError if this needs a package that is not installed.
+    """
+    read = files.reader()
+    if field == IMAGE:  # their names need not be read
+        return read
+    is_compressed = []
+    for name in files.names():
+        is_compressed.append(name.lower().endswith(compressed_sound.SUFFIXES))
+    if not any(is_compressed):
+        return read
+    compressed_sound.require_soundfile(files[is_compressed.index(True)])
+    flags = tf.constant(is_compressed)
+
+    def convert(content: tf.Tensor) -> tf.Tensor:
+        return tf.numpy_function(
+            compressed_sound.to_wav, [content], tf.string, stateful=False
+        )
+
+    def read_sound(position: tf.Tensor) -> tf.Tensor:
+        content = read(position)
+        content = tf.cond(
+            tf.gather(flags, position), lambda: convert(content), lambda: content
+        )
+        return tf.ensure_shape(content, ())
+
+    return read_sound
 
 
 def _image_facts(files: Mapping[str, Mapping[str, FileList]]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import data_path, objects, own_outputs, registry
+from pipeline.config import data_path, objects, own_outputs, registry, tables
 from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Example, Source, Task
 from pipeline.data import batching, decoder_warnings, in_memory, split_names
@@ -23,7 +23,7 @@ from pipeline.utils import tf_paths
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
 
-_COLUMN_OPTIONS = ("image", "label", "labels", "target", "mask", "transcript")
+_COLUMN_OPTIONS = ("image", *tables.TRUTHS)
 Examples = tuple[Mapping[str, Split], Callable[[int], str]]
 """Decoded examples of each split, and a function from an id to the example's name."""
 

@@ -44,11 +44,11 @@ def transcripts(
     return Config(
         recipe="transcripts",
         source=data,
-        data=DataConfig(augment={"speed": {}, "spec_augment": {}}),
+        # Longer intervals would cover whole words.
+        data=DataConfig(augment={"speed": {}, "spec_augment": {"times": 0.03}}),
         model=ModelConfig(name="conv_recurrent"),
         train=TrainConfig(
             epochs=20,
-            batch_size=64,
             optimizer="adam",
             learning_rate=0.004,
             clip_norm=5.0,

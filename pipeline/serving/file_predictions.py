@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.config import data_path, registry, tables
 from pipeline.serving import signatures
 from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signature
-from pipeline.utils import image_formats, safe_io
+from pipeline.utils import compressed_sound, image_formats, safe_io
 from pipeline.utils.errors import UsageError, reason
 
 TABLES = (".csv", ".tsv", ".jsonl", ".npy")
@@ -105,10 +105,19 @@ def _column_of_texts(name: str) -> Iterator[Item]:
 
 
 def contents(names: Iterable[str]) -> Iterator[Item]:
-    """Yields the bytes of each file."""
+    """Yields the bytes of each file; compressed sound becomes WAV.
+
+    Raises UsageError if this needs a package that is not installed.
+    """
     for name in names:
+        is_compressed = name.lower().endswith(compressed_sound.SUFFIXES)
+        if is_compressed:
+            compressed_sound.require_soundfile(name)
         try:
-            yield Item({"file": name}, Path(name).read_bytes())
+            content = Path(name).read_bytes()
+            if is_compressed:
+                content = compressed_sound.to_wav(content)
+            yield Item({"file": name}, content)
         except (OSError, ValueError) as error:
             yield Item({"file": name}, None, _reason(error))
 

@@ -126,7 +126,7 @@ def table(
         box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=bool(headers)
     )
     for column in range(max(map(len, [headers, *lines]))):
-        name = headers[column] if headers else ""
+        name = Text(plain(headers[column]) if headers else "")
         side: Any = "right" if column in right else "left"
         grid.add_column(name, justify=side, no_wrap=True)
     for row in lines:

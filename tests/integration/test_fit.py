@@ -328,15 +328,21 @@ def test_impossible_requests_leave_nothing_behind(workplace, changes, message):
 
 
 @pytest.mark.filterwarnings("ignore")  # of nbformat
-def test_the_cells_of_the_notebook_run(workplace):
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("digits", 'fit("digits", '), ("recordings", 'fit("tones", ')],
+    ids=["digits", "recordings"],
+)
+def test_the_cells_of_the_notebook_run(workplace, name, call):
     """With fewer epochs, and without Jupyter."""
     import nbformat
 
-    cells = nbformat.read(REPOSITORY / "notebooks/digits.ipynb", as_version=4).cells
+    path = REPOSITORY / f"notebooks/{name}.ipynb"
+    cells = nbformat.read(path, as_version=4).cells
     assert not any(cell.get("outputs") for cell in cells), "commit it without outputs"
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    assert 'fit("digits", ' in code
-    code = code.replace('fit("digits", ', 'fit("digits", train={"epochs": 2}, ')
+    assert call in code
+    code = code.replace(call, f'{call}train={{"epochs": 2}}, ')
     done = run_python("-c", code, cwd=workplace, env={"MPLBACKEND": "agg"})
     assert (done.returncode, done.stderr) == (0, "")
     assert "test accuracy 0." in done.stdout and "FAILED" not in done.stdout

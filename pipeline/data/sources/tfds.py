@@ -1,4 +1,6 @@
-"""Any prepared set of images or texts with classes of TensorFlow Datasets (TFDS)."""
+"""Any prepared set of images, texts or recordings with classes of TensorFlow Datasets
+(TFDS).
+"""
 
 import hashlib
 import logging
@@ -7,10 +9,17 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import tensorflow as tf
 
-from pipeline.contracts import Source
+from pipeline.contracts import Example, Source
 from pipeline.data import split_names
-from pipeline.data.records import Layout, Records, RecordSource, index_files
+from pipeline.data.records import (
+    Layout,
+    Records,
+    RecordSource,
+    index_files,
+    parse_records,
+)
 from pipeline.utils.errors import UsageError, reason, suggest
 
 
@@ -25,7 +34,8 @@ def tfds(
 
     The id of an example is its index in the builder's split, in stored order, whichever
     part is read. Images stay encoded, and the task decodes them as a server does.
-    Without images, the first feature of text is used, such as that of `imdb_reviews`.
+    Without images, the first feature of text is used, such as that of `imdb_reviews`,
+    or of sound, such as that of `speech_commands`, whose samples become WAV files.
 
     Args:
         dataset: Name of a builder, such as `cifar10`, with a config or version as in
@@ -73,6 +83,19 @@ class Tfds(RecordSource):
             # An alpha channel is dropped, both in training and in serving.
             shape = (*image.shape[:2], 1 if image.shape[2] == 1 else 3)
         self.info = self._info(tuple(label.names), shape)
+
+    def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
+        """Parses records; a recording, int64 (samples,), becomes a WAV file."""
+        if "audio" not in layout:
+            return parse_records(layout, records)
+        others = {field: kind for field, kind in layout.items() if field != "audio"}
+        name = layout["audio"][0]
+        spec = {name: tf.io.RaggedFeature(tf.int64)}
+        samples = tf.io.parse_single_example(records, spec)[name]
+        rate = self._builder.info.features[name].sample_rate
+        waveform = tf.cast(samples, tf.float32)[:, None] / 2**15
+        content = tf.audio.encode_wav(waveform, rate)
+        return {"audio": content, **parse_records(others, records)}
 
     def fingerprint(self) -> str:
         """Hash of the builder's full name, the splits, and file sizes and times."""
@@ -180,7 +203,8 @@ def _builder(dataset: str, path: Path | None) -> Any:
 
 
 def _layout(builder: Any, group: str | None) -> Layout:
-    """The builder's features for `image` or `text`, `label` and optionally `group`.
+    """The builder's features for `image`, `text` or `audio`, `label` and optionally
+    `group`.
 
     Raises UsageError if a feature is missing.
     """
@@ -199,14 +223,18 @@ def _layout(builder: Any, group: str | None) -> Layout:
         name for name in names if isinstance(items[name], tfds.features.ClassLabel)
     ]
     texts = [name for name in names if isinstance(items[name], tfds.features.Text)]
-    if not (images or texts) or not labels:
+    sounds = [name for name in names if _is_sound(items[name])]
+    inputs = [("image", name, "bytes") for name in images]
+    inputs += [("text", name, "bytes") for name in texts]
+    inputs += [("audio", name, "int64") for name in sounds]
+    if not inputs or not labels:
         raise UsageError(
-            f"{builder.name} is not for classification, which requires an 8-bit Image"
-            " or a Text and a ClassLabel; its features are"
-            f" {', '.join(items) or type(features).__name__}"
+            f"{builder.name} is not for classification, which requires an 8-bit Image,"
+            " a Text or an Audio of one channel with a sample rate, and a ClassLabel;"
+            f" its features are {', '.join(items) or type(features).__name__}"
         )
-    field, feature = ("image", images[0]) if images else ("text", texts[0])
-    layout = {field: (feature, "bytes"), "label": (labels[0], "int64")}
+    field, feature, kind = inputs[0]
+    layout = {field: (feature, kind), "label": (labels[0], "int64")}
     if group is None:
         return layout
     if group not in items:
@@ -221,3 +249,14 @@ def _layout(builder: Any, group: str | None) -> Layout:
         )
     layout["group"] = (group, "int64" if kind in "iu" else "bytes")
     return layout
+
+
+def _is_sound(feature: Any) -> bool:
+    """Whether a feature has samples of 16 bits, stored as they are."""
+    import tensorflow_datasets as tfds
+
+    if not isinstance(feature, tfds.features.Audio) or not feature.sample_rate:
+        return False
+    spec = feature.get_serialized_info()
+    is_plain = spec.np_dtype is not None and np.dtype(spec.np_dtype).kind == "i"
+    return is_plain and tuple(feature.shape) == (None,)

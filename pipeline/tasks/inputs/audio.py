@@ -1,5 +1,6 @@
 """Sound: recordings in WAV files, as spectrograms or waveforms."""
 
+import base64
 import functools
 import io
 import math
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import keras
 import numpy as np
 import tensorflow as tf
+from PIL import Image
 
 from pipeline.contracts import (
     Decision,
@@ -26,6 +28,7 @@ from pipeline.contracts import (
 from pipeline.data import audio_decoding
 from pipeline.data.log_mel import frames_of, log_mel
 from pipeline.serving import request_guards
+from pipeline.utils import compressed_sound
 from pipeline.utils.errors import UsageError
 
 _HIGHEST_RATE = 16_000  # that is chosen; speech has little above half of it
@@ -33,13 +36,15 @@ _LONGEST = 0.99  # of the recordings, which are not cut
 _MARGIN = 1.5  # of the longest recording beyond them, none is cut up to it
 _MOST_SECONDS = 30.0
 _SCALE = 2.0**-15
+_DRAWN_BANDS = 40  # if the model gets waveforms
+_MOST_PLAYED = 80_000  # samples of a recording in a report, 210 kB as base64
 
 
 def audio(
     info: Info | Metadata,
     *,
     field: str = "audio",
-    suffixes: tuple[str, ...] = (".wav",),
+    suffixes: tuple[str, ...] = (".wav", ".flac", ".mp3", ".ogg"),
     rate: Annotated[int, (1000, 48000)] | None = None,
     seconds: Annotated[float, (0.01, 600)] | None = None,
     bands: Annotated[int, (1, 256)] = 40,
@@ -139,7 +144,7 @@ class AudioInput(Input):
         if "seconds" in self.metadata:
             seconds = float(self.metadata["seconds"])
         else:
-            usual = float(np.quantile(lengths, _LONGEST, method="inverted_cdf"))
+            usual = float(np.quantile(lengths, _LONGEST, method="lower"))
             seconds = longest if longest <= _MARGIN * usual else usual
             seconds = math.ceil(min(seconds, _MOST_SECONDS) * 100) / 100
         share = (lengths <= seconds).mean()
@@ -215,7 +220,7 @@ class AudioInput(Input):
                 {"audio_bytes": contents},
                 self._read_files,
                 self._wav_files,
-                files=(".wav",),
+                files=(".wav", *compressed_sound.SUFFIXES),
                 meaning="each a WAV file, at any rate",
             ),
         ]
@@ -262,15 +267,41 @@ class AudioInput(Input):
 
     def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
         """Draws the spectrogram up to the end of the recording."""
-        samples = np.asarray(example["audio"])[None].astype(np.float32) * _SCALE
-        bands = self._bands if not self.metadata.get("raw") else 40
-        spectrogram, mask = log_mel(tf.constant(samples), self._frames, bands)
-        count = int(np.sum(mask))
-        picture = np.asarray(spectrogram)[0, :count].T
-        extent = (0, count * self._frames.hop / self._frames.rate, 0, bands)
-        axes.imshow(picture, origin="lower", aspect="auto", extent=extent)
+        picture = self._picture(example["audio"])
+        step = self._frames.hop / self._frames.rate
+        axes.imshow(picture, origin="lower", aspect="auto")
+        axes.xaxis.set_major_formatter(lambda window, _: f"{window * step:.2g}")
         axes.set(yticks=[])
         axes.tick_params(labelsize=6)
+
+    def html(self, example: Mapping[str, Any]) -> str:
+        """The spectrogram, and an audio element that plays its first seconds."""
+        from matplotlib import colormaps
+
+        samples = np.trim_zeros(np.asarray(example["audio"]), "b")
+        picture = self._picture(samples)[::-1]
+        low, high = picture.min(), picture.max()
+        levels = (picture - low) / max(high - low, 1e-6)
+        colors = colormaps["viridis"](levels, bytes=True)
+        image = io.BytesIO()
+        Image.fromarray(colors[..., :3]).save(image, "png")
+        sound = _wav_file(samples[:_MOST_PLAYED], self._frames.rate, 2, 1)
+        urls = []
+        for kind, content in (("image/png", image.getvalue()), ("audio/wav", sound)):
+            urls.append(f"data:{kind};base64,{base64.b64encode(content).decode()}")
+        return (
+            f'<img src="{urls[0]}" alt="" style="width:100%;height:6em">'
+            f'<audio controls preload="none" style="width:100%" src="{urls[1]}">'
+            "</audio>"
+        )
+
+    def _picture(self, samples: Any) -> np.ndarray:
+        """The spectrogram up to the end of a recording, (bands, windows)."""
+        missing = self._frames.samples - len(samples)
+        samples = np.pad(np.asarray(samples, np.float32) * _SCALE, (0, missing))
+        bands = _DRAWN_BANDS if self.metadata.get("raw") else self._bands
+        spectrogram, mask = log_mel(tf.constant(samples[None]), self._frames, bands)
+        return np.asarray(spectrogram)[0, : int(np.sum(mask))].T
 
     def limitations(self) -> list[str]:
         frames = self._frames

@@ -17,6 +17,7 @@ from pipeline.contracts import (
     Example,
     Info,
     Metadata,
+    Panel,
     Source,
     Target,
     TrainingExamples,
@@ -25,6 +26,8 @@ from pipeline.data import text_decoding
 from pipeline.data.text_decoding import FIRST, PADDING, UNKNOWN, Vocabulary
 from pipeline.tasks.targets._ctc import ctc_loss
 from pipeline.utils import console
+from pipeline.utils.columns import Columns
+from pipeline.utils.console import pluralize
 from pipeline.utils.edit_distance import Change, align, distance
 from pipeline.utils.errors import UsageError
 
@@ -36,6 +39,8 @@ _UNKNOWN_TEXT = "\ufffd"
 _WORST = 5  # utterances in the metrics and on the terminal
 _LEAST_OFTEN = 2  # times that a word occurs in training transcripts
 _MOST_SHOWN = 60  # units in a note
+_ALIGNED = ("errors", "alignment")
+_LEGEND = "*inserted* [deleted] (truth > prediction)"
 
 
 def transcript(
@@ -103,7 +108,7 @@ class TranscriptTarget(Target):
         self._beam = int(metadata.get("beam", 1))
 
     def learn(self, examples: TrainingExamples) -> Metadata:
-        """Learns the units, and the length of the longest transcript."""
+        """Learns the units, and a length with room after the longest transcript."""
         counts: Counter[bytes] = Counter()
         longest = 0
         for batch in examples.batches():
@@ -119,7 +124,7 @@ class TranscriptTarget(Target):
                 " learn; are they empty?"
             )
         units = [text.decode() for text in frequent[: self.metadata["most_units"]]]
-        length = int(np.ceil(longest * _LONGER))
+        length = 1 + int(np.ceil(longest * _LONGER))
         return {"units": units, "transcript_length": length}
 
     def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
@@ -263,21 +268,40 @@ class TranscriptTarget(Target):
             rows = []
             for row in metrics["worst"]:
                 rows.append([f"{row['errors']}", row["alignment"]])
-            legend = "worst: *inserted* [deleted] (truth > prediction)"
-            table = console.table(rows, ["errors", legend], right=(0,))
+            table = console.table(rows, ["errors", f"worst: {_LEGEND}"], right=(0,))
             lines += table.splitlines()
         if metrics["unknown_units"]:
             lines.append(
-                f"{'note':10} {metrics['unknown_units']:,} {self._unit} of {split} are"
-                " in no training transcript, and count as errors"
+                f"{'note':10} {metrics['unknown_units']:,} of the {self._unit} of"
+                f" {split} are in no training transcript, and count as errors"
             )
         if metrics["too_long"]:
+            count = pluralize(metrics["too_long"], "transcript")
             lines.append(
-                f"{'note':10} {metrics['too_long']:,} transcripts of {split} have more"
-                " units than the model has outputs, and cannot be right; use a model"
-                " with smaller strides, or words as units"
+                f"{'note':10} more units than the model has outputs in {count} of"
+                f" {split}, which cannot be right; use a model with smaller strides, or"
+                " words as units"
+            )
+        if metrics["cut"]:
+            count = pluralize(metrics["cut"], "transcript")
+            lines.append(
+                f"{'note':10} more than {self._length - 1} {self._unit}, many more than"
+                f" in training, in {count} of {split}; the rest is not counted"
             )
         return lines
+
+    def panels(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> Iterator[Panel]:
+        """The kinds of errors, and the worst utterances, aligned."""
+        kinds = ("substituted", "deleted", "inserted")
+        counts = [metrics[kind] for kind in kinds]
+        shares = [count / max(metrics["words"], 1) for count in counts]
+        table = Columns({"words": kinds, "count": counts, "share of all words": shares})
+        yield Panel("Errors", table)
+        if worst := metrics["worst"]:
+            aligned = {name: [row[name] for row in worst] for name in _ALIGNED}
+            yield Panel("Worst transcripts", Columns(aligned), f"{_LEGEND}.")
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
@@ -347,6 +371,7 @@ class TranscriptEvaluator(Evaluator):
         self._text_of = text_of
         self._loss = 0.0
         self._too_long = 0
+        self._cut = 0
         self._unknown = 0
         self._counts: Counter[str] = Counter()
         self._worst: list[tuple[int, int, str, str, str]] = []
@@ -355,6 +380,7 @@ class TranscriptEvaluator(Evaluator):
         truths = batch["transcript"].numpy()
         self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
         self._too_long += int((~_fits(batch["transcript"], outputs).numpy()).sum())
+        self._cut += int((truths[:, -1] != PADDING).sum())
         self._unknown += int((truths == UNKNOWN).sum())
         for truth, text in zip(truths, answers["text"].numpy(), strict=True):
             self._add(self._text_of(truth), text.decode())
@@ -396,6 +422,7 @@ class TranscriptEvaluator(Evaluator):
             "inserted": counts["inserted"],
             "unknown_units": self._unknown,
             "too_long": self._too_long,
+            "cut": self._cut,
             "worst": worst,
         }
 

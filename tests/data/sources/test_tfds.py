@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow_datasets as tfds
 from PIL import Image
 
+from pipeline.data import audio_decoding
 from pipeline.data.records import index_files
 from pipeline.data.sources.tfds import tfds as open_tfds
 from pipeline.utils.errors import UsageError
@@ -165,3 +166,42 @@ def test_a_damaged_shard_is_named(copy, case):
     damage(shard, shard.read_bytes(), index_files([shard]).offsets)
     with pytest.raises(UsageError, match=f"shapes-test.*of-00001.*{message}"):
         shapes(copy).columns("test")
+
+
+def test_recordings_are_wav_files(tmp_path):
+    samples = [[1, -32768, 32767], list(range(500)), [7] * 90]
+    features = {
+        "audio": tfds.features.Audio(sample_rate=16000, dtype=np.int16),
+        "label": tfds.features.ClassLabel(names=["no", "yes"]),
+    }
+
+    def rows():
+        for number, values in enumerate(samples):
+            yield {"audio": np.array(values, np.int16), "label": number % 2}
+
+    signature = {
+        "audio": tf.TensorSpec((None,), tf.int16),
+        "label": tf.TensorSpec((), tf.int64),
+    }
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="words",
+        version="1.0.0",
+        data_dir=tmp_path,
+        features=tfds.features.FeaturesDict(features),
+        split_datasets={
+            "train": tf.data.Dataset.from_generator(rows, output_signature=signature)
+        },
+    )
+    source = open_tfds(dataset="words", path=tmp_path)
+    assert source.columns("train")["label"].tolist() == [0, 1, 0]
+    assert source.info.class_names == ("no", "yes")
+    read = source.reader("train")
+    for number, (row, values) in enumerate(
+        zip(source.examples("train"), samples, strict=True)
+    ):
+        facts = audio_decoding.header(row["audio"])
+        assert (int(facts.rate), int(facts.frames)) == (16000, len(values))
+        decoded = audio_decoding.decode_wav(row["audio"], 16000, len(values))
+        assert decoded.numpy().tolist() == values
+        position = tf.constant(number, tf.int64)
+        assert read(position)["audio"] == row["audio"]

@@ -1,11 +1,15 @@
 """Recordings: what is learned from files, requests of any length, and bad files."""
 
+import base64
+import re
+
 import numpy as np
 import pytest
 import tensorflow as tf
 from recordings import wav
 
 from pipeline.contracts import Info
+from pipeline.data.audio_decoding import decode_wav, header
 from pipeline.tasks.inputs.audio import audio
 from pipeline.utils.errors import UsageError
 
@@ -109,3 +113,23 @@ def test_the_keras_model_makes_the_same_spectrogram(input):
     actual = model(samples.astype(np.float32) / 2**15)
     for name in ("spectrogram", "mask"):
         np.testing.assert_allclose(actual[name], expected[name], atol=1e-4)
+
+
+def test_html_plays_the_beginning_and_shows_the_spectrogram(input):
+    samples = np.zeros(input.inputs()["mask"].shape[1] * 80 + 120, np.int16)
+    samples[:3000] = RANDOM.integers(1, 30000, 3000)
+    html = input.html({"audio": samples})
+    urls = re.findall(r'src="data:(\S+?);base64,(\S+?)"', html)
+    assert [kind for kind, _ in urls] == ["image/png", "audio/wav"]
+    picture, sound = (base64.b64decode(text) for _, text in urls)
+    assert picture.startswith(b"\x89PNG")
+    decoded = decode_wav(tf.constant(sound), 8000, 4000)
+    np.testing.assert_array_equal(decoded[:3000], samples[:3000])
+    assert header(tf.constant(sound)).frames == 3000
+    long, _ = learn(rate=8000, seconds=30)
+    assert len(long.html({"audio": np.ones(240_000, np.int16)})) < 300_000
+
+
+def test_silence_is_shown(input):
+    for samples in (np.zeros(4000, np.int16), np.full(4000, 32767, np.int16)):
+        assert "audio/wav" in input.html({"audio": samples})

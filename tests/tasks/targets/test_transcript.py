@@ -2,6 +2,7 @@
 hand.
 """
 
+import jiwer
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -85,10 +86,10 @@ def test_units_are_learned_from_training_transcripts():
             yield {"transcript": np.array([b"Ab a", b"b"], object)}
 
     learned = target(most_units=100).learn(Examples())
-    assert learned == {"units": ["a", "b", " "], "transcript_length": 5}
+    assert learned == {"units": ["a", "b", " "], "transcript_length": 6}
     task = TranscriptTarget(learned)
     numbers = task.decode({"transcript": tf.constant("Bx A")}, None)["transcript"]
-    assert numbers.numpy().tolist() == [B, 1, SPACE, A, 0]
+    assert numbers.numpy().tolist() == [B, 1, SPACE, A, 0, 0]
     assert task.text_of(numbers.numpy()) == "b\ufffd a"
 
 
@@ -112,6 +113,46 @@ def test_error_rates_by_hand():
     assert metrics["worst"][0]["errors"] == 2
     text = "\n".join(task.summary(metrics, "test"))
     assert "(b > a) b" in text and "in no training transcript" in text
+
+
+def test_error_rates_are_those_of_jiwer():
+    task = TranscriptTarget({"units": [*"ab cd"], "transcript_length": 60})
+    evaluator = task.evaluator()
+    truths, texts = [], []
+    for _ in range(40):
+        truth, text = (
+            " ".join(RANDOM.choice(["a", "bc", "add", "b"], size))
+            for size in RANDOM.integers(1, 9, 2)
+        )
+        truths.append(truth)
+        texts.append(text)
+    decoded = [task.decode({"transcript": tf.constant(text)}, None) for text in truths]
+    batch = {"transcript": tf.stack([row["transcript"] for row in decoded])}
+    answers = {"text": tf.constant(texts), "loss": tf.zeros(40)}
+    evaluator.update(outputs_of(*np.zeros((40, 60), int)), answers, batch)
+    metrics = evaluator.result()
+    words = jiwer.process_words(truths, texts)
+    assert metrics["word_error_rate"] == pytest.approx(words.wer)
+    assert metrics["character_error_rate"] == pytest.approx(jiwer.cer(truths, texts))
+    errors = [metrics[kind] for kind in ("substituted", "deleted", "inserted")]
+    assert sum(errors) == words.substitutions + words.deletions + words.insertions
+
+
+def test_transcripts_that_are_too_long_are_noted():
+    task = target(units=["a"], transcript_length=5)
+    batch = {"transcript": task.decode({"transcript": tf.constant("a" * 9)}, None)}
+    batch = {"transcript": batch["transcript"]["transcript"][None]}
+    outputs = tf.constant(np.eye(3)[[[2, 0, 2]]] * 20, tf.float32)
+    answers = {**task.answer(outputs, batch), "loss": tf.zeros(1)}
+    evaluator = task.evaluator()
+    evaluator.update(outputs, answers, batch)
+    metrics = evaluator.result()
+    assert metrics["cut"] == 1 and metrics["too_long"] == 1
+    text = "\n".join(task.summary(metrics, "test"))
+    assert "more units than the model has outputs in 1 transcript of test" in text
+    assert "more than 4 characters" in text
+    (_, worst) = task.panels(metrics, {})
+    assert worst.content["alignment"] == ["(aaaaa > aa)"]
 
 
 def test_words_as_units():

@@ -1,0 +1,142 @@
+"""Recordings that people have: read, or refused in one line that names the file; and
+how they are divided.
+"""
+
+import io
+import re
+import struct
+
+import numpy as np
+import pytest
+import soundfile
+import tensorflow as tf
+from recordings import FLOAT, wav
+
+from pipeline.config import command_line
+from pipeline.data import dataset, example_store
+
+RANDOM = np.random.default_rng(0)
+RATE = 8000
+TONE = 5000 * np.sin(np.arange(2400) / 7)
+
+
+def compressed(kind):
+    file = io.BytesIO()
+    soundfile.write(file, TONE / 2**15, RATE, format=kind)
+    return file.getvalue()
+
+
+def with_length(size):
+    """A file whose header has another number of bytes of samples."""
+    content = wav(TONE)
+    known = b"data" + struct.pack("<I", 4800)
+    assert known in content
+    return content.replace(known, b"data" + struct.pack("<I", size))
+
+
+GOOD = {
+    "silence": wav(np.zeros(900)),
+    "clipped": wav(TONE * 100),
+    "stereo of 48 kHz": wav(np.stack([TONE, -TONE / 2], axis=1), 48000),
+    "extensible": wav(TONE, bits=24, extensible=True),
+    "written by a pipe": with_length(2**32 - 1),
+    "shorter than its file": with_length(4000),
+    "one sample": wav(np.array([5])),
+    "an hour": wav(np.tile(TONE, 1500), 1000, bits=8),
+}
+BAD = {
+    "no samples": (wav(np.zeros(0)), "the WAV file is empty"),
+    "nothing": (b"", "not a WAV file"),
+    "longer than its file": (with_length(9000), "ends before its header says"),
+    "adpcm": (wav(TONE, code=0x11), "a WAV file of ADPCM, which is compressed"),
+    "really mp3": (compressed("MP3"), "an MP3 file, not a WAV file; convert it"),
+    "really flac": (compressed("FLAC"), "a FLAC file, not a WAV file; convert it"),
+    "not a number": (wav(TONE * np.nan, bits=32, code=FLOAT), "samples are not finite"),
+}
+
+
+def write(folder, files):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+
+
+def load(*words):
+    return dataset.load(command_line.configure([*map(str, words)]))
+
+
+def test_odd_recordings_are_read_and_bad_ones_are_named_in_one_line(tmp_path):
+    write(tmp_path / "a", {f"{name}.wav": content for name, content in GOOD.items()})
+    bad = {f"{name}.wav": content for name, (content, _) in BAD.items()}
+    write(tmp_path / "b", bad)
+    config = command_line.configure([str(tmp_path)])
+    source = dataset.open_source(config)
+    task = dataset.create_task(config, source.info)
+    task = task.with_metadata({"rate": RATE, "seconds": 0.5})
+    decode = tf.function(task.decode).get_concrete_function(source.info.fields)
+    lines = {}
+    for example in source.examples("train"):
+        try:
+            decode(example)
+        except tf.errors.OpError as error:
+            id = int(example["id"])
+            line = str(example_store.decoding_error(source, id, error))
+            lines[source.location(id)] = line
+    assert lines.keys() == {f"b/{name}" for name in bad}
+    for name, (_, message) in BAD.items():
+        line = lines[f"b/{name}.wav"]
+        assert line.startswith(f"b/{name}.wav cannot be decoded:") and message in line
+        assert "\n" not in line and "{{" not in line
+
+
+@pytest.mark.parametrize(
+    ("rate", "bits", "channels"),
+    [(8000, 16, 1), (16000, 16, 1), (44100, 16, 1), (8000, 16, 2), (44100, 24, 2)],
+)
+def test_requests_are_decoded_as_in_training(tmp_path, rate, bits, channels):
+    samples = RANDOM.integers(-9000, 9000, (rate // 4, channels))
+    content = wav(samples, rate, bits=bits)
+    write(tmp_path / "a", {"0.wav": content})
+    write(tmp_path / "b", {"1.wav": content})
+    config = command_line.configure([str(tmp_path)])
+    source = dataset.open_source(config)
+    task = dataset.create_task(config, source.info)
+    task = task.with_metadata({"rate": 8000, "seconds": 0.25})
+    trained = [task.decode(example)["audio"] for example in source.examples("train")]
+    (signature,) = (
+        item for item in task.serving_inputs() if item.name == "audio_bytes"
+    )
+    served = tf.function(signature.read)(tf.constant([content, content]))["audio"]
+    np.testing.assert_array_equal(served, tf.stack(trained))
+    assert np.any(served)
+
+
+def test_recordings_of_a_speaker_stay_in_one_split(tmp_path):
+    speakers = ("ana", "ben", "cem", "dora", "eve", "finn")
+    for word in ("no", "yes"):
+        names = [f"{word}_{speaker}_{n}.wav" for speaker in speakers for n in range(6)]
+        write(
+            tmp_path / word, {name: wav(RANDOM.normal(size=400) * 99) for name in names}
+        )
+    group = ("--source.group", r"_([a-z]+)_", "--data.test-groups", "eve")
+    data = load(tmp_path, *group)
+    heard = {}
+    for name, split in data.splits.items():
+        files = map(data.source.location, split.column("id").tolist())
+        heard[name] = {re.search(r"_([a-z]+)_", file)[1] for file in files}
+    assert heard["test"] == {"eve"} and sum(map(len, heard.values())) == 6
+
+
+def test_common_voice(tmp_path):
+    clips = {f"common_voice_en_{number}.mp3": compressed("MP3") for number in range(30)}
+    write(tmp_path / "clips", clips)
+    lines = ["client_id\tpath\tsentence\tup_votes\tage\tgender\taccents\tlocale"]
+    for number, name in enumerate(clips):
+        lines.append(f"c{number % 5}\t{name}\tHello, world!\t2\t\tmale\t\ten")
+    (tmp_path / "train.tsv").write_text("\n".join(lines))
+    data = load(tmp_path / "train.tsv", "--source.group", "client_id")
+    assert data.task.metadata["rate"] == RATE
+    tokens = data.splits["train"].column("transcript")[0]
+    assert data.task.objective.text_of(tokens) == "hello, world!"
+    counts = [len(split.column("id")) for split in data.splits.values()]
+    assert sum(counts) == 30 and set(counts) <= {6, 12, 18}
