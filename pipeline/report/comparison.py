@@ -74,7 +74,7 @@ class Comparison:
         for number, config in enumerate(others, start=1):
             found = run_sections.differences(first, config)
             for option, (before, after) in found.items():
-                if option == "runtime.seed" and self._has_several_seeds:
+                if not self._is_told(option):
                     continue
                 row = values.setdefault(option, [_words(before)] * len(self.models))
                 row[number] = _words(after)
@@ -83,9 +83,13 @@ class Comparison:
             columns[model.name] = [row[number] for row in values.values()]
         return columns
 
-    @property
-    def _has_several_seeds(self) -> bool:
-        return any(len(model.runs) > 1 for model in self.models)
+    def _is_told(self, option: str) -> bool:
+        """Whether an option can change a result, and does not differ by design."""
+        section, _, name = option.partition(".")
+        has_several_seeds = any(len(model.runs) > 1 for model in self.models)
+        if option == "runtime.seed" and has_several_seeds:
+            return False
+        return name not in resume_policy.HARMLESS.get(section, ())
 
     @property
     def metrics(self) -> Columns:

@@ -127,7 +127,7 @@ def test_what_cannot_be_compared_is_one_line(runs, tmp_path):
     old = tmp_path / "old"
     shutil.copytree(linear.directory, old)
     config = json.loads((old / "config.json").read_text())
-    (old / "config.json").write_text(json.dumps({**config, "format": 1}))
+    (old / "config.json").write_text(json.dumps({**config, "format": 0}))
     with pytest.raises(UsageError, match="version"):
         compare(good, old)
     x = np.random.default_rng(0).normal(size=(80, 2))
