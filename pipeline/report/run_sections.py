@@ -332,7 +332,9 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
         )
     elif run.result.get("stopped"):
         yield f"The time limit stopped training after {epochs} of {of}.", "bad"
-    if subject.evaluation.split == "validation":
+    if subject.evaluation.split == "validation" and not run.config.train.final_test:
+        yield "The test split was not measured (--train.no-final-test).", "warn"
+    elif subject.evaluation.split == "validation":
         yield (
             "There is no test split: the validation split is measured, which training"
             " may have been tuned to.",
