@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 PROGRAM = "pipeline sweep"
 _PURPOSE = """\
 Trains a recipe with different options, and searches for those with the best metric on
-the validation split. The test split is not measured. Each trial is a run of its own; the
-best options are saved as a config. Other options are those of pipeline fit."""
+the validation split. The test split is not measured. Each trial is a run of its own;
+the best options are saved as a config. Other options are those of pipeline fit."""
 _ARGUMENTS = {
     "[RECIPE or PATH]": "As for pipeline fit.",
     "--over OPTION=VALUES ...": (
@@ -62,7 +62,7 @@ class SweepOptions:
     """
     jobs: Annotated[int, (1, 1000)] | None = None
     """Trials at the same time. None: one for each GPU, or else one."""
-    time_limit: str | None = None
+    time_limit: Annotated[str, "duration"] | None = None
     """Start no trial after this time, and end those that are running, such as 1h30m."""
     sampler_seed: Annotated[int, (0, 2**31 - 1)] = 0
     """Seed of the choice of values."""
@@ -161,8 +161,6 @@ def _saved(words: Sequence[str]) -> tuple[Path, _Plan]:
 def _check(plan: _Plan) -> Any:
     """The config of the first trial; UsageError if an option or a value is wrong."""
     options = plan.options
-    if options.time_limit is not None:
-        parse_duration(options.time_limit)
     if options.sampler == "grid":
         for dimension in plan.space:
             if not dimension.choices:
