@@ -262,6 +262,24 @@ class Panel:
     """`Columns` below a figure; None: there are none."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A metric that is a mean over examples, or a ratio of two sums over them."""
+
+    values: np.ndarray
+    """What each example adds to the numerator, float64 (examples,)."""
+    weights: np.ndarray
+    """What each example adds to the denominator, float64 (examples,)."""
+    direction: Literal[1, -1]
+    """1 if higher is better, or -1 if lower is better."""
+
+    @classmethod
+    def mean(cls, values: Any, direction: Literal[1, -1]) -> "Score":
+        """The mean of a number of each example."""
+        values = np.asarray(values, np.float64)
+        return cls(values, np.ones_like(values), direction)
+
+
 class Evaluator(abc.ABC):
     """Computes the metrics of a split from one batch after the other."""
 
@@ -448,6 +466,20 @@ class Objective(abc.ABC):
     def tables(self, columns: Mapping[str, np.ndarray]) -> dict[str, Columns]:
         """File name -> further tables, from all rows of `table`."""
         return {}
+
+    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
+        """Metrics by which models are compared on the same examples, the most important
+        first.
+
+        `rows` are the columns of `readable`, as read from `predictions.csv`: numbers as
+        float64, other values as texts.
+        """
+        scores = {}
+        if "correct" in rows:
+            scores["accuracy"] = Score.mean(rows["correct"] == "True", 1)
+        if "loss" in rows:
+            scores["loss"] = Score.mean(rows["loss"], -1)
+        return scores
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """Lines for the terminal about the metrics of a split."""

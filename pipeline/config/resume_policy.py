@@ -20,7 +20,13 @@ HARMLESS: dict[str, tuple[str, ...]] = {
     "": ("run_directory", "dry_run", "force", "reasons"),
     "clean": ("directory",),
     "data": ("cache", "cache_directory", "augment_on"),
-    "train": ("engine", "steps_per_call", "checkpoint_minutes", "checkpoint_steps"),
+    "train": (
+        "engine",
+        "steps_per_call",
+        "checkpoint_minutes",
+        "checkpoint_steps",
+        "final_test",
+    ),
     "runtime": (
         "time_limit",
         "hang_timeout",

@@ -338,6 +338,10 @@ class TrainConfig(FunctionSection):
     """Test and export the exponential moving average of the weights with this momentum,
     such as 0.999; the average lags by about 1 / (1 - momentum) steps.
     """
+    final_test: bool = True
+    """Measure the test split at the end. Without it, the validation split is measured,
+    and the test split is kept for the settings that are chosen in the end.
+    """
     label_smoothing: Share = 0.0
     """Fraction of each label that is spread over all classes."""
     class_weight: Literal["balanced"] | dict[str, Annotated[float, (0, 10**6)]] = (

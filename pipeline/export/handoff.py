@@ -184,6 +184,7 @@ class Handoff:
         )
         result["best_epoch"] = self.checkpoint.best_epoch
         result["weights"] = self.weights
+        result["selection_metric"] = list(task.selection_metric)
         if summary := cross_validation.read(self.run):
             result["cross_validation"] = summary
         result["trained"] = {

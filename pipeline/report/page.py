@@ -34,14 +34,18 @@ _RUN_SECTIONS: _Sections = {
 
 
 @dataclasses.dataclass(frozen=True)
-class _Section:
+class Section:
+    """A part of a page."""
+
     heading: str
     blocks: list[Block]
     part: str = ""
     """The heading above this section and those that follow."""
 
 
-class _Line(NamedTuple):
+class Line(NamedTuple):
+    """A sentence at the top of a page."""
+
     text: str
     color: str = ""
 
@@ -58,12 +62,17 @@ def render(subject: Subject) -> str:
 
     All texts are escaped: names of files and classes may contain HTML.
     """
-    import jinja2
-
     sections = _sections(_SECTIONS, subject)
     of_run = _sections(_RUN_SECTIONS, subject)
     if subject.measured and of_run:
         of_run[0] = dataclasses.replace(of_run[0], part="The original run")
+    return html(_title(subject), list(_lead(subject)), [*sections, *of_run])
+
+
+def html(title: str, lead: list[Line], sections: list[Section]) -> str:
+    """A page of sections that loads nothing else; all texts are escaped."""
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("pipeline.report"),
         autoescape=True,
@@ -71,13 +80,11 @@ def render(subject: Subject) -> str:
         undefined=jinja2.StrictUndefined,
     )
     template = environment.get_template("report.html.j2")
-    text = template.render(
-        title=_title(subject), lead=list(_lead(subject)), sections=[*sections, *of_run]
-    )
+    text = template.render(title=title, lead=lead, sections=sections)
     return text.encode(errors="replace").decode()  # a file name need not be Unicode
 
 
-def _sections(functions: _Sections, subject: Subject) -> list[_Section]:
+def _sections(functions: _Sections, subject: Subject) -> list[Section]:
     """The sections that are not empty."""
     sections = []
     for heading, section in functions.items():
@@ -85,7 +92,7 @@ def _sections(functions: _Sections, subject: Subject) -> list[_Section]:
             heading = _ERRORS
         blocks = list(_guarded(section, subject))
         if blocks:
-            sections.append(_Section(heading, blocks))
+            sections.append(Section(heading, blocks))
     return sections
 
 
@@ -107,25 +114,25 @@ def _title(subject: Subject) -> str:
     return f"{subject.run.config.name}: {task}" if subject.run else task
 
 
-def _lead(subject: Subject) -> Iterator[_Line]:
+def _lead(subject: Subject) -> Iterator[Line]:
     """The first sentences: how good the model is, and whether it was exported."""
     evaluation = subject.evaluation
     try:
         headline = evaluation.task.headline(evaluation.metrics)
         if headline and not run_sections.is_tested_by_folds(subject):
-            yield _Line(f"{_prefix(subject)}{headline}.")
+            yield Line(f"{_prefix(subject)}{headline}.")
         for note in evaluation.notes:
-            yield _Line(f"{note[0].upper()}{note[1:]}.", "warn")
+            yield Line(f"{note[0].upper()}{note[1:]}.", "warn")
     except Exception as error:  # as in `_guarded`
-        yield _Line(f"The headline could not be made: {reason(error)}", "bad")
+        yield Line(f"The headline could not be made: {reason(error)}", "bad")
     if answer_sections.not_calibrated(subject):
-        yield _Line(
+        yield Line(
             "The probabilities are not calibrated: all answers to the validation split"
             " are right.",
             "warn",
         )
     for text, color in run_sections.lead(subject):
-        yield _Line(text, color)
+        yield Line(text, color)
 
 
 def _prefix(subject: Subject) -> str:

@@ -169,7 +169,7 @@ def options(subject: Subject) -> Iterator[Block]:
     recipe = _recipe(config)
     if recipe is not None:
         rows = []
-        for option, (original, value) in _differences(recipe, config).items():
+        for option, (original, value) in differences(recipe, config).items():
             rows.append([option, _words(original), _words(value)])
         if rows:
             yield Text(f"What differs from the recipe {config.recipe}:")
@@ -219,7 +219,7 @@ def exact_command(config: Config) -> str | None:
         return None
     is_own = config.recipe in command_line.OWN_DATA
     words = [str(config.source.path) if is_own else config.recipe]
-    for option, (_, value) in _differences(recipe, config).items():
+    for option, (_, value) in differences(recipe, config).items():
         section, _, name = option.partition(".")
         if isinstance(value, bool):
             flag = name if value else f"no-{name}"
@@ -248,10 +248,10 @@ def _recipe(config: Config) -> Config | None:
     return None
 
 
-def _differences(recipe: Config, config: Config) -> dict[str, tuple[Any, Any]]:
-    """Option, such as `train.epochs` -> its values in the recipe and in the config."""
+def differences(before: Config, config: Config) -> dict[str, tuple[Any, Any]]:
+    """Option, such as `train.epochs` -> its values in both configs, if these differ."""
     differences = {}
-    originals = recipe.as_json()
+    originals = before.as_json()
     for section, values in config.as_json().items():
         if section in (*_UNTOLD, "log"):
             continue
@@ -332,7 +332,9 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
         )
     elif run.result.get("stopped"):
         yield f"The time limit stopped training after {epochs} of {of}.", "bad"
-    if subject.evaluation.split == "validation":
+    if subject.evaluation.split == "validation" and not run.config.train.final_test:
+        yield "The test split was not measured (--train.no-final-test).", "warn"
+    elif subject.evaluation.split == "validation":
         yield (
             "There is no test split: the validation split is measured, which training"
             " may have been tuned to.",

@@ -49,6 +49,23 @@ def none_here() -> str | None:
     return None
 
 
+def visible() -> list[str]:
+    """The GPUs that a process may use, as in CUDA_VISIBLE_DEVICES; empty if there is
+    none, or the driver does not tell.
+    """
+    if none_here() is not None:
+        return []
+    if chosen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return chosen.split(",")
+    try:
+        process = subprocess.run(
+            _QUERY, capture_output=True, text=True, timeout=_TIMEOUT, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [str(number) for number in range(len(process.stdout.splitlines()))]
+
+
 def memory(count: int) -> list[Memory]:
     """Returns the memory of the `count` GPUs of TensorFlow; empty if unknown."""
     try:

@@ -69,7 +69,7 @@ def steps(checkpoints: Path) -> list[int]:
 def require_checkpoint(run: RunDirectory) -> None:
     """Raises UsageError if a run has no checkpoint, or one of an earlier version."""
     with contextlib.suppress(OSError, ValueError):  # whoever reads it tells why
-        _require_format(run, safe_io.read_json(run.config))
+        require_format(run, safe_io.read_json(run.config))
     if not steps(run.checkpoints):
         resume = shlex.join(["--resume", str(run)])
         raise UsageError(
@@ -77,7 +77,7 @@ def require_checkpoint(run: RunDirectory) -> None:
         )
 
 
-def _require_format(run: RunDirectory, values: Any) -> None:
+def require_format(run: RunDirectory, values: Any) -> None:
     """Raises UsageError if an earlier version has written the config of a run."""
     if isinstance(values, dict) and values.get("format") != FORMAT:
         raise UsageError(
@@ -217,7 +217,7 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
         )
     try:
         before = safe_io.read_json(run.config)
-        _require_format(run, before)
+        require_format(run, before)
         changes = resume_policy.changes(before, config.as_json())
     except (OSError, ValueError, TypeError, AttributeError):
         raise UsageError(

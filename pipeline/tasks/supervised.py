@@ -19,6 +19,7 @@ from pipeline.contracts import (
     Input,
     Metadata,
     Panel,
+    Score,
     ServingInput,
     Similarity,
     Source,
@@ -346,6 +347,9 @@ class Supervised(Task):
 
     def tables(self, columns: Mapping[str, np.ndarray]) -> dict[str, Columns]:
         return self.objective.tables(columns)
+
+    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
+        return self.objective.scores(rows)
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         return self.objective.summary(metrics, split)

@@ -83,3 +83,27 @@ def write_results(
         file.flush()
     except (OSError, tf.errors.OpError) as error:
         say("note", f"{run.tensorboard} cannot be written: {reason(error)}")
+
+
+def write_hparams(
+    run: RunDirectory, options: Mapping[str, Any], metric: str, value: float
+) -> None:
+    """Writes options and the metric they led to, for TensorBoard's tab HParams."""
+    from tensorboard.plugins.hparams import plugin_data_pb2
+
+    start = plugin_data_pb2.SessionStartInfo(group_name=run.path.name)
+    for name, option in options.items():
+        if isinstance(option, str):
+            start.hparams[name].string_value = option
+        else:
+            start.hparams[name].number_value = option
+    content = plugin_data_pb2.HParamsPluginData(version=0, session_start_info=start)
+    plugin = _Metadata.PluginData(
+        plugin_name="hparams", content=content.SerializeToString()
+    )
+    file = EventFile(run.tensorboard / "hparams")
+    null = tf.make_tensor_proto(0.0)
+    tag = "_hparams_/session_start_info"
+    file.add(0, tag, tensor=null, metadata=_Metadata(plugin_data=plugin))
+    file.add(0, f"validation_{metric}", simple_value=value)
+    file.flush()

@@ -98,7 +98,10 @@ class Trainer:
         """Training batches for the engine, and where they are augmented."""
         # Evaluating `train` takes as long as a third of an epoch, so it is evaluated
         # only if it is the only split.
-        names = {"validation", split_names.evaluation_split(data.splits)}
+        available = set(data.splits)
+        if not config.train.final_test:
+            available.discard("test")
+        names = {"validation", split_names.evaluation_split(available)}
         self.evaluation_batches = {
             name: batching.evaluation(split, config.train, machine.replicas)
             for name, split in data.splits.items()

@@ -17,6 +17,7 @@ from pipeline.contracts import (
     Metadata,
     OutputSpec,
     Panel,
+    Score,
     Source,
     Target,
 )
@@ -34,6 +35,7 @@ MATRIX_CLASSES = 30
 """Up to this number of classes, the metrics have the whole confusion matrix."""
 _ROWS = 20  # classes in the table of `inspect`
 _WORST = 15  # classes in the table of a test
+_LEAST_PROBABILITY = 1e-7  # as in the losses of Keras
 _MISTAKES = 30  # pairs of classes in the metrics if there is no matrix
 
 
@@ -343,6 +345,11 @@ class ClassTarget(Target):
             examples=counts.tolist(),
         )
         return {"confusion_matrix.csv": table}
+
+    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
+        """Accuracy, and the cross-entropy of the probabilities as they are answered."""
+        truth = np.maximum(rows["probability_of_truth"], _LEAST_PROBABILITY)
+        return {**super().scores(rows), "loss": Score.mean(-np.log(truth), -1)}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """A table of the classes, the worst first, and notes about the accuracy."""

@@ -15,6 +15,7 @@ from pipeline.contracts import (
     Metadata,
     OutputSpec,
     Panel,
+    Score,
     Source,
     Target,
 )
@@ -211,6 +212,18 @@ class LabelTarget(Target):
 
     def _names(self, bits: np.ndarray) -> str:
         return "|".join(self.class_names[index] for index in np.flatnonzero(bits))
+
+    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
+        """F1 over all labels of all examples, and the loss."""
+        found, labels = [], []
+        for truth, prediction in zip(rows["truth"], rows["prediction"], strict=True):
+            true, predicted = set(truth.split("|")), set(prediction.split("|"))
+            found.append(2.0 * len((true & predicted) - {""}))
+            labels.append(float(len(true - {""}) + len(predicted - {""})))
+        return {
+            "f1": Score(np.array(found), np.array(labels), 1),
+            **super().scores(rows),
+        }
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """A table of the labels, the worst first."""

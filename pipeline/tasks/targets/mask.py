@@ -14,6 +14,7 @@ from pipeline.contracts import (
     Metadata,
     OutputSpec,
     Panel,
+    Score,
     Source,
     Target,
     TrainingExamples,
@@ -216,6 +217,11 @@ class MaskTarget(Target):
             "pixel_accuracy": accuracy.astype(np.float32),
             "loss": answers["loss"].numpy(),
         }
+
+    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
+        """The mean over images of the share of right pixels, and the loss."""
+        accuracy = Score.mean(rows["pixel_accuracy"], 1)
+        return {"pixel_accuracy": accuracy, **super().scores(rows)}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """A table of the classes, the lowest IoU first."""

@@ -14,6 +14,7 @@ from pipeline.contracts import (
     Metadata,
     OutputSpec,
     Panel,
+    Score,
     Source,
     Target,
     TrainingExamples,
@@ -195,6 +196,14 @@ class NumberTarget(Target):
         if not self._shape:
             return [""]
         return [f"_{index}" for index in range(self._width)]
+
+    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
+        """The mean absolute error of the numbers, and the loss."""
+        errors = []
+        for ending in self._endings():
+            errors.append(np.abs(rows[f"prediction{ending}"] - rows[f"truth{ending}"]))
+        error = Score.mean(np.mean(errors, axis=0), -1)
+        return {"mean_absolute_error": error, **super().scores(rows)}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """A table of several numbers, and a note if none is predicted well."""

@@ -18,6 +18,7 @@ from pipeline.contracts import (
     Info,
     Metadata,
     Panel,
+    Score,
     Source,
     Target,
     TrainingExamples,
@@ -260,6 +261,12 @@ class TranscriptTarget(Target):
             "correct": np.array([truth == text for truth, text in pairs]),
             "word_errors": np.array(errors, np.int32),
         }
+
+    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
+        """The word error rate, and the share of exact transcripts."""
+        words = [float(len(truth.split())) for truth in rows["truth"]]
+        rate = Score(rows["word_errors"], np.array(words), -1)
+        return {"word_error_rate": rate, "exact": super().scores(rows)["accuracy"]}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """The worst utterances, aligned, and notes about transcripts."""

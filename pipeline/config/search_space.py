@@ -1,0 +1,99 @@
+"""The options that a sweep varies: `train.learning-rate=1e-4..0.1:log`."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Sequence
+
+from pipeline.utils.errors import UsageError
+
+_RANGE = re.compile(r"(?P<low>[^,]+?)\.\.(?P<high>[^,:]+)(?P<log>:log)?")
+_EXAMPLE = "such as train.learning-rate=1e-4..0.1:log or model.filters=32,64"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dimension:
+    """An option, with a list of values or a range of numbers."""
+
+    option: str
+    """Such as `train.learning-rate`."""
+    choices: tuple[str, ...] = ()
+    """The values; empty for a range."""
+    low: float = 0.0
+    high: float = 0.0
+    is_log: bool = False
+    """Whether the logarithm of the number is drawn uniformly."""
+    is_whole: bool = False
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """All values of a list; the ends of a range."""
+        return self.choices or (self.word(self.low), self.word(self.high))
+
+    def word(self, value: float | str) -> str:
+        """A value as on a command line."""
+        if isinstance(value, str):
+            return value
+        return str(int(value)) if self.is_whole else repr(float(value))
+
+    def flags(self, value: float | str) -> list[str]:
+        """The option with a value, as on a command line."""
+        return [f"--{self.option}", self.word(value)]
+
+
+def parse(words: Sequence[str]) -> list[Dimension]:
+    """Reads `OPTION=LOW..HIGH[:log]` and `OPTION=VALUE,VALUE,...`.
+
+    Raises UsageError if a word is none of them, or a range is empty.
+    """
+    dimensions: dict[str, Dimension] = {}
+    for word in words:
+        option, equals, values = word.removeprefix("--").partition("=")
+        option = option.replace("_", "-")
+        if not option or not equals or not values:
+            raise UsageError(f"--over needs OPTION=VALUES, {_EXAMPLE}; got {word!r}")
+        if option in dimensions:
+            raise UsageError(f"--over: {option} is repeated")
+        match = _RANGE.fullmatch(values)
+        dimensions[option] = (
+            _range(option, match) if match else _choices(option, values)
+        )
+    if not dimensions:
+        raise UsageError(f"--over needs at least one option, {_EXAMPLE}")
+    return list(dimensions.values())
+
+
+def _range(option: str, match: re.Match[str]) -> Dimension:
+    ends = match["low"], match["high"]
+    try:
+        low, high = map(float, ends)
+    except ValueError:
+        raise UsageError(
+            f"--over {option}: a range has two numbers; got {ends[0]}..{ends[1]}"
+        ) from None
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise UsageError(
+            f"--over {option}: the range {ends[0]}..{ends[1]} is empty; its first"
+            " number must be smaller"
+        )
+    is_log = match["log"] is not None
+    if is_log and low <= 0:
+        raise UsageError(
+            f"--over {option}: a logarithmic range begins above 0; got {ends[0]}"
+        )
+    is_whole = all(re.fullmatch(r"-?\d+", end) for end in ends)
+    return Dimension(option, (), low, high, is_log, is_whole)
+
+
+def _choices(option: str, values: str) -> Dimension:
+    choices = tuple(values.split(","))
+    if "" in choices or len(set(choices)) < len(choices):
+        raise UsageError(
+            f"--over {option}: the values must differ and not be empty; got {values}"
+        )
+    if len(choices) == 1:
+        raise UsageError(
+            f"--over {option}: one value is no choice; set it by --{option}"
+            f" {choices[0]}, or give more, {_EXAMPLE}"
+        )
+    return Dimension(option, choices)

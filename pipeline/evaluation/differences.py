@@ -1,0 +1,165 @@
+"""Tests whether two models differ, from their scores on test examples."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pipeline.contracts import Score
+
+LEVEL = 0.05  # of significance
+_DRAWS = 10_000
+_LEAST_DRAWS = 500
+_NUMBERS = 100_000_000  # random numbers of a bootstrap, which take about a second
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """The difference of a metric between two models, second - first."""
+
+    metric: str
+    models: tuple[str, str]
+    values: tuple[float, float]
+    low: float
+    """The lower end of the 95 % interval of the difference."""
+    high: float
+    p: float
+    """Probability of a difference at least as large if there were none, corrected for
+    all pairs of models (Holm, 1979).
+    """
+    test: str
+    direction: int
+    """1 if higher is better, or -1 if lower is better."""
+
+    @property
+    def value(self) -> float:
+        """The second value minus the first."""
+        return self.values[1] - self.values[0]
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the models differ at the level of 5 %."""
+        return self.p < LEVEL
+
+    @property
+    def better(self) -> str | None:
+        """The model that is significantly better; None if none is."""
+        if not self.is_significant:
+            return None
+        return self.models[self.value * self.direction > 0]
+
+
+def differences(
+    scores: Mapping[str, Sequence[Mapping[str, Score]]], are_paired: bool
+) -> list[Difference]:
+    """The differences of all metrics between all pairs of models.
+
+    Args:
+        scores: Name of a model -> the scores of each of its runs, which differ in seed.
+        are_paired: Whether all runs answered the same examples, in the same order.
+    """
+    found = []
+    metrics = next(iter(scores.values()))[0]
+    for metric in metrics:
+        pairs = []
+        for models in itertools.combinations(scores, 2):
+            first, second = ([run[metric] for run in scores[name]] for name in models)
+            pairs.append(_difference(metric, models, first, second, are_paired))
+        corrected = holm([pair.p for pair in pairs])
+        for pair, p in zip(pairs, corrected, strict=True):
+            found.append(dataclasses.replace(pair, p=p))
+    return found
+
+
+def _difference(
+    metric: str,
+    models: tuple[str, str],
+    first: Sequence[Score],
+    second: Sequence[Score],
+    are_paired: bool,
+) -> Difference:
+    values = _mean(first), _mean(second)
+    low, high, p = bootstrap(first, second, are_paired)
+    test = "paired bootstrap" if are_paired else "bootstrap"
+    is_single = len(first) == len(second) == 1
+    if are_paired and is_single and _is_binary(first[0]) and _is_binary(second[0]):
+        p, test = mcnemar(first[0].values, second[0].values), "McNemar's test"
+    return Difference(metric, models, values, low, high, p, test, first[0].direction)
+
+
+def _mean(runs: Sequence[Score]) -> float:
+    """The mean of a metric over the runs of a model."""
+    return float(np.mean([run.values.sum() / run.weights.sum() for run in runs]))
+
+
+def _is_binary(score: Score) -> bool:
+    return bool(np.isin(score.values, (0, 1)).all() and (score.weights == 1).all())
+
+
+def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
+    """The p-value of the exact test of McNemar for right (1) and wrong (0) answers.
+
+    McNemar, "Note on the sampling error of the difference between correlated
+    proportions or percentages", Psychometrika 1947, with the binomial distribution.
+    """
+    from scipy import stats
+
+    gained = int(((first == 0) & (second == 1)).sum())
+    lost = int(((first == 1) & (second == 0)).sum())
+    if gained + lost == 0:
+        return 1.0
+    return float(stats.binomtest(gained, gained + lost).pvalue)
+
+
+def bootstrap(
+    first: Sequence[Score], second: Sequence[Score], are_paired: bool
+) -> tuple[float, float, float]:
+    """The 95 % interval of the difference of a metric, and its p-value.
+
+    Examples are drawn with replacement, the same for both models if they are paired;
+    and so are the runs of a model that has several. Efron and Tibshirani, "An
+    Introduction to the Bootstrap", 1993.
+    """
+    generator = np.random.default_rng(0)
+    largest = max(len(first[0].values), len(second[0].values))
+    draws = int(np.clip(_NUMBERS // largest, _LEAST_DRAWS, _DRAWS))
+    values = np.empty(draws)
+    for draw in range(draws):
+        counts = _counts(generator, len(first[0].values))
+        before = _drawn(generator, first, counts)
+        if not are_paired:
+            counts = _counts(generator, len(second[0].values))
+        values[draw] = _drawn(generator, second, counts) - before
+    low, high = np.nanquantile(values, (0.025, 0.975))
+    below = (np.count_nonzero(values <= 0) + 1) / (draws + 1)
+    above = (np.count_nonzero(values >= 0) + 1) / (draws + 1)
+    return float(low), float(high), float(min(1.0, 2 * min(below, above)))
+
+
+def _counts(generator: np.random.Generator, examples: int) -> np.ndarray:
+    """How often each example is drawn."""
+    return np.bincount(generator.integers(examples, size=examples), minlength=examples)
+
+
+def _drawn(
+    generator: np.random.Generator, runs: Sequence[Score], counts: np.ndarray
+) -> float:
+    """The mean metric of drawn runs on drawn examples."""
+    chosen = generator.integers(len(runs), size=len(runs))
+    ratios = []
+    for run in (runs[index] for index in chosen):
+        ratios.append(counts @ run.values / max(counts @ run.weights, 1e-12))
+    return float(np.mean(ratios))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Corrects p-values of several tests; Holm, "A simple sequentially rejective
+    multiple test procedure", Scandinavian Journal of Statistics 1979.
+    """
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(np.argsort(p_values, kind="stable")):
+        largest = max(largest, min(1.0, p_values[index] * (len(p_values) - rank)))
+        corrected[index] = largest
+    return corrected

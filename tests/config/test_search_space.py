@@ -1,0 +1,41 @@
+"""The options that a sweep varies, as on the command line."""
+
+import pytest
+
+from pipeline.config.search_space import Dimension, parse
+from pipeline.utils.errors import UsageError
+
+
+def test_ranges_and_lists_are_read():
+    assert parse(["train.learning-rate=1e-4..1e-1:log", "--model.filters=8,16"]) == [
+        Dimension("train.learning-rate", (), 1e-4, 0.1, is_log=True),
+        Dimension("model.filters", ("8", "16")),
+    ]
+    (blocks,) = parse(["model.blocks=1..4"])
+    assert blocks.is_whole and blocks.ends == ("1", "4")
+    assert blocks.flags(3.0) == ["--model.blocks", "3"]
+    (decay,) = parse(["train.weight_decay=-1..0.5"])
+    assert decay.option == "train.weight-decay" and not decay.is_whole
+    assert decay.flags(0.1 + 0.2) == ["--train.weight-decay", "0.30000000000000004"]
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("train.epochs", r"--over needs OPTION=VALUES, such as .*; got 'train.epochs'"),
+        ("train.epochs=5..5", r"the range 5\.\.5 is empty"),
+        ("train.ema=0..1:log", r"a logarithmic range begins above 0; got 0"),
+        ("train.ema=a..b", r"a range has two numbers; got a\.\.b"),
+        ("train.ema=0..inf", r"the range 0\.\.inf is empty"),
+        ("model.filters=8", r"one value is no choice; set it by --model.filters 8"),
+        ("model.filters=8,8", r"the values must differ and not be empty; got 8,8"),
+        ("model.filters=8,", r"the values must differ and not be empty; got 8,"),
+    ],
+)
+def test_what_is_no_range_or_list_is_one_line(word, message):
+    with pytest.raises(UsageError, match=message):
+        parse([word])
+    with pytest.raises(UsageError, match="--over needs at least one option"):
+        parse([])
+    with pytest.raises(UsageError, match="repeated"):
+        parse(["a=1,2", "a=1..2"])

@@ -1,0 +1,75 @@
+"""Tests of differences between two models, beside computations by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from pipeline.contracts import Score
+from pipeline.evaluation import differences
+
+
+def test_mcnemar_is_a_binomial_test_of_the_answers_that_differ():
+    first = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
+    second = np.array([1, 1, 1, 0, 1, 1, 1, 1, 1, 0])
+    # 5 gained, 1 lost: 2 * (C(6, 0) + C(6, 1)) / 2**6
+    assert differences.mcnemar(first, second) == pytest.approx(2 * 7 / 64)
+    assert differences.mcnemar(second, first) == pytest.approx(2 * 7 / 64)
+    assert differences.mcnemar(first, first) == 1
+
+
+def test_the_bootstrap_interval_is_that_of_all_resamples(monkeypatch):
+    first = np.array([0.1, 0.9, 0.4, 0.8])
+    second = np.array([0.3, 0.7, 0.9, 0.9])
+    every = [
+        (second - first)[list(drawn)].mean()
+        for drawn in itertools.product(range(4), repeat=4)
+    ]
+    low, high, p = differences.bootstrap(
+        [Score.mean(first, 1)], [Score.mean(second, 1)], are_paired=True
+    )
+    assert low == pytest.approx(np.quantile(every, 0.025), abs=0.02)
+    assert high == pytest.approx(np.quantile(every, 0.975), abs=0.02)
+    assert p == pytest.approx(2 * np.mean(np.array(every) <= 0), abs=0.02)
+
+
+def test_pairing_finds_a_difference_that_is_smaller_than_the_spread():
+    generator = np.random.default_rng(1)
+    difficulty = generator.normal(0, 1, 200)
+    first = [Score.mean(difficulty, -1)]
+    second = [Score.mean(difficulty - 0.05 + generator.normal(0, 0.01, 200), -1)]
+    *_, paired = differences.bootstrap(first, second, are_paired=True)
+    *_, unpaired = differences.bootstrap(first, second, are_paired=False)
+    assert paired < 0.001 < 0.3 < unpaired
+
+
+def test_seeds_that_disagree_are_no_evidence():
+    right = np.arange(1000) < 900
+    wrong = np.arange(1000) < 700
+    scores = {
+        "a": [{"accuracy": Score.mean(values, 1)} for values in (right, wrong)],
+        "b": [{"accuracy": Score.mean(values, 1)} for values in (wrong, right[::-1])],
+    }
+    (found,) = differences.differences(scores, are_paired=True)
+    assert found.values == (0.8, 0.8) and found.better is None
+    assert found.test == "paired bootstrap"
+    scores["b"] = scores["b"][:1]
+    (found,) = differences.differences(scores, are_paired=True)
+    assert found.low < 0 and found.high == 0 and not found.is_significant
+
+
+def test_a_ratio_of_sums_is_compared_as_one():
+    words = np.array([1.0, 1.0, 8.0, 10.0])
+    few, many = np.array([1.0, 0, 0, 0]), np.array([0, 0, 4.0, 5.0])
+    scores = {
+        "a": [{"word_error_rate": Score(few, words, -1)}],
+        "b": [{"word_error_rate": Score(many, words, -1)}],
+    }
+    (found,) = differences.differences(scores, are_paired=True)
+    assert found.values == (1 / 20, 9 / 20)
+    assert found.direction == -1 and found.value == pytest.approx(0.4)
+
+
+def test_holm_multiplies_the_smallest_value_by_the_number_of_tests():
+    assert differences.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert differences.holm([0.6, 0.9]) == [1, 1]
