@@ -40,6 +40,7 @@ _IMAGENET = {
 _IMAGENET_MIN_SIDE = 96  # pixels
 # For images up to this side, the first convolution has stride 1 (benchmarks/README.md).
 _SMALL_SIDE = 48
+_MIXED_EPOCHS = 20  # with fewer, mixing costs accuracy
 _SCRATCH = (
     "from scratch; ImageNet weights are downloaded by --model.name application"
     " --model.options name=EfficientNetB0 weights=imagenet"
@@ -163,7 +164,9 @@ def _choose_sizes(
     images = f"about {pluralize(count, 'training image')}"
     if source.info.class_names:
         images += f" of {pluralize(len(source.info.class_names), 'class')}"
-    batch = max(1, _batch_size(count) // parts) * parts
+    batch = _batch_size(count)
+    # CutMix pairs the images of each part.
+    batch = batch // (2 * parts) * 2 * parts or max(1, batch // parts) * parts
     choices.choose("train.batch_size", batch, images)
     batch = choices.config.train.batch_size
     steps = choices.config.train.steps_per_epoch or max(1, count // batch)
@@ -213,13 +216,31 @@ def _choose_sizes(
     base_rate = 0.002 if is_pretrained else 0.02
     rate = round(base_rate * math.sqrt(min(batch, 64) / 64), 4)
     choices.choose("train.learning_rate", rate, f"for batches of {batch}")
-    operations = {"flip": {}, "crop": {"padding": min(sides) // 8}}
-    choices.choose("data.augment", operations, "usual for photographs")
+    operations, reason = _augmentation(choices.config, source, min(sides), parts)
+    choices.choose("data.augment", operations, reason)
     lag = max(1.0, steps * epochs * _AVERAGED_FRACTION)
     reason = f"about {lag:,.0f} of {pluralize(steps * epochs, 'step')}"
     rest = float(f"{1 / (1 + lag):.2g}")  # two digits of it, as 1 is no average
     choices.choose("train.ema", round(1 - rest, 12), reason)
     return choices.config
+
+
+def _augmentation(
+    config: Config, source: Source, side: int, parts: int
+) -> tuple[dict[str, Any], str]:
+    """The operations for photographs of this side, and why.
+
+    A network that sees the same photographs of classes again and again learns them by
+    heart: then half of them are mixed (CutMix; benchmarks/README.md).
+    """
+    operations: dict[str, Any] = {"flip": {}, "crop": {"padding": side // 8}}
+    reason = "usual for photographs"
+    epochs = config.train.epochs
+    is_paired = config.train.batch_size % (2 * parts) == 0
+    if "label" in source.info.fields and is_paired and epochs >= _MIXED_EPOCHS:
+        operations["cutmix"] = {"probability": 0.5}
+        reason += f"; mixed, because each is seen {epochs} times"
+    return operations, reason
 
 
 def _batch_size(count: int) -> int:

@@ -61,11 +61,22 @@ def test_the_network_and_the_loss_follow_what_is_predicted(planned):
     assert planned(80)[0].train.label_smoothing == 0.1
 
 
+def test_images_of_classes_that_are_seen_often_are_mixed(planned):
+    often, output = planned(4000)
+    assert often.data.augment["cutmix"] == {"probability": 0.5}
+    assert f"each is seen {often.train.epochs} times" in output
+    seldom, _ = planned(4000, "--epochs 19")
+    numbers, _ = planned(80, targets=np.ones(80))
+    odd, _ = planned(4000, "--batch-size 30 --accumulate 2")
+    for config in (seldom, numbers, odd):
+        assert "cutmix" not in config.data.augment
+
+
 def test_the_batch_divides_among_replicas_and_micro_batches(planned):
     assert planned(4000)[0].train.batch_size == 64
     for words, replicas, size in (
-        ("--gpus 3", 3, 63),
-        ("--accumulate 3", 1, 63),
+        ("--gpus 3", 3, 60),
+        ("--accumulate 3", 1, 60),
         ("--replicas 8 --accumulate 16", 8, 128),
     ):
         assert planned(4000, words, replicas=replicas)[0].train.batch_size == size

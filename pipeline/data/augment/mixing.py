@@ -24,6 +24,7 @@ def mixup(
     *,
     alpha: Annotated[float, (0.01, 100)] = 0.2,
     probability: Annotated[float, (0, 1)] = 1.0,
+    epochs: Annotated[int, (1, None)] | None = None,
 ) -> Example:
     """Replaces each image by its weighted mean with another image; labels likewise.
 
@@ -35,10 +36,11 @@ def mixup(
             (batch,)), the weight of the original image.
         alpha: The weight is drawn from Beta(alpha, alpha).
         probability: Probability that an image is changed.
+        epochs: First epochs in which images are changed; None: all.
     """
     batch = _add_partner_labels(batch, "mixup")
     images = batch["image"]
-    chosen = draw.uniform(seeds, draw=1) < probability
+    chosen = _is_chosen(batch, draw.uniform(seeds, draw=1), probability, epochs)
     share = tf.where(chosen, draw.choice(seeds, _beta_quantiles(alpha)), 1.0)
     weight = share[:, None, None, None]
     values = tf.cast(images, tf.float32)
@@ -55,6 +57,7 @@ def cutmix(
     *,
     alpha: Annotated[float, (0.01, 100)] = 1.0,
     probability: Annotated[float, (0, 1)] = 1.0,
+    epochs: Annotated[int, (1, None)] | None = None,
 ) -> Example:
     """Pastes a rectangle of another image into each image; labels are weighted by area.
 
@@ -66,12 +69,14 @@ def cutmix(
             (batch,)), the area fraction of the original image, rounded to 2**-16.
         alpha: The area fraction, before clipping, is drawn from Beta(alpha, alpha).
         probability: Probability that an image is changed.
+        epochs: First epochs in which images are changed; None: all.
     """
     batch = _add_partner_labels(batch, "cutmix")
     images = batch["image"]
     # Roots are read from a table, because devices round them differently.
     side = draw.choice(seeds, np.sqrt(1 - _beta_quantiles(alpha)))
-    side = tf.where(draw.uniform(seeds, draw=3) < probability, side, 0.0)
+    chosen = _is_chosen(batch, draw.uniform(seeds, draw=3), probability, epochs)
+    side = tf.where(chosen, side, 0.0)
     inside: list[tf.Tensor] = []
     area = tf.constant(1, tf.int64)
     for axis, size in enumerate(images.shape[1:3]):
@@ -89,6 +94,16 @@ def cutmix(
     rows, columns = inside
     mixed = _pixel_values.in_rectangle(rows, columns, _swap_pairs(images), images)
     return {**batch, "image": mixed, "share": share}
+
+
+def _is_chosen(
+    batch: Example, number: tf.Tensor, probability: float, epochs: int | None
+) -> tf.Tensor:
+    """Whether an image is changed, from a number from 0 to 1 for each image."""
+    chosen = number < probability
+    if epochs is not None:
+        chosen &= batch["epoch"] < epochs
+    return chosen
 
 
 def _add_partner_labels(batch: Example, operation: str) -> Example:
