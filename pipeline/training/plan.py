@@ -40,7 +40,9 @@ _IMAGENET = {
 _IMAGENET_MIN_SIDE = 96  # pixels
 # For images up to this side, the first convolution has stride 1 (benchmarks/README.md).
 _SMALL_SIDE = 48
-_MIXED_EPOCHS = 20  # with fewer, mixing costs accuracy
+# Images are mixed if there are this many epochs, and not in the last of them.
+_MIXED_EPOCHS = 20
+_MIXED_FRACTION = 0.85
 _SCRATCH = (
     "from scratch; ImageNet weights are downloaded by --model.name application"
     " --model.options name=EfficientNetB0 weights=imagenet"
@@ -238,7 +240,8 @@ def _augmentation(
     epochs = config.train.epochs
     is_paired = config.train.batch_size % (2 * parts) == 0
     if "label" in source.info.fields and is_paired and epochs >= _MIXED_EPOCHS:
-        operations["cutmix"] = {"probability": 0.5}
+        mixed = round(_MIXED_FRACTION * epochs)
+        operations["cutmix"] = {"probability": 0.5, "epochs": mixed}
         reason += f"; mixed, because each is seen {epochs} times"
     return operations, reason
 

@@ -63,7 +63,9 @@ def test_the_network_and_the_loss_follow_what_is_predicted(planned):
 
 def test_images_of_classes_that_are_seen_often_are_mixed(planned):
     often, output = planned(4000)
-    assert often.data.augment["cutmix"] == {"probability": 0.5}
+    epochs = often.train.epochs
+    mixing = {"probability": 0.5, "epochs": round(0.85 * epochs)}
+    assert often.data.augment["cutmix"] == mixing
     assert f"each is seen {often.train.epochs} times" in output
     seldom, _ = planned(4000, "--epochs 19")
     numbers, _ = planned(80, targets=np.ones(80))

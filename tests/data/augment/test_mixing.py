@@ -160,3 +160,16 @@ def test_accuracy_counts_the_larger_share():
     larger = np.where(share >= 0.5, label, label[np.arange(16) ^ 1])
     expected = np.mean(np.argmax(outputs, axis=1) == larger)
     assert float(accuracy.result()) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", sorted(MIXERS))
+def test_images_are_mixed_in_the_first_epochs_only(name):
+    batch, example_seeds = batch_of()
+    always = MIXERS[name](batch, example_seeds, alpha=1.0)
+    epochs = tf.constant([2, 3] * 8, tf.int64)
+    done = MIXERS[name]({**batch, "epoch": epochs}, example_seeds, alpha=1.0, epochs=3)
+    for field in ("image", "share"):
+        np.testing.assert_array_equal(done[field][::2], always[field][::2])
+    np.testing.assert_array_equal(done["image"][1::2], batch["image"][1::2])
+    assert (done["share"][1::2].numpy() == 1).all()
+    assert not (always["share"][::2].numpy() == 1).all()
