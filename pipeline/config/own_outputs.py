@@ -5,6 +5,7 @@ weights and metrics, in the forms that `keras.Model.compile` takes, into one for
 """
 
 import dataclasses
+import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -258,13 +259,23 @@ def _reason(arguments: Mapping[str, Any], model: Any, network: _Network) -> str 
     if isinstance(loss, Mapping):
         return "the losses are given by output"
     for title, values in _named(x):
-        if _is_text(values):
+        if _is_text(values) and _takes_strings(model):
             return f"{title} holds text"
         if len(_shape(values) or ()) > 4:
             return f"{title} has {len(values.shape)} axes"
     if y is not None and y is x:
         return "y is x"
     return _reason_of_shape(y, network) or _reason_of_loss(loss, model, y)
+
+
+def _takes_strings(model: Any) -> bool:
+    """Whether a model reads texts itself: one of Keras that has an input of strings, or
+    that is not built yet.
+    """
+    if isinstance(model, str | Mapping) or inspect.isfunction(model):
+        return False
+    tensors = getattr(model, "inputs", None)
+    return not tensors or any(tensor.dtype == "string" for tensor in tensors)
 
 
 def _reason_of_shape(y: Any, network: _Network) -> str | None:

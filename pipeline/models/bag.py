@@ -22,13 +22,14 @@ def bag(
     class.
 
     Takes texts, or a dictionary of several inputs, whose numbers are joined; returns a
-    vector per example. As in Joulin et al., "Bag of Tricks for
-    Efficient Text Classification", EACL 2017, but with the log-count ratios of Wang and
-    Manning, "Baselines and Bigrams", ACL 2012, as weights, and with n-grams of
-    characters, which also describe words that the training texts do not have.
+    vector per example. As in Joulin et al., "Bag of Tricks for Efficient Text
+    Classification", EACL 2017, but with the log-count ratios of Wang and Manning,
+    "Baselines and Bigrams", ACL 2012, times inverse document frequencies as weights,
+    and with n-grams of characters, which also describe words that the training texts do
+    not have.
 
     Args:
-        x: Texts.
+        x: Texts, or several inputs with texts among them.
         words: Lengths of the n-grams of words.
         characters: Lengths of the n-grams of characters, as bytes of UTF-8.
         dimension: Length of a vector.

@@ -10,7 +10,7 @@ COUNT = 120
 OPTIONS = {
     "epochs": 3,
     "batch_size": 16,
-    "model_options": {"buckets": 1024},
+    "model": {"name": "bag", "buckets": 1024},
     "runtime": {"precision": "float32"},
     "log": {"tensorboard": False, "bar": False},
 }
