@@ -134,7 +134,10 @@ def bootstrap(
     low, high = np.nanquantile(values, (0.025, 0.975))
     below = (np.count_nonzero(values <= 0) + 1) / (draws + 1)
     above = (np.count_nonzero(values >= 0) + 1) / (draws + 1)
-    return float(low), float(high), float(min(1.0, 2 * min(below, above)))
+    # That all of n examples differ in the same direction has this probability if
+    # either direction is as likely; the bootstrap of a single one would be certain.
+    least = 2.0 ** (1 - min(len(first[0].values), len(second[0].values)))
+    return float(low), float(high), float(min(1.0, max(least, 2 * min(below, above))))
 
 
 def _counts(generator: np.random.Generator, examples: int) -> np.ndarray:
@@ -149,7 +152,9 @@ def _drawn(
     chosen = generator.integers(len(runs), size=len(runs))
     ratios = []
     for run in (runs[index] for index in chosen):
-        ratios.append(counts @ run.values / max(counts @ run.weights, 1e-12))
+        # Not `@`, whose threads take several times as long for 50,000 examples.
+        numerator, denominator = (counts * run.values).sum(), counts * run.weights
+        ratios.append(numerator / max(denominator.sum(), 1e-12))
     return float(np.mean(ratios))
 
 
