@@ -100,7 +100,8 @@ class Comparison:
         for item in self.differences:
             row: dict[str, Any] = {"metric": item.metric.replace("_", " ")}
             row |= {"first": item.models[0], "second": item.models[1]}
-            row |= {"value of first": item.values[0], "of second": item.values[1]}
+            row |= {"value of first": item.values[0]}
+            row |= {"value of second": item.values[1]}
             row |= {"difference": item.value, "low": item.low, "high": item.high}
             rows.append({**row, "p": item.p, "test": item.test})
         return Columns({name: [row[name] for row in rows] for name in rows[0]})

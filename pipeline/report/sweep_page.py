@@ -28,7 +28,11 @@ def write(study: "optuna.Study", folder: Path, space: Sequence[Dimension]) -> No
     best = study.best_trial
     metric, value = best.user_attrs["metric"], best.user_attrs["value"]
     options = search_space.describe(best.params)
-    lead = [page.Line(f"Best: trial {best.number}, {metric} {value:.4f}: {options}.")]
+    lead = [
+        page.Line(
+            f"Best: trial {best.number}, validation {metric} {value:.4f}: {options}."
+        )
+    ]
     lead.append(
         page.Line(
             "Measured on the validation split, to which the choice of the best of many"
