@@ -72,10 +72,8 @@ def main(arguments: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for line in repr(compared).splitlines():
         say_lines("table", line)
-    lead = [page.Line(f"{text[0].upper()}{text[1:]}.") for text in compared.sentences]
-    lead += [
-        page.Line(f"{text[0].upper()}{text[1:]}.", "warn") for text in compared.notes
-    ]
+    lead = [page.Line(_sentence(text)) for text in compared.sentences]
+    lead += [page.Line(_sentence(text), "warn") for text in compared.notes]
     title = " and ".join(model.name for model in compared.models)
     content = page.html(title, lead, list(comparison.sections(compared)))
     files.write_text(folder / page.NAME, content)

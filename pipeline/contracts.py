@@ -275,7 +275,7 @@ class Score:
 
     @classmethod
     def mean(cls, values: Any, direction: Literal[1, -1]) -> "Score":
-        """The mean of a number of each example."""
+        """The mean of a number of each example, which may be written as text."""
         values = np.asarray(values, np.float64)
         return cls(values, np.ones_like(values), direction)
 
@@ -471,8 +471,7 @@ class Objective(abc.ABC):
         """Metrics by which models are compared on the same examples, the most important
         first.
 
-        `rows` are the columns of `readable`, as read from `predictions.csv`: numbers as
-        float64, other values as texts.
+        `rows` are the columns of `readable` as texts, as `predictions.csv` has them.
         """
         scores = {}
         if "correct" in rows:

@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import math
 import os
+import random
 import shlex
 import signal
 import time
@@ -34,9 +35,13 @@ _ARGUMENTS = {
     "--over OPTION=VALUES ...": (
         "The options to vary: a range of numbers, whole if both ends are, or a list."
         " train.learning-rate=1e-4..0.1:log draws the logarithm uniformly;"
-        " model.filters=32,64 chooses one of the values."
+        " model.filters=32,64 chooses one of the values; train.shuffle=true,false sets"
+        " a switch; and ; separates values with commas: 'model.units=64;32,32'."
     ),
-    "--resume DIRECTORY": "Continues a sweep, instead of all other words.",
+    "[--resume DIRECTORY]": (
+        "Continues a sweep, instead of a recipe and --over. The options below may"
+        " change: more --trials, for example."
+    ),
 }
 _SWEEPS = Path("sweeps")
 _FORMAT = 1
@@ -44,6 +49,7 @@ _FAILURES = 3  # of the first trials, after which a sweep ends
 _PAUSE = 0.2  # seconds between looks at the trials
 _GRACE = 60.0  # seconds in which a trial saves its checkpoint
 _SHOWN = 10  # trials
+_SPLITS = ("validation", "test", "validation_groups", "test_groups", "split_seed")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,23 +132,31 @@ def _read(arguments: Sequence[str]) -> _Plan:
     part = rest
     known = {flag.removeprefix("--") for flag in cli_parser.flags(SweepOptions)}
     for word in arguments:
-        if word.startswith("--"):
-            name = word[2:].partition("=")[0].replace("_", "-")
-            part = own if name in known else rest
-            if name == "over":
-                part = over
-                continue
+        if not word.startswith("--"):
+            part.append(word)
+            part = over if part is over else rest  # other options have one value
+            continue
+        name, equals, value = word[2:].partition("=")
+        name = name.replace("_", "-")
+        if name == "over":
+            part = over
+            part += [value] if equals else []
+            continue
+        part = own if name in known else rest
         part.append(word)
-        if part is not over and not word.startswith("--") and part is own:
-            part = rest  # an option of a sweep has one value
+        if equals or name in ("prune", "no-prune"):
+            part = rest
     options = SweepOptions(**cli_parser.changes(own, SweepOptions))
     return _Plan(rest, search_space.parse(over), options)
 
 
 def _saved(words: Sequence[str]) -> tuple[Path, _Plan]:
-    if len(words) != 1:
+    if not words or words[0].startswith("-"):
         raise UsageError(f"{PROGRAM} --resume needs a sweep, such as sweeps/digits-1")
     folder = Path(words[0])
+    changes = cli_parser.changes(words[1:], SweepOptions)
+    if "directory" in changes or "sampler" in changes:
+        raise UsageError("--directory and --sampler of a sweep cannot change")
     path = folder / "sweep.json"
     if not path.is_file():
         raise UsageError(f"{folder} is not a sweep: it has no sweep.json")
@@ -153,7 +167,8 @@ def _saved(words: Sequence[str]) -> tuple[Path, _Plan]:
         space = []
         for entry in values["over"]:
             space.append(Dimension(**{**entry, "choices": tuple(entry["choices"])}))
-        return folder, _Plan(values["words"], space, SweepOptions(**values["options"]))
+        options = SweepOptions(**{**values["options"], **changes})
+        return folder, _Plan(values["words"], space, options)
     except (OSError, ValueError, LookupError, TypeError):
         raise UsageError(f"{path} is damaged; start the sweep again") from None
 
@@ -168,6 +183,7 @@ def _check(plan: _Plan) -> Any:
                     f"--sampler grid needs a list of values for {dimension.option},"
                     f" not a range"
                 )
+    measured = set()
     for dimension in plan.space:
         for value in dimension.ends:
             others = []
@@ -175,8 +191,15 @@ def _check(plan: _Plan) -> Any:
                 if other is not dimension:
                     others += other.flags(other.ends[0])
             words = [*plan.words, *others, *dimension.flags(value)]
-            request = command_line.request(words, command_line.PROGRAM, "")
-    config = request.config
+            config = command_line.request(words, command_line.PROGRAM, "").config
+            measured.add(repr([getattr(config.data, name) for name in _SPLITS]))
+    if len(measured) > 1:
+        raise UsageError(
+            "--over cannot vary the splits, since all trials are measured on the same"
+            " validation examples"
+        )
+    if config.dry_run or config.data.folds is not None:
+        raise UsageError(f"{PROGRAM} cannot be combined with --dry-run or --data.folds")
     if config.run_directory is not None:
         raise UsageError("--run-directory: each trial has its own; use --directory")
     return config
@@ -197,12 +220,12 @@ class _Sweep:
         if plan.options.time_limit is not None:
             self._limit = time.monotonic() + parse_duration(plan.options.time_limit)
         journal = folder / "trials.log"
+        _remove_incomplete_line(journal)
         for path in folder.glob("trials.log.lock*"):  # of a killed process
             path.unlink()
         self._study = optuna.create_study(
             storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal))),
             study_name="sweep",
-            sampler=self._sampler(),
             pruner=self._pruner(),
             load_if_exists=True,
         )
@@ -212,15 +235,25 @@ class _Sweep:
         self._asked: dict[int, Any] = {}
         self._direction = 1
 
-    def _sampler(self) -> "optuna.samplers.BaseSampler":
+    def _sampler(self, *numbers: int) -> "optuna.samplers.BaseSampler":
+        """The sampler for a trial and an option.
+
+        Each has a seed of its own: a sweep that continues draws the values that it
+        would have drawn, and not those of its first trials again.
+        """
         options = self.plan.options
         samplers = self._optuna.samplers
         if options.sampler == "grid":
             grid = {d.option: list(d.choices) for d in self.plan.space}
-            return samplers.GridSampler(grid, seed=options.sampler_seed)
+            sampler = samplers.GridSampler(grid, seed=options.sampler_seed)
+            # It calls Study.stop at the end, which fails outside of Study.optimize.
+            sampler.after_trial = lambda *_: None  # type: ignore[method-assign]
+            return sampler
+        source = random.Random(repr((options.sampler_seed, *numbers)))
+        seed = source.getrandbits(32)
         if options.sampler == "random":
-            return samplers.RandomSampler(options.sampler_seed)
-        return samplers.TPESampler(seed=options.sampler_seed, constant_liar=True)
+            return samplers.RandomSampler(seed)
+        return samplers.TPESampler(seed=seed, constant_liar=True)
 
     def _pruner(self) -> "optuna.pruners.BasePruner":
         if not self.plan.options.prune:
@@ -262,6 +295,7 @@ class _Sweep:
                 if waiting:
                     self._start(waiting.pop(0))
                 elif len(self._study.trials) < self._total:
+                    self._study.sampler = self._sampler(len(self._study.trials), 0)
                     self._start(self._study.ask().number)
                 else:
                     break
@@ -276,7 +310,8 @@ class _Sweep:
 
     def _suggest(self, trial: Any) -> None:
         """Chooses the values that a trial does not have yet."""
-        for dimension in self.plan.space:
+        for position, dimension in enumerate(self.plan.space):
+            self._study.sampler = self._sampler(trial.number, position)
             if dimension.choices:
                 trial.suggest_categorical(dimension.option, dimension.choices)
             elif dimension.is_whole:
@@ -314,7 +349,7 @@ class _Sweep:
         trial = trials.start(number, run, words, place, environment)
         trial.epochs = len(frozen.intermediate_values)
         self._running[number] = trial
-        say("trial", f"{number}: {' '.join(self._words(number))}")
+        say("trial", f"{number}: {search_space.describe(asked.params)}")
 
     def _watch(self, trial: Trial) -> None:
         """Reads the metrics of new epochs; prunes the trial; takes its result."""
@@ -403,17 +438,25 @@ class _Sweep:
         for line in sweep_page.table(self._study, _SHOWN).splitlines():
             print(line)
         metric, value = best.user_attrs["metric"], best.user_attrs["value"]
-        words = " ".join(self._words(best.number))
+        values = search_space.describe(best.params)
         say_result(
-            "best", f"trial {best.number}: validation {metric} {value:.4f}, {words}"
+            "best", f"trial {best.number}: validation {metric} {value:.4f}, {values}"
         )
         say_result("report", self.folder / sweep_page.NAME)
         say_result(
             "next",
-            f"pipeline fit --config {config}  trains the best again, and measures the"
-            " test split",
+            f"{shlex.join(['pipeline', 'fit', '--config', str(config)])}  trains the"
+            " best again, and measures the test split",
         )
         return 0
+
+
+def _remove_incomplete_line(journal: Path) -> None:
+    """Removes the end of a line that a full disk or a crash has cut."""
+    if journal.exists():
+        with journal.open("rb+") as file:
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)
 
 
 def _wait_until_free(run: Path) -> None:

@@ -3,11 +3,13 @@
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from pipeline.config import cli_parser
+from pipeline.config.config import Config
 from pipeline.utils.errors import UsageError
 
-_RANGE = re.compile(r"(?P<low>[^,]+?)\.\.(?P<high>[^,:]+)(?P<log>:log)?")
+_RANGE = re.compile(r"(?P<low>[^,;]+?)\.\.(?P<high>[^,;:]+)(?P<log>:.*)?")
 _EXAMPLE = "such as train.learning-rate=1e-4..0.1:log or model.filters=32,64"
 
 
@@ -38,11 +40,31 @@ class Dimension:
 
     def flags(self, value: float | str) -> list[str]:
         """The option with a value, as on a command line."""
+        if value in ("true", "false") and self._is_switch:
+            section, dot, name = self.option.rpartition(".")
+            no = "no-" if value == "false" else ""
+            return [f"--{section}{dot}{no}{name}"]
         return [f"--{self.option}", self.word(value)]
+
+    @property
+    def _is_switch(self) -> bool:
+        flags = cli_parser.flags(Config)
+        matches = cli_parser.matching_flags(f"--{self.option}", Config)
+        return any(flags[flag].switch is not None for flag in matches if flag in flags)
+
+
+def describe(values: Mapping[str, float | str]) -> str:
+    """The values of options, with six digits: "train.learning-rate 0.0125207"."""
+    parts = []
+    for option, value in values.items():
+        shown = f"{value:.6g}" if isinstance(value, float) else value
+        parts.append(f"{option} {shown}")
+    return ", ".join(parts)
 
 
 def parse(words: Sequence[str]) -> list[Dimension]:
-    """Reads `OPTION=LOW..HIGH[:log]` and `OPTION=VALUE,VALUE,...`.
+    """Reads `OPTION=LOW..HIGH[:log]` and `OPTION=VALUE,VALUE,...`, or
+    `OPTION=VALUE;VALUE;...` if values contain commas.
 
     Raises UsageError if a word is none of them, or a range is empty.
     """
@@ -76,7 +98,11 @@ def _range(option: str, match: re.Match[str]) -> Dimension:
             f"--over {option}: the range {ends[0]}..{ends[1]} is empty; its first"
             " number must be smaller"
         )
-    is_log = match["log"] is not None
+    is_log = match["log"] == ":log"
+    if match["log"] and not is_log:
+        raise UsageError(
+            f"--over {option}: only :log may follow a range; got {match['log']}"
+        )
     if is_log and low <= 0:
         raise UsageError(
             f"--over {option}: a logarithmic range begins above 0; got {ends[0]}"
@@ -86,7 +112,7 @@ def _range(option: str, match: re.Match[str]) -> Dimension:
 
 
 def _choices(option: str, values: str) -> Dimension:
-    choices = tuple(values.split(","))
+    choices = tuple(values.split(";" if ";" in values else ","))
     if "" in choices or len(set(choices)) < len(choices):
         raise UsageError(
             f"--over {option}: the values must differ and not be empty; got {values}"

@@ -11,6 +11,7 @@ from pipeline.contracts import Score
 LEVEL = 0.05  # of significance
 _DRAWS = 10_000
 _LEAST_DRAWS = 500
+_AT_A_TIME = 1_000_000  # random numbers in memory
 _NUMBERS = 100_000_000  # random numbers of a bootstrap, which take about a second
 
 
@@ -122,35 +123,37 @@ def bootstrap(
     Introduction to the Bootstrap", 1993.
     """
     generator = np.random.default_rng(0)
-    largest = max(len(first[0].values), len(second[0].values))
-    draws = int(np.clip(_NUMBERS // largest, _LEAST_DRAWS, _DRAWS))
-    values = np.empty(draws)
-    for draw in range(draws):
-        counts = _counts(generator, len(first[0].values))
-        before = _drawn(generator, first, counts)
+    sizes = len(first[0].values), len(second[0].values)
+    draws = int(np.clip(_NUMBERS // max(sizes), _LEAST_DRAWS, _DRAWS))
+    rows = max(1, _AT_A_TIME // max(sizes))
+    parts = []
+    for start in range(0, draws, rows):
+        count = min(rows, draws - start)
+        drawn = generator.integers(sizes[0], size=(count, sizes[0]))
+        before = _drawn(generator, first, drawn)
         if not are_paired:
-            counts = _counts(generator, len(second[0].values))
-        values[draw] = _drawn(generator, second, counts) - before
+            drawn = generator.integers(sizes[1], size=(count, sizes[1]))
+        parts.append(_drawn(generator, second, drawn) - before)
+    values = np.concatenate(parts)
     low, high = np.nanquantile(values, (0.025, 0.975))
     below = (np.count_nonzero(values <= 0) + 1) / (draws + 1)
     above = (np.count_nonzero(values >= 0) + 1) / (draws + 1)
-    return float(low), float(high), float(min(1.0, 2 * min(below, above)))
-
-
-def _counts(generator: np.random.Generator, examples: int) -> np.ndarray:
-    """How often each example is drawn."""
-    return np.bincount(generator.integers(examples, size=examples), minlength=examples)
+    # That all of n examples differ in the same direction has this probability if
+    # either direction is as likely; the bootstrap of a single one would be certain.
+    least = 2.0 ** (1 - min(sizes))
+    return float(low), float(high), float(min(1.0, max(least, 2 * min(below, above))))
 
 
 def _drawn(
-    generator: np.random.Generator, runs: Sequence[Score], counts: np.ndarray
-) -> float:
-    """The mean metric of drawn runs on drawn examples."""
-    chosen = generator.integers(len(runs), size=len(runs))
+    generator: np.random.Generator, runs: Sequence[Score], drawn: np.ndarray
+) -> np.ndarray:
+    """The mean metric of drawn runs on drawn examples: (draws, examples) -> (draws,)"""
     ratios = []
-    for run in (runs[index] for index in chosen):
-        ratios.append(counts @ run.values / max(counts @ run.weights, 1e-12))
-    return float(np.mean(ratios))
+    for run in runs:
+        weights = np.maximum(run.weights[drawn].sum(axis=1), 1e-12)
+        ratios.append(run.values[drawn].sum(axis=1) / weights)
+    chosen = generator.integers(len(runs), size=(len(drawn), len(runs)))
+    return np.take_along_axis(np.stack(ratios, axis=1), chosen, axis=1).mean(axis=1)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -4,7 +4,8 @@ import csv
 import dataclasses
 import html
 import io
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _SEED = "--runtime.seed"
 _SHOWN = 12  # examples of each kind in the report
+_NAMES = 60  # characters of the names of classes in a message
 _WIDTH = 30  # characters of the value of an option on the terminal
 
 
@@ -98,7 +100,8 @@ class Comparison:
         for item in self.differences:
             row: dict[str, Any] = {"metric": item.metric.replace("_", " ")}
             row |= {"first": item.models[0], "second": item.models[1]}
-            row |= {"value of first": item.values[0], "of second": item.values[1]}
+            row |= {"value of first": item.values[0]}
+            row |= {"value of second": item.values[1]}
             row |= {"difference": item.value, "low": item.low, "high": item.high}
             rows.append({**row, "p": item.p, "test": item.test})
         return Columns({name: [row[name] for row in rows] for name in rows[0]})
@@ -141,8 +144,7 @@ class Comparison:
                 "the runs were tested on different examples, so the test is not paired;"
                 " pipeline evaluate measures both on the same data"
             )
-        seeds = {len(model.runs) for model in self.models}
-        if seeds == {1}:
+        if any(len(model.runs) == 1 for model in self.models):
             notes.append(
                 "the tests say how much the choice of test examples explains; another"
                 " seed may change a model as much: give several runs that differ in"
@@ -221,8 +223,13 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
             their tasks differ.
     """
     opened = [run if isinstance(run, Run) else Run.load(run) for run in runs]
-    if len({run.directory.resolve() for run in opened}) < 2:
+    if len(opened) < 2:
         raise UsageError("give at least two runs to compare, such as runs/digits-1")
+    found: set[Path] = set()
+    for run in opened:
+        if run.directory.resolve() in found:
+            raise UsageError(f"{run.directory} is given twice")
+        found.add(run.directory.resolve())
     groups = _group(opened)
     if len(groups) == 1:
         groups = [[run] for run in opened]
@@ -230,8 +237,8 @@ def compare(runs: Sequence[Run | str | Path]) -> Comparison:
     _require_same_task(models)
     are_paired = len({model.examples for model in models}) == 1
     scores = {model.name: model.scores for model in models}
-    found = differences.differences(scores, are_paired)
-    return Comparison(models, are_paired, tuple(found))
+    tested = differences.differences(scores, are_paired)
+    return Comparison(models, are_paired, tuple(tested))
 
 
 def _group(runs: Sequence[Run]) -> list[list[Run]]:
@@ -258,14 +265,34 @@ def _require_same_task(models: Sequence[Model]) -> None:
                 f"{first.name} and {model.name} solve different tasks, measured by"
                 f" {metrics[0]} and by {metrics[1]}; compare runs of one task"
             )
+        names = [_answers(first), _answers(model)]
+        if names[0] != names[1]:
+            shown = [
+                textwrap.shorten(text, _NAMES, placeholder=" ...") for text in names
+            ]
+            raise UsageError(
+                f"{first.name} and {model.name} solve different tasks: {shown[0]}; and"
+                f" {shown[1]}; compare runs of one task"
+            )
+
+
+def _answers(model: Model) -> str:
+    """What a model tells: its classes, or the name of its number."""
+    metadata = _metadata(model.runs[0])
+    if "class_names" in metadata:
+        return f"the classes {', '.join(metadata['class_names'])}"
+    return f"the number {metadata.get('target_name')}"
+
+
+def _metadata(run: Run) -> Mapping[str, Any]:
+    return safe_io.read_json(RunDirectory(run.directory).metadata)
 
 
 def _model(runs: Sequence[Run]) -> Model:
     tables = [_read_predictions(run) for run in runs]
     scores = []
     for run, table in zip(runs, tables, strict=True):
-        metadata = safe_io.read_json(RunDirectory(run.directory).metadata)
-        found = dataset.create_task(run.config, metadata).scores(table)
+        found = dataset.create_task(run.config, _metadata(run)).scores(table)
         if not found:
             raise UsageError(f"{run.directory}: its predictions tell no metric")
         scores.append(found)
@@ -283,7 +310,7 @@ def _model(runs: Sequence[Run]) -> Model:
 
 
 def _read_predictions(run: Run) -> dict[str, np.ndarray]:
-    """The columns of `predictions.csv`: numbers as float64, other values as texts."""
+    """The columns of `predictions.csv`, as texts."""
     files = RunDirectory(run.directory)
     run_directory.require_format(files, safe_io.read_json(files.config))
     path = run.directory / "predictions.csv"
@@ -295,19 +322,9 @@ def _read_predictions(run: Run) -> dict[str, np.ndarray]:
     try:
         header, *rows = csv.reader(io.StringIO(safe_io.read_text(path)))
         columns = zip(header, zip(*rows, strict=True), strict=True)
-        return {name: _typed(name, values) for name, values in columns}
+        return {name: np.array(values, object) for name, values in columns}
     except (OSError, ValueError, csv.Error) as error:
         raise UsageError(f"{path} is damaged: {reason(error)}") from None
-
-
-def _typed(name: str, values: Sequence[str]) -> np.ndarray:
-    texts = np.array(values, object)
-    if name == "file":
-        return texts
-    try:
-        return texts.astype(np.float64)
-    except ValueError:
-        return texts
 
 
 def _names(table: dict[str, np.ndarray]) -> tuple[str, ...]:

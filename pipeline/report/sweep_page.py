@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from pipeline.config import search_space
 from pipeline.config.search_space import Dimension
 from pipeline.report import blocks, page
 from pipeline.report.blocks import Block, Table, Text
@@ -26,8 +27,12 @@ def write(study: "optuna.Study", folder: Path, space: Sequence[Dimension]) -> No
     """Writes the page, the table of trials, and the options for TensorBoard."""
     best = study.best_trial
     metric, value = best.user_attrs["metric"], best.user_attrs["value"]
-    options = ", ".join(f"{name} {text}" for name, text in best.params.items())
-    lead = [page.Line(f"Best: trial {best.number}, {metric} {value:.4f}: {options}.")]
+    options = search_space.describe(best.params)
+    lead = [
+        page.Line(
+            f"Best: trial {best.number}, validation {metric} {value:.4f}: {options}."
+        )
+    ]
     lead.append(
         page.Line(
             "Measured on the validation split, to which the choice of the best of many"

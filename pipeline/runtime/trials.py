@@ -55,7 +55,10 @@ class Trial:
 
     @property
     def error(self) -> str:
-        """The last line that the process has printed."""
+        """The signal that ended the process, or the last line that it has printed."""
+        code = self.process.returncode
+        if code is not None and code < 0:
+            return f"ended by {signal.Signals(-code).name}"
         text = log_path(self.run.path).read_text(errors="replace")
         lines = [line for line in text.splitlines() if line.strip()]
         return lines[-1].removeprefix("error: ") if lines else ""

@@ -16,6 +16,11 @@ def test_ranges_and_lists_are_read():
     assert blocks.flags(3.0) == ["--model.blocks", "3"]
     (decay,) = parse(["train.weight_decay=-1..0.5"])
     assert decay.option == "train.weight-decay" and not decay.is_whole
+    (units,) = parse(["model.units=64,32;8"])
+    assert units.choices == ("64,32", "8")
+    (shuffle,) = parse(["shuffle=true,false"])
+    assert shuffle.flags("true") == ["--shuffle"]
+    assert shuffle.flags("false") == ["--no-shuffle"]
     assert decay.flags(0.1 + 0.2) == ["--train.weight-decay", "0.30000000000000004"]
 
 
@@ -26,6 +31,7 @@ def test_ranges_and_lists_are_read():
         ("train.epochs=5..5", r"the range 5\.\.5 is empty"),
         ("train.ema=0..1:log", r"a logarithmic range begins above 0; got 0"),
         ("train.ema=a..b", r"a range has two numbers; got a\.\.b"),
+        ("train.ema=0.1..0.9:lg", r"only :log may follow a range; got :lg"),
         ("train.ema=0..inf", r"the range 0\.\.inf is empty"),
         ("model.filters=8", r"one value is no choice; set it by --model.filters 8"),
         ("model.filters=8,8", r"the values must differ and not be empty; got 8,8"),

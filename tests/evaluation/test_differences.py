@@ -58,6 +58,13 @@ def test_seeds_that_disagree_are_no_evidence():
     assert found.low < 0 and found.high == 0 and not found.is_significant
 
 
+@pytest.mark.parametrize(("examples", "least"), [(1, 1), (2, 0.5), (5, 1 / 16)])
+def test_a_few_examples_are_no_evidence(examples, least):
+    first, second = [Score.mean(np.zeros(examples), 1)], [Score.mean([1] * examples, 1)]
+    for are_paired in (True, False):
+        assert differences.bootstrap(first, second, are_paired)[2] == least
+
+
 def test_a_ratio_of_sums_is_compared_as_one():
     words = np.array([1.0, 1.0, 8.0, 10.0])
     few, many = np.array([1.0, 0, 0, 0]), np.array([0, 0, 4.0, 5.0])

@@ -158,6 +158,9 @@ def test_options_of_tensorboard_are_written(killed):
         ("nothing --over train.epochs=1,2", r"nothing"),
         ("digits --sampler grid --over train.ema=0.1..0.9", "needs a list of values"),
         ("digits --over train.epochs=1,2 --trials 0", "--trials must be"),
+        ("digits --over data.split-seed=1,2", "cannot vary the splits"),
+        ("digits --over train.epochs=1,2 --folds 3", "cannot be combined"),
+        ("digits --over train.epochs=1,2 --dry-run", "cannot be combined"),
         ("digits --over train.epochs=1,2 --run-directory x", "its own"),
         ("--resume nowhere", "is not a sweep"),
         ("digits --over train.epochs=1,2 --time-limit soon", "time"),
@@ -170,6 +173,63 @@ def test_a_wrong_request_is_one_line_before_anything_is_written(
     with pytest.raises(UsageError, match=message):
         sweep.main(words.split())
     assert not list(tmp_path.iterdir())
+
+
+def test_options_come_in_any_order():
+    plan = sweep._read(["--no-prune", "digits", "--over=lr=0.1,0.2", "--trials=3"])
+    assert plan.words == ["digits"] and plan.space[0].choices == ("0.1", "0.2")
+    assert not plan.options.prune and plan.options.trials == 3
+
+
+class FakeTrial:
+    """A trial that has ended with its number as accuracy, instead of a process."""
+
+    returncode = 0
+
+    def __init__(self, number, words):
+        self.number, self.process, self.device = number, self, 0
+        self.is_pruned, self.epochs, self.words = False, 0, words
+        self.result = {
+            "selection_metric": ["accuracy", 1],
+            "validation": {"accuracy": number / 10},
+        }
+
+    def poll(self):
+        return 0
+
+    def new_epochs(self):
+        return iter(())
+
+
+def search(folder, sampler, trials, monkeypatch):
+    """The options of all trials of a sweep whose trials are not run."""
+    monkeypatch.setattr(sweep, "_PAUSE", 0)
+    monkeypatch.setattr(
+        sweep.trials, "start", lambda number, run, words, *_: FakeTrial(number, words)
+    )
+    over = ["units=2,8", "epochs=1,2" if sampler == "grid" else "lr=0.1..0.9"]
+    words = ["digits", "--over", *over, "--sampler", sampler, "--trials", str(trials)]
+    folder.mkdir(exist_ok=True)
+    study = sweep._Sweep(folder, sweep._read(words))
+    study._search()
+    return [trial.params for trial in trials_of(folder)]
+
+
+def test_a_grid_has_all_combinations_once(tmp_path, monkeypatch):
+    found = search(tmp_path / "grid", "grid", 20, monkeypatch)
+    assert len(found) == len({str(sorted(params.items())) for params in found}) == 4
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_continued_sweep_draws_what_it_would_have_drawn(
+    sampler, tmp_path, monkeypatch
+):
+    whole = search(tmp_path / "whole", sampler, 14, monkeypatch)
+    search(tmp_path / "parts", sampler, 3, monkeypatch)
+    with (tmp_path / "parts/trials.log").open("ab") as journal:
+        journal.write(b'{"op_code":')  # a full disk
+    assert search(tmp_path / "parts", sampler, 14, monkeypatch) == whole
+    assert len({params["lr"] for params in whole}) == 14
 
 
 def test_trials_that_all_fail_end_the_sweep(workplace, tmp_path):

@@ -52,7 +52,7 @@ def test_two_seeds_do_not_differ_and_a_linear_model_is_worse(runs):
     assert first.values == pytest.approx(
         (good.test["accuracy"], linear.test["accuracy"])
     )
-    assert compared.metrics["of second"][1] == pytest.approx(
+    assert compared.metrics["value of second"][1] == pytest.approx(
         linear.test["calibrated"]["loss"], rel=1e-3
     )
     gained = len(compared.right_only(0, 1)) - len(compared.right_only(1, 0))
@@ -109,7 +109,16 @@ def test_other_test_examples_are_said(runs, tmp_path):
 def test_what_cannot_be_compared_is_one_line(runs, tmp_path):
     good, _, linear = runs
     with pytest.raises(UsageError, match="give at least two runs"):
-        compare(good, good.directory)
+        compare(good)
+    with pytest.raises(UsageError, match="is given twice"):
+        compare(good, linear, good.directory)
+    renamed = tmp_path / "renamed"
+    shutil.copytree(linear.directory, renamed)
+    metadata = json.loads((renamed / "metadata.json").read_text())
+    metadata["class_names"][-1] = "nine"
+    (renamed / "metadata.json").write_text(json.dumps(metadata))
+    with pytest.raises(UsageError, match="solve different tasks: the classes"):
+        compare(good, renamed)
     with pytest.raises(UsageError, match=r"pipeline compare needs at least two runs"):
         main([str(good.directory)])
     with pytest.raises(UsageError, match="nothing is not a run"):
@@ -144,8 +153,9 @@ def test_the_scores_of_targets_are_those_of_their_evaluators():
     labels = LabelTarget({"class_names": ["a", "b"]})
     f1 = labels.scores(rows)["f1"]
     assert f1.values.sum() / f1.weights.sum() == pytest.approx(2 * 2 / (3 + 3))
-    rows = {"prediction": np.array([1.0, 4.0]), "truth": np.array([2.0, 4.0])}
-    rows["loss"] = np.array([1.0, 0.0])
+    rows = {"prediction": np.array(["1", "4"], object)}
+    rows["truth"] = np.array(["2", "4"], object)
+    rows["loss"] = np.array(["1.0", "0"], object)
     error = NumberTarget({"target_shape": []}).scores(rows)["mean_absolute_error"]
     assert error.values.tolist() == [1, 0] and error.direction == -1
     assert dataclasses.is_dataclass(error)

@@ -348,8 +348,9 @@ class ClassTarget(Target):
 
     def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
         """Accuracy, and the cross-entropy of the probabilities as they are answered."""
-        truth = np.maximum(rows["probability_of_truth"], _LEAST_PROBABILITY)
-        return {**super().scores(rows), "loss": Score.mean(-np.log(truth), -1)}
+        truth = rows["probability_of_truth"].astype(np.float64)
+        loss = -np.log(np.maximum(truth, _LEAST_PROBABILITY))
+        return {**super().scores(rows), "loss": Score.mean(loss, -1)}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """A table of the classes, the worst first, and notes about the accuracy."""

@@ -201,7 +201,8 @@ class NumberTarget(Target):
         """The mean absolute error of the numbers, and the loss."""
         errors = []
         for ending in self._endings():
-            errors.append(np.abs(rows[f"prediction{ending}"] - rows[f"truth{ending}"]))
+            answer = rows[f"prediction{ending}"].astype(np.float64)
+            errors.append(np.abs(answer - rows[f"truth{ending}"].astype(np.float64)))
         error = Score.mean(np.mean(errors, axis=0), -1)
         return {"mean_absolute_error": error, **super().scores(rows)}
 

@@ -265,7 +265,7 @@ class TranscriptTarget(Target):
     def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
         """The word error rate, and the share of exact transcripts."""
         words = [float(len(truth.split())) for truth in rows["truth"]]
-        rate = Score(rows["word_errors"], np.array(words), -1)
+        rate = Score(rows["word_errors"].astype(np.float64), np.array(words), -1)
         return {"word_error_rate": rate, "exact": super().scores(rows)["accuracy"]}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
