@@ -141,7 +141,7 @@ def test_what_cannot_be_compared_is_one_line(runs, tmp_path):
         compare(good, old)
     x = np.random.default_rng(0).normal(size=(80, 2))
     rows = [f"{a:.3f},{b:.3f},{a + b:.3f}" for a, b in x]
-    (tmp_path / "sums.csv").write_text("\n".join(["a,b,sum", *rows]))
+    (tmp_path / "sums.csv").write_text("\n".join(["a,b,target", *rows]))
     numbers = fit(
         tmp_path / "sums.csv",
         run_directory=tmp_path / "n",
