@@ -223,12 +223,16 @@ class _Sweep:
         _remove_incomplete_line(journal)
         for path in folder.glob("trials.log.lock*"):  # of a killed process
             path.unlink()
-        self._study = optuna.create_study(
-            storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal))),
-            study_name="sweep",
-            pruner=self._pruner(),
-            load_if_exists=True,
-        )
+        try:
+            backend = JournalFileBackend(str(journal))
+            self._study = optuna.create_study(
+                storage=optuna.storages.JournalStorage(backend),
+                study_name="sweep",
+                pruner=self._pruner(),
+                load_if_exists=True,
+            )
+        except (ValueError, LookupError):
+            raise UsageError(f"{journal} is damaged; start the sweep again") from None
         self._gpus = gpu_info.visible()
         self._jobs = plan.options.jobs or max(1, len(self._gpus))
         self._running: dict[int, Trial] = {}

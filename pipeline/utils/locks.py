@@ -104,7 +104,7 @@ def _acquire(path: Path) -> int:
         time.sleep(_PAUSE)
     raise UsageError(
         f"{path.parent} is in use by {holder or 'another process'}; wait until it has"
-        " ended, or choose another --run-directory"
+        " ended, or choose another directory"
     )
 
 

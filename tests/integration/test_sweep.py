@@ -232,6 +232,13 @@ def test_a_continued_sweep_draws_what_it_would_have_drawn(
     assert len({params["lr"] for params in whole}) == 14
 
 
+def test_a_damaged_sweep_is_one_line(tmp_path, monkeypatch):
+    search(tmp_path, "random", 2, monkeypatch)
+    (tmp_path / "trials.log").write_text("damaged\n")
+    with pytest.raises(UsageError, match=r"trials.log is damaged"):
+        search(tmp_path, "random", 2, monkeypatch)
+
+
 def test_trials_that_all_fail_end_the_sweep(workplace, tmp_path):
     (tmp_path / "points.csv").write_text("a,label\n1,x\n2,x\n3,x\n")
     done = run_module("pipeline.sweep", *WORDS, cwd=tmp_path, fresh=True)

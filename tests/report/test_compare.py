@@ -140,8 +140,13 @@ def test_what_cannot_be_compared_is_one_line(runs, tmp_path):
     with pytest.raises(UsageError, match="version"):
         compare(good, old)
     x = np.random.default_rng(0).normal(size=(80, 2))
+    rows = [f"{a:.3f},{b:.3f},{a + b:.3f}" for a, b in x]
+    (tmp_path / "sums.csv").write_text("\n".join(["a,b,target", *rows]))
     numbers = fit(
-        (x, x.sum(1)), run_directory=tmp_path / "n", train={"epochs": 1}, **QUICK
+        tmp_path / "sums.csv",
+        run_directory=tmp_path / "n",
+        train={"epochs": 1},
+        **QUICK,
     )
     with pytest.raises(UsageError, match="solve different tasks"):
         compare(good, numbers)
