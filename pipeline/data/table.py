@@ -474,17 +474,15 @@ def _mixed_labels(table: Table, columns: TableColumns) -> list[str]:
     label = columns.truths.get("label")
     if label is None:
         return []
-    numbers = []
-    words = []
-    for position, value in enumerate(table.columns[label]):
-        if not tables.is_missing(value):
-            is_word = tables.number_of(value) is None
-            (words if is_word else numbers).append(position)
+    values = table.columns[label]
+    present = [row for row, value in enumerate(values) if not tables.is_missing(value)]
+    words = [row for row in present if tables.number_of(values[row]) is None]
+    numbers = [row for row in present if tables.number_of(values[row]) is not None]
     if not numbers or not words:
         return []
     rarer = min(numbers, words, key=len)
     kind = "numbers" if rarer is numbers else "words"
-    value = quote(str(table.columns[label][rarer[0]]))
+    value = quote(str(values[rarer[0]]))
     return [
         f"{table.path}: {len(rarer):,} of {len(table.numbers):,} labels are {kind}"
         f" unlike the others, such as {value} in {table.noun}"

@@ -2,7 +2,7 @@
 
 import html
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 from unicodedata import east_asian_width
 
@@ -38,6 +38,8 @@ _MOST_PARTS = 100  # words whose influence is measured
 _MOST_SHOWN = 2000  # bytes of a text that is shown
 _FOR, _AGAINST = (255, 140, 0), (60, 130, 255)
 """Colors of words that speak for an answer and against it."""
+_Color = tuple[int, int, int, float]
+"""Red, green and blue from 0 to 255, and the opacity."""
 _COLUMNS, _LINES = 32, 11
 """Of a drawn text."""
 
@@ -317,7 +319,7 @@ class TextInput(Input):
 
     def _colors(
         self, example: Mapping[str, Any]
-    ) -> Iterator[tuple[str, float, tuple[int, int, int, float] | None]]:
+    ) -> Iterator[tuple[str, float, _Color | None]]:
         """Yields each word with its influence, and a color with its opacity."""
         values = example["influence"]
         highest = max(float(np.abs(values).max(initial=0)), 1e-12)
@@ -332,35 +334,30 @@ class TextInput(Input):
     def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
         """Writes the beginning of the text, as `html`."""
         axes.set(xticks=[], yticks=[])
-        pieces = [(word, None) for word in self._beginning(example).split()]
+        gap = 1
+        pieces: list[tuple[str, _Color | None]]
         if "influence" in example:
             pieces = [(word, color) for word, _, color in self._colors(example)]
-        gap = 1 if self._unit == "words" or "influence" not in example else 0
-        line = column = 0
-        for word, color in pieces:
-            for start in range(0, len(word), _COLUMNS):
-                piece = word[start : start + _COLUMNS]
-                if column + _width(piece) > _COLUMNS:
-                    line, column = line + 1, 0
-                if line == _LINES:
-                    return
-                box = None
-                if color is not None:
-                    *rgb, opacity = color
-                    fill = (*(value / 255 for value in rgb), opacity)
-                    box = {"facecolor": fill, "edgecolor": "none", "pad": 0.6}
-                axes.text(
-                    0.02 + 0.96 * column / _COLUMNS,
-                    0.98 - 0.96 * line / _LINES,
-                    piece,
-                    fontsize=5.5,
-                    family=["monospace", "sans-serif"],
-                    va="top",
-                    parse_math=False,
-                    bbox=box,
-                    transform=axes.transAxes,
-                )
-                column += _width(piece) + gap
+            gap = int(self._unit == "words")
+        else:
+            pieces = [(word, None) for word in self._beginning(example).split()]
+        for word, color, line, column in _layout(pieces, gap):
+            box = None
+            if color is not None:
+                *rgb, opacity = color
+                fill = (*(value / 255 for value in rgb), opacity)
+                box = {"facecolor": fill, "edgecolor": "none", "pad": 0.6}
+            axes.text(
+                0.02 + 0.96 * column / _COLUMNS,
+                0.98 - 0.96 * line / _LINES,
+                word,
+                fontsize=5.5,
+                family=["monospace", "sans-serif"],
+                va="top",
+                parse_math=False,
+                bbox=box,
+                transform=axes.transAxes,
+            )
 
     def limitations(self) -> list[str]:
         return [
@@ -375,6 +372,24 @@ def _longest(lengths: np.ndarray, most: int) -> int:
     """The length of 99% of the texts, from 1 to `most`."""
     length = int(np.quantile(lengths, _LONGEST, method="higher"))
     return min(max(length, 1), most)
+
+
+def _layout(
+    pieces: Sequence[tuple[str, _Color | None]], gap: int
+) -> Iterator[tuple[str, _Color | None, int, int]]:
+    """Yields words with their colors, lines and columns until the lines are full; a
+    longer word than a line is divided.
+    """
+    line = column = 0
+    for word, color in pieces:
+        for start in range(0, len(word), _COLUMNS):
+            part = word[start : start + _COLUMNS]
+            if column + _width(part) > _COLUMNS:
+                line, column = line + 1, 0
+            if line == _LINES:
+                return
+            yield part, color, line, column
+            column += _width(part) + gap
 
 
 def _width(text: str) -> int:
