@@ -123,7 +123,9 @@ def _classes(
 
 
 def _examples(data: LoadedData) -> list[PageSection]:
-    """A figure of evenly spread examples, if the input of the task draws them."""
+    """Evenly spread examples as HTML, or a figure of them, if the input of the task
+    shows or draws them.
+    """
     from matplotlib.figure import Figure
 
     own_input = getattr(data.task, "input", None)
@@ -132,6 +134,13 @@ def _examples(data: LoadedData) -> list[PageSection]:
     train = data.splits["train"]
     subset = train.take(spread(len(train), _DRAWN))
     count = len(subset["id"])
+    if type(own_input).html is not Input.html:
+        cards = []
+        for row in range(count):
+            example = {name: column[row] for name, column in subset.items()}
+            name = data.source.location(int(example["id"]))
+            cards.append((name, own_input.html(example)))
+        return [PageSection("Examples in train", cards=cards)]
     rows = -(-count // _COLUMNS)
     figure = Figure(figsize=(3 * _COLUMNS, 2.6 * rows), layout="constrained")
     for row in range(count):

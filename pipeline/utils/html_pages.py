@@ -29,13 +29,15 @@ class Row(NamedTuple):
 
 
 class PageSection(NamedTuple):
-    """A heading, a text, rows of images, and a wide figure."""
+    """A heading, a text, rows of images, a wide figure, and other examples."""
 
     heading: str
     text: str = ""
     rows: Sequence[Row] = ()
     figure: str | None = None
     """A data URI."""
+    cards: Sequence[tuple[str, str]] = ()
+    """Names of examples, and HTML that shows them and is not escaped."""
 
 
 def page(

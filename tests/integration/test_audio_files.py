@@ -14,6 +14,8 @@ from recordings import FLOAT, wav
 
 from pipeline.config import command_line
 from pipeline.data import dataset, example_store
+from pipeline.evaluation import dataset_report
+from pipeline.utils import html_pages
 
 RANDOM = np.random.default_rng(0)
 RATE = 8000
@@ -125,6 +127,11 @@ def test_recordings_of_a_speaker_stay_in_one_split(tmp_path):
         files = map(data.source.location, split.column("id").tolist())
         heard[name] = {re.search(r"_([a-z]+)_", file)[1] for file in files}
     assert heard["test"] == {"eve"} and sum(map(len, heard.values())) == 6
+    # The page of `inspect` plays recordings beside their spectrograms.
+    (section,) = dataset_report.pictures(data, command_line.configure([str(tmp_path)]))
+    html = html_pages.page("title", [section])
+    assert html.count("<audio") == html.count("<img") == len(section.cards) > 1
+    assert all(f"<small>{name}</small>" in html for name, _ in section.cards)
 
 
 def test_common_voice(tmp_path):
