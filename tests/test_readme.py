@@ -67,6 +67,12 @@ CASES = {
     "pipeline evaluate MODEL [DATA]": {
         "-m pipeline evaluate runs/digits-1 photos": "accuracy"
     },
+    "pipeline compare RUN RUN": {"-m pipeline compare runs/digits-1 short": "accuracy"},
+    "pipeline sweep RECIPE --over ...": {
+        "-m pipeline sweep digits --over train.epochs=1,2 --trials 2 --limit 300": (
+            "best       trial"
+        )
+    },
     "pipeline predict MODEL FILES": {
         "-m pipeline predict saved_models/digits photos/3 photos/4": "photos/4/4.png"
     },
@@ -122,9 +128,9 @@ def test_a_command_without_a_case_is_noticed():
     text = readme() + "\n```sh\npipeline fit digits \\\n  --no-such-flag   # new\n```\n"
     assert commands(text) - commands(readme()) == {"pipeline fit digits --no-such-flag"}
     text = (
-        readme() + "\n`pipeline compare\nRUN RUN` compares with --another.new-flag.\n"
+        readme() + "\n`pipeline contrast\nRUN RUN` compares with --another.new-flag.\n"
     )
-    assert commands(text) - commands(readme()) == {"pipeline compare RUN RUN"}
+    assert commands(text) - commands(readme()) == {"pipeline contrast RUN RUN"}
     assert flags(text) - flags(readme()) == {"--another.new-flag"}
 
 
@@ -152,6 +158,8 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("command", CASES)
 def test_the_command_works(run, command):
+    if "compare" in command:
+        run(SHORT)
     for words, output in CASES[command].items():
         _, done = run(words)
         assert done.returncode == 0, (

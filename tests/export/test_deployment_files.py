@@ -98,7 +98,7 @@ def test_the_examples_run_unchanged(ports, digits_run, picture, signature, way, 
             "sentence",
             {"dtype": "string", "shape": [None]},
             '"instances": ["text"]',
-            None,
+            "FILES",
         ),
         ("sound_bytes", {"dtype": "string", "shape": [None]}, None, None),
         (
@@ -117,7 +117,8 @@ def test_only_what_works_is_advised(tmp_path, name, field, request_, file):
     assert "JPEG" not in text
     assert ("pipeline predict" in text) == (file is not None)
     assert file is None or f" {file}\n" in text
-    assert ('with Client("http://localhost:8501/v1/models/' in text) == (file is None)
+    is_array = file is None or file == "FILES"
+    assert ('with Client("http://localhost:8501/v1/models/' in text) == is_array
     assert (request_ in text) if request_ else "## Calling" not in text
 
 

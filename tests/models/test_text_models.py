@@ -61,15 +61,16 @@ def test_other_inputs_are_refused_in_a_line(name):
         registry.call("models", name, {}, keras.Input((4, 4, 3)))
 
 
-def test_the_importance_of_an_ngram_is_its_largest_log_count_ratio():
+def test_the_importance_of_an_ngram_is_its_log_count_ratio_times_its_rarity():
     layer = keras.layers.Embedding(5, 1)
     layer.build()
     # Bucket 1 is in both classes alike, 2 in the first one only; 0 is padding.
     ngrams = np.array([[1, 2, 0], [2, 2, 1], [1, 0, 0], [1, 3, 0]])
     shares = np.eye(2)[[0, 0, 1, 1]]
     importance(layer, [(ngrams[:3], shares[:3]), (ngrams[3:], shares[3:])])
-    # Occurrences in a class plus 1, as shares of all n-grams.
+    # Texts of a class with an n-gram plus 1, as shares of all n-grams.
     first = np.array([3, 3, 1, 1]) / 8
     second = np.array([3, 1, 2, 1]) / 7
-    expected = np.abs(np.log(first) - np.log(second))
+    rarity = 1 + np.log((1 + 4) / (1 + np.array([4, 2, 1, 0])))
+    expected = np.abs(np.log(first) - np.log(second)) * rarity
     np.testing.assert_allclose(layer.embeddings[1:, 0], expected, rtol=1e-6)
