@@ -14,7 +14,7 @@ from PIL import Image
 from small import random_split
 
 from pipeline import inspect
-from pipeline.config import objects, registry
+from pipeline.config import objects
 from pipeline.config.sections import SourceConfig
 from pipeline.data import dataset, image_sizes
 from pipeline.data.array_source import ArraySource
