@@ -117,8 +117,7 @@ def test_only_what_works_is_advised(tmp_path, name, field, request_, file):
     assert "JPEG" not in text
     assert ("pipeline predict" in text) == (file is not None)
     assert file is None or f" {file}\n" in text
-    is_array = file is None or file == "FILES"
-    assert ('with Client("http://localhost:8501/v1/models/' in text) == is_array
+    assert ('with Client("http://localhost:8501/v1/models/' in text) == (file is None)
     assert (request_ in text) if request_ else "## Calling" not in text
 
 
