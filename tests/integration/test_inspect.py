@@ -189,7 +189,9 @@ def test_each_augmentation_is_shown_before_and_after():
     train, mine = random_split(40), {"flip": {}, "mixup": {"alpha": 1.0}}
     shown = dataset_report.augmentations(train, mine, 3, str)
     names = [section.heading.split()[1].strip(",") for section in shown]
-    assert names == ["of", *registry.names("augment")]
+    others = {"gain", "noise", "spec_augment", "speed", "time_shift", "word_dropout"}
+    of_images = [name for name in registry.names("augment") if name not in others]
+    assert names == ["of", *of_images]
     some = train.take(image_sizes.spread(40, 6))
     for operations, section in (
         (mine, shown[0]),
