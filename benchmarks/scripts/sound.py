@@ -158,7 +158,7 @@ def main(name: str, recordings: Path, seeds: tuple[int, ...]) -> None:
         (every / str(digit) / path.name).symlink_to(path.resolve())
     speakers = sorted({speaker for _, _, speaker, _ in clips(recordings)})
     for speaker in speakers:
-        source = {"options": {"group": r"\d_([a-z]+)_"}}
+        source = {"options": {"path": every, "group": r"\d_([a-z]+)_"}}
         held_out = {"test_groups": (speaker,)}
         for seed in seeds:
             result = train(every, seed, source=source, data=held_out)

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from pipeline.config import registry
 from pipeline.config.config import Config
-from pipeline.contracts import Input, Source
+from pipeline.contracts import Example, Input, Source
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.dataset import LoadedData
 from pipeline.data.image_sizes import sample, spread
@@ -184,11 +184,20 @@ def augmentations(
                 after = Augmenter(options, seed, spatial_fields)(batch)["image"].numpy()
                 rows.append(_row(after, titles, f"epoch {epoch + 1}"))
         except UsageError as error:
-            if operations is not options:
-                continue  # for other inputs
+            if operations is not options and not _changes_images(options, batch):
+                continue
             text = str(error)
         sections.append(PageSection(f"Augmentation {title}", text, rows))
     return sections
+
+
+def _changes_images(operations: Mapping[str, Any], batch: Example) -> bool:
+    """Whether augmentations are for images, without what must move with them."""
+    try:
+        Augmenter(operations, 0)(batch)
+    except UsageError:
+        return False
+    return True
 
 
 def _class_names(data: LoadedData) -> list[str] | None:
