@@ -134,12 +134,12 @@ def _examples(data: LoadedData) -> list[PageSection]:
     train = data.splits["train"]
     subset = train.take(spread(len(train), _DRAWN))
     count = len(subset["id"])
-    if type(own_input).html is not Input.html:
-        cards = []
-        for row in range(count):
-            example = {name: column[row] for name, column in subset.items()}
-            name = data.source.location(int(example["id"]))
-            cards.append((name, own_input.html(example)))
+    cards = []
+    for row in range(count):
+        example = {name: column[row] for name, column in subset.items()}
+        name = data.source.location(int(example["id"]))
+        cards.append((name, own_input.html(example)))
+    if any(html for _, html in cards):
         return [PageSection("Examples in train", cards=cards)]
     rows = -(-count // _COLUMNS)
     figure = Figure(figsize=(3 * _COLUMNS, 2.6 * rows), layout="constrained")
