@@ -151,7 +151,9 @@ def test_a_model_that_takes_no_files_names_its_inputs(tmp_path):
 
     spec = {"x": tf.TensorSpec((None, 2), tf.string)}
     served_models.save(tmp_path / "1", serving_default=(lambda x: {"y": x}, spec))
-    with pytest.raises(UsageError, match=r"but x string \[\?, 2\]; use pipeline\.Client"):
+    with pytest.raises(
+        UsageError, match=r"but x string \[\?, 2\]; use pipeline\.Client"
+    ):
         predict(Client(tmp_path), ["a.png"])
 
 
