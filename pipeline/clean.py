@@ -19,12 +19,13 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "pipeline clean"
+_ANY_SIZE = {"image_size": (32, 32)}
 PURPOSE = """\
 Finds examples of a recipe's source that are damaged, duplicate, have two different
-labels, or are in two splits; and images and texts that are nearly duplicate, or
-images that are blank. Writes a
-manifest for --clean.manifest and a gallery of the findings; changes nothing else. The
-exit code is 1 if an example is in two splits, because this stops a run.
+labels, or are in two splits; images and texts that are nearly duplicate, and images
+that are blank. Writes a manifest for --clean.manifest and a gallery of the findings;
+changes nothing else. The exit code is 1 if an example is in two splits, because this
+stops a run.
 
 --label-noise RUN_DIRECTORY, instead of a recipe, also lists the labels that are
 probably wrong, the most suspicious first (needs the package cleanlab). It trains the
@@ -117,7 +118,11 @@ def main(arguments: list[str]) -> int:
         from pipeline.data.cleaning import apply, issues
 
         source = dataset.open_source(config)
-        task = dataset.create_task(config, source.info)
+        if "image" in source.info.fields and config.data.image_size is None:
+            # Images of any sizes are searched; only training needs one size.
+            task = dataset.create_task(config.changed(data=_ANY_SIZE), source.info)
+        else:
+            task = dataset.create_task(config, source.info)
         if folds:
             from pipeline.evaluation import label_noise
 

@@ -60,6 +60,14 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     assert run(folder, capsys)[1][-1] == "gallery    cleaned/digits-2/gallery.html"
 
 
+def test_photos_of_different_sizes_are_searched(folder, workplace, capsys):
+    save(folder / "b/again.png", noise(1))
+    save(folder / "b/large.png", np.zeros((20, 30, 3), np.uint8))
+    assert clean.main([str(folder)]) == 0
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "duplicate 1 drop b/again.png = b/01.png" in lines
+
+
 def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):
     good = save(folder / "a/good.jpg", noise(99)).read_bytes()
     paths = unclean.damaged(folder / "b", good, 14)
