@@ -8,12 +8,14 @@ import os
 import random
 import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pipeline.config import cli_parser, command_line, help_text, search_space
+from pipeline.config.config import Config
 from pipeline.config.formats import parse_duration
 from pipeline.config.search_space import Dimension
 from pipeline.runtime import gpu_info, trials
@@ -173,7 +175,7 @@ def _saved(words: Sequence[str]) -> tuple[Path, _Plan]:
         raise UsageError(f"{path} is damaged; start the sweep again") from None
 
 
-def _check(plan: _Plan) -> Any:
+def _check(plan: _Plan) -> Config:
     """The config of the first trial; UsageError if an option or a value is wrong."""
     options = plan.options
     if options.sampler == "grid":
@@ -181,7 +183,7 @@ def _check(plan: _Plan) -> Any:
             if not dimension.choices:
                 raise UsageError(
                     f"--sampler grid needs a list of values for {dimension.option},"
-                    f" not a range"
+                    " not a range"
                 )
     measured = set()
     for dimension in plan.space:
@@ -237,7 +239,6 @@ class _Sweep:
         self._jobs = plan.options.jobs or max(1, len(self._gpus))
         self._running: dict[int, Trial] = {}
         self._asked: dict[int, Any] = {}
-        self._direction = 1
 
     def _sampler(self, *numbers: int) -> "optuna.samplers.BaseSampler":
         """The sampler for a trial and an option.
@@ -306,6 +307,7 @@ class _Sweep:
             if not self._running:
                 return
             if time.monotonic() >= self._limit:
+                say("stopped", "by --time-limit; --resume continues the sweep")
                 self._stop_all()
                 return
             for trial in list(self._running.values()):
@@ -415,7 +417,7 @@ class _Sweep:
         for trial in self._running.values():
             try:
                 trial.process.wait(max(0.0, end - time.monotonic()))
-            except Exception:  # it does not end
+            except subprocess.TimeoutExpired:
                 trial.process.kill()
         self._running.clear()
 
