@@ -1,4 +1,4 @@
-"""From images on disk to a verified SavedModel, with Keras 3 and TensorFlow.
+"""From examples on disk to a verified SavedModel, with Keras 3 and TensorFlow.
 
 A `Config` and its sections (`SourceConfig`, `TrainConfig`, ...) describe a run; `from
 pipeline.fit import fit` starts a run and returns a `Run`; a `Client` queries an

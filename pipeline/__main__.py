@@ -13,7 +13,7 @@ _PACKAGE = Path(__file__).parent
 _USAGE = """\
 usage: pipeline COMMAND [ARGUMENT ...]   (or: python -m pipeline.COMMAND [ARGUMENT ...])
 
-From images on disk to a verified SavedModel, with Keras 3 and TensorFlow.
+From examples on disk to a verified SavedModel, with Keras 3 and TensorFlow.
 
 commands:
 {commands}

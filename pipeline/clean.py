@@ -119,7 +119,7 @@ def main(arguments: list[str]) -> int:
 
         source = dataset.open_source(config)
         if "image" in source.info.fields and config.data.image_size is None:
-            # Images of any sizes are searched; only training needs one size.
+            # Images of any sizes are searched, but a task needs one size.
             task = dataset.create_task(config.changed(data=_ANY_SIZE), source.info)
         else:
             task = dataset.create_task(config, source.info)

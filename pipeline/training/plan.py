@@ -232,8 +232,8 @@ def _augmentation(
 ) -> tuple[dict[str, Any], str]:
     """The operations for photographs of this side, and why.
 
-    A network that sees the same photographs of classes again and again learns them by
-    heart: then half of them are mixed (CutMix; benchmarks/README.md).
+    A network that sees the same photographs of classes again and again memorizes them:
+    then half of them are mixed (CutMix; benchmarks/README.md).
     """
     operations: dict[str, Any] = {"flip": {}, "crop": {"padding": side // 8}}
     reason = "usual for photographs"
