@@ -196,7 +196,20 @@ class Comparison:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{html.escape(repr(self))}</pre>"
+        sentences = [*self.sentences, *self.notes]
+        parts = [f"<p>{html.escape(sentence)}</p>" for sentence in sentences]
+        parts += [_html_table(self.options), _html_table(self.metrics)]
+        return "".join(parts)
+
+
+def _html_table(columns: Columns) -> str:
+    if not any(columns.values()):
+        return ""
+    rows = []
+    for cells in (list(columns), *columns.rows()):
+        texts = [f"<td>{html.escape(cell)}</td>" for cell in cells]
+        rows.append(f"<tr>{''.join(texts)}</tr>")
+    return f"<table>{''.join(rows)}</table>"
 
 
 def _sentence(item: Difference) -> str:

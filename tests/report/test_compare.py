@@ -45,6 +45,9 @@ def test_two_seeds_do_not_differ_and_a_linear_model_is_worse(runs):
     assert all(item.better is None for item in seeds.differences)
     assert "accuracy: no significant difference" in repr(seeds)
     assert list(seeds.options["option"]) == ["runtime.seed"]
+    page = seeds._repr_html_()
+    assert "<td>runtime.seed</td><td>0</td><td>1</td>" in page
+    assert "<td>accuracy</td>" in page and "no significant difference" in page
     compared = compare(good.directory, linear.directory)
     first = compared.differences[0]
     assert first.metric == "accuracy" and first.test == "McNemar's test"
