@@ -110,7 +110,10 @@ class MaskTarget(Target):
         return {}
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
-        """Decodes a mask and resizes it to the size of the decoded image, nearest."""
+        """Decodes a mask and resizes it to the size of the decoded image, nearest.
+
+        Pixels beside a letterboxed image do not count.
+        """
         mask = example[self._field]
         if mask.dtype == tf.string:
             mask = _decode_png(mask)
@@ -127,7 +130,14 @@ class MaskTarget(Target):
         mask = self._require_classes(mask)
         size = (self._height, self._width)
         if mask.shape != size:
-            mask = tf.image.resize(mask[..., None], size, "nearest")[..., 0]
+            inner = size
+            if geometry is not None:
+                inner = tf.cast(tf.round(geometry[:2] * geometry[4:]), tf.int32)
+            mask = tf.image.resize(mask[..., None], inner, "nearest")[..., 0]
+            missing = size - tf.shape(mask)
+            before = missing // 2
+            paddings = tf.stack([before, missing - before], axis=1)
+            mask = tf.pad(mask, paddings, constant_values=IGNORED)
         return {"mask": tf.ensure_shape(tf.cast(mask, tf.uint8), size)}
 
     def match(self, source: Source) -> "MaskTarget":
