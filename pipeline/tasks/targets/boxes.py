@@ -360,7 +360,7 @@ class BoxTarget(Target):
     def answer_notes(self) -> list[str]:
         return [
             (
-                "`boxes` are left, top, right and bottom in pixels of the image that was"
+                "`boxes` are left, top, right and bottom in pixels of the image that is"
                 " sent, the highest `scores` first. Use the first `count` of them: the"
                 " others are less certain."
             )
