@@ -28,8 +28,7 @@ def task_of(name, shape):
     metadata |= {"input": "image", "target": "classes"}
     features = features_of(name, keras.Input(shape))
     if isinstance(features, list):
-        size = {"boxes_in": list(shape[:2]), "boxes_per_image": 1}
-        metadata |= {"target": "boxes", **size}
+        metadata |= {"target": "boxes", "boxes_per_image": 1}
     elif len(features.shape) == 4:
         metadata |= {"target": "mask", "mask_shape": list(shape[:2])}
     return registry.call("tasks", "supervised", {}, metadata)

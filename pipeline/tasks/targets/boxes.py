@@ -38,7 +38,6 @@ def boxes(
     info: Info | Metadata,
     *,
     field: str = "boxes",
-    image_size: tuple[int, int] | None = None,
     most: Annotated[int, (1, 1000)] = 100,
     overlap: Annotated[float, (0, 1)] = 0.6,
 ) -> Target:
@@ -51,8 +50,6 @@ def boxes(
     Args:
         info: The source's description, or the metadata of a run.
         field: The field of the source.
-        image_size: Height and width of decoded images; None: the size that all images
-            have.
         most: Most boxes in an answer.
         overlap: Of two answered boxes of a class whose intersection over union is
             higher, only the one with the higher score is kept.
@@ -72,17 +69,8 @@ def boxes(
             f"{field}: boxes must be floats (count, 4), left, top, right and bottom, in"
             f" a padded array; got {spec.dtype.name} of shape {spec.shape}"
         )
-    if "image" in info.fields and image_size is None:
-        pixels = info.fields["image"]
-        image_size = tuple(pixels.shape[:2]) if pixels.shape.rank == 3 else None
-    size = image_size or info.exact_image_shape()[:2]
-    if None in size:
-        raise UsageError(
-            "the images have different sizes; set --data.image-size HEIGHT WIDTH"
-        )
     metadata: dict[str, Any] = {
         "class_names": list(names),
-        "boxes_in": list(size),
         "boxes_per_image": max(int(shape[0]), 1),
         "most_boxes": most,
         "most_overlap": overlap,
@@ -105,7 +93,8 @@ class BoxTarget(Target):
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
-        self._height, self._width = metadata["boxes_in"]
+        # That of the input; unknown until it is joined with the target.
+        self._height = metadata.get("image_shape", [0])[0]
         self._count = metadata["boxes_per_image"]
         self._most = metadata.get("most_boxes", 100)
         self._overlap = metadata.get("most_overlap", 0.6)

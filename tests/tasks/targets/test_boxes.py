@@ -20,7 +20,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def target_of(height=64, width=96, count=3, **metadata):
-    size = {"boxes_in": [height, width], "boxes_per_image": count}
+    size = {"image_shape": [height, width, 3], "boxes_per_image": count}
     return BoxTarget({"class_names": NAMES, **size, **metadata})
 
 
@@ -50,7 +50,7 @@ def test_an_unknown_class_is_refused():
 
 def outputs_of(target, y, stride=8):
     """Outputs that answer the true boxes exactly, with certainty."""
-    height, width = target.metadata["boxes_in"]
+    height, width = target.metadata["image_shape"][:2]
     maps = keras.Input((height // stride, width // stride, 4))
     model = keras.Model(maps, target.head(maps))
     zeros = np.zeros((len(y), height // stride, width // stride, 4), np.float32)
