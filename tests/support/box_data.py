@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-NAMES = ("disc", "square", "triangle")
+NAMES = ("cross", "square", "triangle")
 
 
 def picture(generator, size=(96, 128), most=4, least=16, largest=48):
@@ -26,7 +26,7 @@ def picture(generator, size=(96, 128), most=4, least=16, largest=48):
         x, y = (columns - left) / side, (rows - top) / side
         inside = (x > 0) & (x < 1) & (y > 0) & (y < 1)
         if label == 0:
-            inside &= (x - 0.5) ** 2 + (y - 0.5) ** 2 < 0.25
+            inside &= (np.abs(x - 0.5) < 0.17) | (np.abs(y - 0.5) < 0.17)
         elif label == 2:
             inside &= np.abs(x - 0.5) < y / 2
         pixels[inside] = generator.integers(120, 256, 3)
@@ -107,7 +107,7 @@ def write_voc(root, made, lists=None):
         file.write_text("\n".join(map(str, numbers)))
 
 
-def write_yolo(root, made, split="train", names="[disc, 'square', triangle]"):
+def write_yolo(root, made, split="train", names="[cross, 'square', triangle]"):
     """`images/SPLIT`, `labels/SPLIT` and `data.yaml`; without a text for pictures
     without boxes."""
     for number, (pixels, boxes, labels) in enumerate(made):

@@ -77,7 +77,7 @@ def test_splits_are_files_lists_or_folders(tmp_path):
     box_data.write_yolo(yolo, MADE[5:], "valid")
     (yolo / "data.yaml").write_text(
         "train: ../images/train\nval: ../images/valid  # here\n"
-        "names:\n  0: disc\n  1: square\n  2: triangle\n"
+        "names:\n  0: cross\n  1: square\n  2: triangle\n"
     )
     assert open_source("yolo", yolo).info.splits == {"train": 5, "validation": 3}
 
@@ -196,7 +196,11 @@ LINES = "labels/train/0.txt"
 BAD = [
     (text(LINES, "3 0.5 0.5 0.1 0.1"), "yolo", "class 3 .* not from 0 to 2.* first cl"),
     (text(LINES, "0 0.5 0.5"), "yolo", "0.txt: line 1 must be a class and four"),
-    (text(LINES, "disc 0.5 0.5 1 1"), "yolo", "0.txt: line 1 must be a class and four"),
+    (
+        text(LINES, "cross 0.5 0.5 1 1"),
+        "yolo",
+        "0.txt: line 1 must be a class and four",
+    ),
     (text("data.yaml", "train: images\nnc: 3"), "yolo", "must have the names"),
     (text("data.yaml", "train: other\nnames: [a]"), "yolo", "other does not exist"),
     (
