@@ -39,7 +39,7 @@ def crop(
             f"crop: padding {padding} is too large for images of {height}x{width}"
         )
     mask = batch.get("mask")
-    shifts = []
+    shifts: list[tf.Tensor] = []
     for axis in (1, 2):
         size = images.shape[axis]
         shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding

@@ -1,6 +1,7 @@
 """Boxes in the XML format of PASCAL VOC."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
@@ -81,7 +82,7 @@ def _lists(folder: Path) -> dict[str, str]:
             names[word] = [line.split()[0] for line in lines if line.strip()]
     if "train" in names:
         names.pop("trainval", None)
-    splits = {}
+    splits: dict[str, str] = {}
     for word, listed in names.items():
         split = "train" if word == "trainval" else box_files.split_name(word)
         for name in listed:
@@ -109,7 +110,7 @@ def _picture(file: Path, images: ImageIndex) -> tuple[Picture, list[str]]:
     try:
         root = ElementTree.fromstring(text)
         size = root.find("size")
-        boxes = []
+        boxes: list[Sequence[float]] = []
         names = []
         ignored = []
         for item in root.iter("object"):
