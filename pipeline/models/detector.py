@@ -4,15 +4,16 @@ from typing import Annotated
 
 import keras
 
-from pipeline.layers.convolution import image_size, normalized_convolution
+from pipeline.layers.convolution import normalized_convolution
+from pipeline.layers.residual_stages import residual_stages
 
 
 def detector(
     x: keras.KerasTensor,
     *,
-    widths: tuple[Annotated[int, (1, None)], ...] = (24, 48, 96, 128),
+    widths: tuple[Annotated[int, (1, None)], ...] = (16, 32, 64, 128, 192),
     blocks: Annotated[int, (1, None)] = 1,
-    finest: Annotated[int, (1, None)] = 2,
+    finest: Annotated[int, (1, None)] = 3,
     pyramid: Annotated[int, (1, None)] = 64,
     momentum: Annotated[float, (0, 1)] = 0.9,
 ) -> list[keras.KerasTensor]:
@@ -24,31 +25,19 @@ def detector(
 
     Lin et al., "Feature pyramid networks for object detection", CVPR 2017: a coarse map
     is enlarged and added to the next finer one, so that every map sees the whole
-    object. Blocks are those of He et al., "Deep residual learning for image
-    recognition", CVPR 2016, as in `residual`.
+    object. The stages are those of `residual`, and may begin with its weights.
 
     Args:
         x: Images.
-        widths: Channels of each stage; the first has stride 4, and every other one
+        widths: Channels of each stage; the first has stride 2, and every other one
             halves height and width.
         blocks: Number of blocks in each stage.
-        finest: First stage with a map, from 1; 1 finds smaller objects, and takes
-            several times as long.
+        finest: First stage with a map, from 1; 2 finds smaller objects, and takes
+            longer.
         pyramid: Channels of the maps.
         momentum: Weight of the old value in the moving mean and variance.
     """
-    image_size(x)  # refuses other inputs than images
-    for number in ("1", "2"):
-        x = normalized_convolution(
-            x, widths[0], 3, "stem_", 2, number=number, momentum=momentum
-        )
-        x = keras.layers.ReLU(name=f"stem_relu{number}")(x)
-    stages = []
-    for stage, width in enumerate(widths, 1):
-        for block in range(1, blocks + 1):
-            stride = 2 if stage > 1 and block == 1 else 1
-            x = _block(x, width, stride, f"stage{stage}_block{block}_", momentum)
-        stages.append(x)
+    stages = residual_stages(x, widths, blocks, 2, momentum)
     stages = stages[min(finest, len(widths)) - 1 :]
     maps: list[keras.KerasTensor] = []
     for level in range(len(stages), 0, -1):
@@ -62,23 +51,3 @@ def detector(
         x = keras.layers.ReLU(name=f"level{level}_relu")(x)
         maps.insert(0, x)
     return maps
-
-
-def _block(
-    x: keras.KerasTensor, width: int, stride: int, prefix: str, momentum: float
-) -> keras.KerasTensor:
-    """ReLU(shortcut + branch); the names of the layers begin with `prefix`."""
-    branch = normalized_convolution(
-        x, width, 3, prefix, stride, number="1", momentum=momentum
-    )
-    branch = keras.layers.ReLU(name=f"{prefix}relu1")(branch)
-    branch = normalized_convolution(
-        branch, width, 3, prefix, number="2", momentum=momentum
-    )
-    if stride > 1:
-        name = f"{prefix}shortcut_pool"
-        x = keras.layers.AveragePooling2D(2, padding="same", name=name)(x)
-    if x.shape[-1] != width:
-        x = normalized_convolution(x, width, 1, f"{prefix}shortcut_", momentum=momentum)
-    x = keras.layers.Add(name=f"{prefix}add")([x, branch])
-    return keras.layers.ReLU(name=f"{prefix}relu")(x)
