@@ -342,6 +342,16 @@ class BoxTarget(Target):
         title = ", ".join(parts) or f"all {len(certain.classes)} right"
         axes.set_title(title, color="red" if parts else "green", fontsize=9)
 
+    def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws true boxes; dashed if they do not count."""
+        unmoved = np.array([1, 1, 0, 0, 0, 0], np.float32)
+        labels = np.asarray(example["box_labels"])
+        for number in np.flatnonzero(labels >= 0):
+            name = self._name(labels[number])
+            style = "--" if example["box_ignored"][number] else "-"
+            box = np.asarray(example["boxes"])[number]
+            _draw_box(axes, box, unmoved, "lime", name, style)
+
     def truth(self, example: Mapping[str, Any]) -> str:
         labels = np.asarray(example["box_labels"])
         return self._counts(labels[labels >= 0])

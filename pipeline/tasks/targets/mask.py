@@ -255,13 +255,15 @@ class MaskTarget(Target):
 
         truth = np.asarray(example["mask"])
         predicted = np.asarray(answer["mask"])
-        shown = np.ma.masked_equal(predicted, 0)
-        axes.imshow(shown, cmap="tab20", alpha=0.4, vmin=0, vmax=20)
+        _draw_classes(axes, predicted)
         wrong = (predicted != truth) & (truth != IGNORED)
         red = ListedColormap(["red"])
         axes.imshow(np.ma.masked_equal(wrong, 0), cmap=red, alpha=0.6)
         share = wrong.mean()
         axes.set_title(f"{share:.1%} of the pixels are wrong", fontsize=9)
+
+    def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
+        _draw_classes(axes, np.asarray(example["mask"]))
 
     def limitations(self) -> list[str]:
         return [
@@ -292,6 +294,12 @@ class MaskTarget(Target):
         is_logit = output_kind == "linear"
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=is_logit)
         return loss, "accuracy"
+
+
+def _draw_classes(axes: Any, mask: np.ndarray) -> None:
+    """Draws the classes of pixels over an image; the first one is transparent."""
+    shown = np.ma.masked_equal(mask, 0)
+    axes.imshow(shown, cmap="tab20", alpha=0.4, vmin=0, vmax=20)
 
 
 def _decode_png(content: tf.Tensor) -> tf.Tensor:

@@ -187,3 +187,18 @@ def test_a_field_of_another_form_is_one_line(values, message):
     with pytest.raises(UsageError, match=message) as caught:
         boxes(info)
     assert "\n" not in str(caught.value)
+
+
+def test_true_boxes_are_drawn_where_they_are():
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    example = {
+        "boxes": np.array([[10, 20, 40, 50], [0, 0, 0, 0]], np.float32),
+        "box_labels": np.array([1, -1]),
+        "box_ignored": np.array([0, 0]),
+    }
+    target_of().draw_truth(axes, example)
+    (box,) = axes.patches
+    assert box.get_bbox().bounds == (9.5, 19.5, 30, 30)
+    assert [text.get_text() for text in axes.texts] == ["tie"]
