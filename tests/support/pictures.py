@@ -10,7 +10,7 @@ from pipeline.data import seeds
 
 # Those of recordings: data/augment/test_recordings.py.
 OF_RECORDINGS = ("gain", "noise", "spec_augment", "speed", "time_shift")
-# That of boxes: data/augment/test_boxes.py.
+# That of boxes: data/augment/test_moved_boxes.py.
 OF_OTHER_INPUTS = (*OF_RECORDINGS, "word_dropout", "mosaic")
 OPERATIONS = {
     name: registry.load("augment", name)
