@@ -529,6 +529,10 @@ class Objective(abc.ABC):
         """
         return None
 
+    def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws what is right for a decoded example over its input, such as a mask."""
+        return None
+
     def answer_notes(self) -> list[str]:
         """Sentences of the model card and `SERVING.md` about how to read answers."""
         return []

@@ -16,9 +16,15 @@ from typing import Annotated, Any, Literal, TextIO
 
 from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require
+from pipeline.report import box_pictures
 from pipeline.report.run import Run
 from pipeline.serving.client import EXPECTED, Client
-from pipeline.serving.file_predictions import find, predict, takes_texts
+from pipeline.serving.file_predictions import (
+    answers_boxes,
+    find,
+    predict,
+    takes_texts,
+)
 from pipeline.utils import files
 from pipeline.utils.errors import UsageError, plain, run_command
 
@@ -46,14 +52,19 @@ _ARGUMENTS = {
 class PredictOptions:
     """Options of the requests, and of the written answers."""
 
-    format: Literal["jsonl", "csv"] | None = None
-    """One JSON object per line (jsonl), or a table (csv). None: csv if --output ends in
-    .csv, else jsonl.
+    format: Literal["jsonl", "csv", "text"] | None = None
+    """One JSON object per line (jsonl), a table (csv), of boxes with a row for each; or
+    lines for people (text), of boxes only. None: csv if --output ends in .csv, text for
+    boxes that are printed, else jsonl.
     """
     output: Path | None = None
     """Write the answers to this file, which appears once it is complete. If the server
     stops responding, FILE.part contains the answers received so far. None: answers are
     printed.
+    """
+    pictures: Path | None = None
+    """Write each image with its boxes to this directory, as JPEG. None: no images are
+    written.
     """
     top: Annotated[int, (1, 10**6)] = 1
     """Number of most probable classes to list, each with its probability."""
@@ -64,7 +75,7 @@ class PredictOptions:
 
 
 def _write(
-    records: Iterable[dict[str, Any]], stream: TextIO, as_table: bool
+    records: Iterable[dict[str, Any]], stream: TextIO, format: str
 ) -> tuple[int, int]:
     """Writes answers as lines and reports skipped files; returns the number of both."""
     written = 0
@@ -82,11 +93,14 @@ def _write(
             continue
         if stream.isatty():  # file names may contain control characters of a terminal
             record["file"] = plain(record["file"])
-        if as_table:
-            cells = _cells(record)
+        if format == "text":
+            stream.writelines(_box_lines(record))
+        elif format == "csv":
+            rows = _box_rows(record) if "boxes" in record else [_cells(record)]
             if not written:
-                table.writerow(cells)
-            table.writerow(cells.values())
+                names = _BOX_COLUMNS if "boxes" in record else rows[0]
+                table.writerow(names)
+            table.writerows(row.values() for row in rows)
         else:
             stream.write(json.dumps(files.strict(record), ensure_ascii=False) + "\n")
         written += 1
@@ -105,6 +119,46 @@ def _cells(record: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in answer.items():
             cells[f"{name}_{rank}"] = value
     return cells
+
+
+_BOX_COLUMNS = ("file", "label", "score", "left", "top", "right", "bottom")
+
+
+def _box_rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A row for each box; without boxes none."""
+    rows = []
+    names = record.get("labels") or record["classes"]
+    for label, score, corners in zip(
+        names, record["scores"], record["boxes"], strict=True
+    ):
+        values = (record["file"], label, score, *corners)
+        rows.append(dict(zip(_BOX_COLUMNS, values, strict=True)))
+    return rows
+
+
+def _box_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    """A line for an image, and one for each of its boxes."""
+    yield f"{record['file']}  {record['count']:,} boxes\n"
+    for row in _box_rows(record):
+        corners = "".join(f"{row[side]:8.1f}" for side in _BOX_COLUMNS[3:])
+        yield f"  {plain(str(row['label'])):20} {row['score']:.3f}{corners}\n"
+
+
+def _with_pictures(
+    records: Iterable[dict[str, Any]], folder: Path
+) -> Iterator[dict[str, Any]]:
+    """Writes a picture for each record, under the name of its file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken: set[str] = set()
+    for record in records:
+        if "error" not in record:
+            name = stem = Path(record["file"]).stem
+            while name in taken:
+                name = f"{stem}-{len(taken)}"
+            taken.add(name)
+            picture = box_pictures.draw(Path(record["file"]), record)
+            picture.save(folder / f"{name}.jpg", quality=90)
+        yield record
 
 
 def _say(name: str, text: str) -> None:
@@ -159,6 +213,13 @@ def _open(output: Path | None) -> Iterator[TextIO]:
     part.replace(path)
 
 
+def _format(output: Path | None, has_boxes: bool) -> str:
+    """The format that the user has not chosen."""
+    if output is None:
+        return "text" if has_boxes else "jsonl"
+    return "csv" if output.suffix.lower() == ".csv" else "jsonl"
+
+
 def main(arguments: list[str]) -> int:
     """`pipeline predict MODEL FILES [--option VALUE ...]`.
 
@@ -172,7 +233,8 @@ def main(arguments: list[str]) -> int:
     if output:
         require(not output.is_dir(), "--output", output, "a file")
         files.check_writable(output.parent, "--output")
-    as_table = (options.format or str(output)[-3:].lower()) == "csv"
+    if options.pictures:
+        files.check_writable(options.pictures, "--pictures")
     if Path(model, "config.json").is_file():
         export = Run.load(model).export
         if not export:
@@ -192,8 +254,18 @@ def main(arguments: list[str]) -> int:
                     raise UsageError(
                         f"--output: {output} is one of the input files; choose another"
                     )
+        has_boxes = answers_boxes(client.metadata())
+        for flag, is_used in {
+            "--pictures": options.pictures is not None,
+            "--format text": options.format == "text",
+        }.items():
+            if is_used and not has_boxes:
+                raise UsageError(f"{flag} is for models that find boxes; remove it")
+        if options.pictures:
+            records = _with_pictures(records, options.pictures)
+        format = options.format or _format(output, has_boxes)
         with _open(output) as stream:
-            written, skipped = _write(records, stream, as_table)
+            written, skipped = _write(records, stream, format)
     if skipped:
         _say("answered", f"{written:,}, {skipped:,} skipped")
         return 1

@@ -1,4 +1,4 @@
-"""What is at a path: class folders, arrays, TFRecord files, or a table."""
+"""What is at a path: class folders, arrays, TFRecord files, a table, or boxes."""
 
 import itertools
 import json
@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import file_types
+from pipeline.config import box_formats, file_types
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_ignored, walk
@@ -99,6 +99,8 @@ def _find(
     root = path
     suffixes = tuple(itertools.chain(*types.values()))
     while path.is_dir():
+        if boxes := box_formats.find(path):
+            return _source(boxes, path, root)
         folders, files = list_folder(path)
         classes = [name for name in folders if _has_file(path / name, suffixes)]
         splits = _SPLITS.intersection(folders)
@@ -128,7 +130,7 @@ def _find(
         path = inner
     if not path.exists():
         raise UsageError(f"{path}: no such file or directory")
-    kind = _kind(path.name)
+    kind = _kind(path.name) or box_formats.format_of(path)
     if not kind:
         raise UsageError(f"{path} is not a file of examples; {_expected(types)}")
     return _source(kind, path, root)
@@ -138,8 +140,8 @@ def _expected(types: Mapping[str, tuple[str, ...]]) -> str:
     suffixes = ", ".join(itertools.chain(*types.values()))
     return (
         f"expected are folders of files ({suffixes}), one for each class; an .npz of"
-        " arrays; TFRecord files; or a .csv or .jsonl with a row for each example, such"
-        " as the columns path and label"
+        " arrays; TFRecord files; a .csv or .jsonl with a row for each example, such as"
+        " the columns path and label; or boxes in the format of COCO, VOC or YOLO"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import file_types, tables
+from pipeline.config import box_formats, file_types, tables
 from pipeline.config.data_path import IMAGES as IMAGE_COLUMNS
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import walk
@@ -46,9 +46,11 @@ def raw_field(source: str, options: Mapping[str, Any]) -> str:
 
 
 def truth_field(source: str, options: Mapping[str, Any]) -> str:
-    """The raw field of what is to be predicted by a table, such as `transcript`; empty
-    if the names do not say it, or the table cannot be read.
+    """The raw field of what is to be predicted, such as `boxes` or, of a table,
+    `transcript`; empty if the names do not say it, or the table cannot be read.
     """
+    if source in box_formats.FORMATS:
+        return "boxes"
     path = options.get("path")
     if source not in ("csv", "jsonl") or path is None or not Path(path).exists():
         return ""

@@ -170,13 +170,20 @@ def _measure(images: Sequence[FileList]) -> ImageShape:
 
 
 def _shape(path: str) -> tuple[int, int, bool]:
-    """As `shape`; reads more of a file with a color profile and a thumbnail."""
+    return read_header(path, shape)
+
+
+def read_header(path: str, measure: Callable[[bytes], Any]) -> Any:
+    """What `measure` says of the beginning of a file: height, width, and more.
+
+    Reads more of a file with a color profile and a thumbnail, if both are 0.
+    """
     with _readable(path) as file:
         header = file.read(_HEADER)
-        height, width, is_gray = shape(header)
-        if not height * width and len(header) == _HEADER:
-            height, width, is_gray = shape(header + file.read(_LONG_HEADER))
-    return height, width, is_gray
+        result = measure(header)
+        if not result[0] * result[1] and len(header) == _HEADER:
+            result = measure(header + file.read(_LONG_HEADER))
+    return result
 
 
 def _deep_files(files: FileList) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.data.image_resizing import resize
+from pipeline.data.image_resizing import add_borders, fit, inner_size, resize
 from pipeline.utils.image_formats import MOST_PIXELS, NAMES, SIGNATURES
 
 # Pillow's weights of red, green and blue for gray (ITU-R 601-2), in 65536ths.
@@ -81,7 +81,12 @@ def pixels(contents: tf.Tensor, channels: int, bits: int = 16) -> tf.Tensor:
 
 
 def resized(
-    contents: tf.Tensor, height: int, width: int, channels: int, bits: int = 16
+    contents: tf.Tensor,
+    height: int,
+    width: int,
+    channels: int,
+    bits: int = 16,
+    whole: bool = False,
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Decodes an image and resizes it to uint8 (height, width, channels).
 
@@ -96,6 +101,7 @@ def resized(
         width: Width of the result.
         channels: As for `pixels`.
         bits: As for `pixels`.
+        whole: Keep the aspect ratio, and add black at two sides.
 
     Returns:
         The image, and the height and width of the original after its rotation, float32
@@ -104,7 +110,7 @@ def resized(
     Raises:
         tf.errors.InvalidArgumentError: As for `pixels`.
     """
-    decode = _resize_function(height, width, channels, bits)
+    decode = _resize_function(height, width, channels, bits, whole)
     image, original = decode(tf.ensure_shape(contents, ()))
     return tf.ensure_shape(image, (height, width, channels)), original
 
@@ -117,11 +123,11 @@ def _decode_function(channels: int, bits: int) -> Callable[[tf.Tensor], tf.Tenso
 
 @functools.cache
 def _resize_function(
-    height: int, width: int, channels: int, bits: int
+    height: int, width: int, channels: int, bits: int, whole: bool
 ) -> Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
     """The graph of `resized`."""
     size = {"height": height, "width": width}
-    return _traced(_resized, **size, channels=channels, bits=bits)
+    return _traced(_resized, **size, channels=channels, bits=bits, whole=whole)
 
 
 def _traced(decode: Callable, attributes: Any = None, **options: Any) -> Callable:
@@ -148,10 +154,10 @@ def _decoders(bits: int) -> list[Callable[[tf.Tensor], tf.Tensor]]:
 
 
 def _resized(
-    contents: tf.Tensor, height: int, width: int, channels: int, bits: int
+    contents: tf.Tensor, height: int, width: int, channels: int, bits: int, whole: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """`resized`, with short ways for JPEGs, and for PNGs that have the size."""
-    size = {"height": height, "width": width, "channels": channels}
+    size = {"height": height, "width": width, "channels": channels, "whole": whole}
     header = tf.io.decode_raw(contents, tf.int32, little_endian=False, fixed_length=24)
     # Another number of bits needs a look at the file.
     is_ready = tf.reduce_all(header == [*_PNG_START, width, height]) & (bits == 16)
@@ -172,11 +178,11 @@ def _resized(
 
 
 def _resized_any(
-    contents: tf.Tensor, height: int, width: int, channels: int, bits: int
+    contents: tf.Tensor, height: int, width: int, channels: int, bits: int, whole: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
     image = _pixels(contents, channels, bits)
     size = tf.cast(tf.shape(image)[:2], tf.float32)
-    return resize(image, height, width), size
+    return fit(image, height, width, whole), size
 
 
 def _pixels(contents: tf.Tensor, channels: int, bits: int) -> tf.Tensor:
@@ -230,7 +236,7 @@ def _jpeg(contents: tf.Tensor) -> tf.Tensor:
 
 
 def _resized_jpeg(
-    contents: tf.Tensor, height: int, width: int, channels: int
+    contents: tf.Tensor, height: int, width: int, channels: int, whole: bool
 ) -> tuple[tf.Tensor, tf.Tensor]:
     contents, size = _checked_jpeg(contents)
     orientation = _orientation(contents)
@@ -240,7 +246,10 @@ def _resized_jpeg(
         sides = tf.convert_to_tensor(sides)
         return tf.where(orientation >= 5, tf.reverse(sides, [0]), sides)
 
-    wanted = turned((height, width))
+    inner: Any = (height, width)
+    if whole:
+        inner = inner_size(tf.cast(turned(size), tf.float32), height, width)
+    wanted = turned(inner)
     # Both sides remain at least twice as long as wanted.
     least = 2 * wanted * np.array(_RATIOS)[:, None]
     fits = tf.reduce_all(size >= least, axis=1)
@@ -249,7 +258,7 @@ def _resized_jpeg(
 
     def decode_all() -> tf.Tensor:
         image = _convert(_upright(_decode_jpeg(contents), orientation), channels)
-        return resize(image, height, width)
+        return resize(image, inner[0], inner[1])
 
     def decode_reduced() -> tf.Tensor:
         ways = [functools.partial(_decode_jpeg, contents, ratio) for ratio in _RATIOS]
@@ -261,6 +270,8 @@ def _resized_jpeg(
         return _upright(image, orientation)
 
     image = tf.cond(count > 0, decode_reduced, decode_all)
+    if whole:
+        image = add_borders(image, height, width)
     return tf.ensure_shape(image, (height, width, channels)), turned(size)
 
 

@@ -39,6 +39,37 @@ def resize(
     return tf.cond(has_size, lambda: image, resize_pixels)
 
 
+def inner_size(
+    size: tf.Tensor, height: int | tf.Tensor, width: int | tf.Tensor
+) -> tf.Tensor:
+    """Height and width, int32 (2,), of an image of this size, float32 (2,), that is
+    enlarged or reduced as a whole until it just fits into `height` and `width`.
+    """
+    wanted = tf.cast(tf.stack([height, width]), tf.float32)
+    inner = tf.round(size * tf.reduce_min(wanted / size))
+    return tf.cast(tf.clip_by_value(inner, 1.0, wanted), tf.int32)
+
+
+def fit(image: tf.Tensor, height: int, width: int, whole: bool) -> tf.Tensor:
+    """Resizes an image to (height, width, channels), of the same dtype.
+
+    If `whole`, it keeps its aspect ratio, and black is added at two sides.
+    """
+    if not whole:
+        return resize(image, height, width)
+    size = tf.cast(tf.shape(image)[:2], tf.float32)
+    inner = inner_size(size, height, width)
+    return add_borders(resize(image, inner[0], inner[1]), height, width)
+
+
+def add_borders(image: tf.Tensor, height: int, width: int) -> tf.Tensor:
+    """An image in the middle of black, (height, width, channels)."""
+    missing = (height, width) - tf.shape(image)[:2]
+    before = missing // 2
+    paddings = tf.stack([before, missing - before], axis=1)
+    return tf.pad(image, tf.concat([paddings, [[0, 0]]], axis=0))
+
+
 def _resize_rows(
     image: tf.Tensor, height: int | tf.Tensor, extent: tf.Tensor
 ) -> tf.Tensor:

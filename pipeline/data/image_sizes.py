@@ -51,19 +51,31 @@ def shape(image: bytes) -> tuple[int, int, bool]:
 
     The beginning of the file is enough.
     """
+    height, width, orientation, mode = _header(image)
+    if orientation >= 5:
+        height, width = width, height
+    return height, width, mode in ("1", "L", "LA") or mode.startswith("I")
+
+
+def stored_shape(image: bytes) -> tuple[int, int, int]:
+    """(height, width, EXIF orientation), the size before the rotation; as `shape`."""
+    return _header(image)[:3]
+
+
+def _header(image: bytes) -> tuple[int, int, int, str]:
+    """Height, width, EXIF orientation and mode of Pillow; zeros for a damaged image."""
     try:
         with (
             warnings.catch_warnings(action="ignore"),  # about large images
             Image.open(io.BytesIO(image), formats=_FORMATS) as picture,
         ):
             width, height = picture.size
-            is_jpeg = picture.format in ("JPEG", "MPO")
-            if is_jpeg and picture.getexif().get(_ORIENTATION, 1) >= 5:
-                height, width = width, height
-            is_gray = picture.mode in ("1", "L", "LA") or picture.mode.startswith("I")
-            return height, width, is_gray
+            orientation = 1
+            if picture.format in ("JPEG", "MPO"):
+                orientation = picture.getexif().get(_ORIENTATION, 1)
+            return height, width, orientation, picture.mode
     except Exception:  # Pillow raises many types of exceptions for damaged files
-        return 0, 0, False
+        return 0, 0, 1, ""
 
 
 def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:

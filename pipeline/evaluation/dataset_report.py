@@ -24,8 +24,8 @@ _SAMPLE = 500  # examples to read if reading all of them would take long
 _ROWS = 20  # classes in the table
 _CLASSES = 50  # classes with images
 _PER_CLASS = 8  # images of a class
-# Images before and after; an even number, because some augmentations pair them.
-_AUGMENTED = 6
+# Images before and after; a multiple of 4, because some augmentations join them.
+_AUGMENTED = 8
 _DRAWN = 12  # examples in the figure
 _COLUMNS = 4  # examples in a row of it
 
@@ -147,10 +147,7 @@ def _examples(data: LoadedData) -> list[PageSection]:
         example = {name: column[row] for name, column in subset.items()}
         axes = figure.add_subplot(rows, _COLUMNS, row + 1)
         own_input.draw(axes, example)
-        for name in data.task.spatial_fields:
-            if example[name].ndim == 2:  # a mask, over its image
-                shown = np.ma.masked_equal(example[name], 0)
-                axes.imshow(shown, cmap="tab20", alpha=0.4, vmin=0, vmax=20)
+        data.task.draw_truth(axes, example)
         name = data.source.location(int(example["id"]))
         name = name.encode(errors="replace").decode()
         axes.set_title(name[-32:], fontsize=8, parse_math=False)

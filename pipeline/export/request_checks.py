@@ -26,6 +26,9 @@ TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
 # may swap ranks: the error of a probability is the error of its logit times the
 # probability.
 _TIES = 100
+# Share of the entries of lists, such as detected boxes, that may have no partner:
+# rounding can change which of two boxes suppresses the other, or is the last.
+_UNEQUAL_ENTRIES = 0.01
 
 Golden = Mapping[str, Mapping[str, np.ndarray]]
 """`inputs` and `outputs`: name -> values of all stored examples."""
@@ -48,13 +51,15 @@ def check_answers(
     """Sends the stored requests of a signature; raises Failure if an answer differs.
 
     Floats may differ by `tolerances` times the tolerance of the precision; integers and
-    strings must be equal, except for ranks with nearly equal scores. If a batch needs
-    more examples than are stored, examples are repeated.
+    strings must be equal, except for ranks with nearly equal scores. The entries of
+    lists (`_lists`) are compared in any order. If a batch needs more examples than are
+    stored, examples are repeated.
     """
     inputs = golden["inputs"]
     outputs = golden["outputs"]
     tolerance = tolerances * TOLERANCES.get(precision, TOLERANCES["float32"])
     ties = _ties(outputs, tolerance)
+    lists = _lists(outputs)
     swapped = 0
     worst = 0.0
     for size in sizes:
@@ -70,6 +75,8 @@ def check_answers(
                     f"{name}: {actual.dtype} {actual.shape}, not {expected.dtype}"
                     f" {expected.shape}"
                 )
+            if name in lists:
+                continue
             if actual.dtype.kind == "f":
                 difference = float(np.abs(actual - expected).max(initial=0.0))
                 limit = tolerance * np.abs(stored).max(initial=0.0)
@@ -88,11 +95,69 @@ def check_answers(
                         f" {size}"
                     )
                 swapped += int(unequal.sum())
+        if lists:
+            expected_lists = {name: outputs[name][rows] for name in lists}
+            actual_lists = {name: answers[name] for name in lists}
+            swapped += _compare_lists(actual_lists, expected_lists, tolerance)
     batches = ", ".join(map(str, sizes))
     summary = f"batches of {batches}; largest difference {worst:.1g}"
     if swapped:
         summary += f"; {swapped} values differ where scores are nearly equal"
     return summary
+
+
+def _lists(outputs: Mapping[str, np.ndarray]) -> list[str]:
+    """Names of the outputs that are lists of entries, such as detected boxes.
+
+    They have `scores`, (examples, entries), vectors of each entry, (examples, entries,
+    n), and perhaps more with the same first axes.
+    """
+    shape = getattr(outputs.get("scores"), "shape", ())
+    if len(shape) != 2:
+        return []
+    names = [name for name, values in outputs.items() if values.shape[:2] == shape]
+    has_vectors = any(outputs[name].ndim == 3 for name in names)
+    return names if has_vectors else []
+
+
+def _compare_lists(
+    actual: Mapping[str, np.ndarray],
+    expected: Mapping[str, np.ndarray],
+    tolerance: float,
+) -> int:
+    """Finds a partner for each entry; returns how many have a partner elsewhere, or
+    none. Raises Failure if too many have none.
+    """
+    examples, entries = expected["scores"].shape
+    moved = 0
+    missing = 0
+    for row in range(examples):
+        is_equal = np.ones((entries, entries), bool)
+        for name, values in expected.items():
+            one = values[row].reshape(entries, 1, -1)
+            other = actual[name][row].reshape(1, entries, -1)
+            if values.dtype.kind == "f":
+                limit = tolerance * np.abs(values).max(initial=0.0)
+                is_equal &= (np.abs(one - other) <= limit).all(axis=2)
+            else:
+                is_equal &= (one == other).all(axis=2)
+        is_free = np.ones(entries, bool)
+        for entry in range(entries):
+            partners = is_equal[entry] & is_free
+            if partners[entry]:
+                is_free[entry] = False
+                continue
+            moved += 1
+            if partners.any():
+                is_free[partners.argmax()] = False
+            else:
+                missing += 1
+    if missing > _UNEQUAL_ENTRIES * examples * entries:
+        raise Failure(
+            f"{', '.join(expected)}: {missing:,} of {examples * entries:,} entries are"
+            f" not in the answers, batch of {examples}"
+        )
+    return moved
 
 
 def _ties(outputs: Mapping[str, Any], tolerance: float) -> np.ndarray:

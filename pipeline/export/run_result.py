@@ -145,11 +145,10 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
             # The calibrated loss is the cross-entropy; `loss` may be another one.
             if name != "loss" or config.train.loss is None:
                 changes.append(f"{name} {metrics[name]:.4f} -> {value:.4f}")
-        say(
-            "calibrated",
-            f"{calibration}, fitted on the validation split; {split}"
-            f" {', '.join(changes)}",
-        )
+        text = f"{calibration}, fitted on the validation split"
+        if changes:
+            text += f"; {split} {', '.join(changes)}"
+        say("calibrated", text)
     if result["examples_per_second"]:
         say("speed", f"{result['examples_per_second']:,.0f} examples/s in training")
 

@@ -20,6 +20,8 @@ from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signatur
 from pipeline.utils import compressed_sound, image_formats, safe_io
 from pipeline.utils.errors import UsageError, reason
 
+_BOXES = {"boxes", "scores", "classes", "count"}
+"""Outputs of a model that finds boxes."""
 TABLES = (".csv", ".tsv", ".jsonl", ".npy")
 _TEXT_TABLES = (".csv", ".tsv", ".jsonl")
 _ARRAYS = (".jsonl", ".npy")  # for examples that are not vectors
@@ -257,7 +259,8 @@ def predict(
     lines of the standard input. A request has `batch_size` files or rows.
 
     A record has `file`, for a row of a table also `row`, and the outputs of the model.
-    Of a classifier, these are `label`, `class` and `probability`, and with `top` above
+    Of a model that finds boxes, only the first `count` boxes are listed. Of a
+    classifier, the outputs are `label`, `class` and `probability`, and with `top` above
     1 also `top`: a list of `label` and `probability`, the most probable first. For an
     example that cannot be read, or that the model rejects, it has `file` and `error`.
 
@@ -379,6 +382,13 @@ def takes_texts(served: Mapping[str, Signature]) -> bool:
     return is_string and not name.endswith("_bytes")
 
 
+def answers_boxes(served: Mapping[str, Signature]) -> bool:
+    """Whether the signature that takes files answers boxes."""
+    target = file_input(served)
+    outputs = served[target[0]].outputs if target else {}
+    return outputs.keys() >= _BOXES
+
+
 def _suffixes(signature: str, name: str, client: Any) -> tuple[str, ...]:
     """The suffixes of the files that a signature takes; any if they are unknown."""
     suffixes = getattr(client, "suffixes", {}).get(signature)
@@ -391,6 +401,8 @@ def _suffixes(signature: str, name: str, client: Any) -> tuple[str, ...]:
 
 def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:
     """Returns the answer to an example as JSON values."""
+    if outputs.keys() >= _BOXES:
+        return _boxes(outputs)
     if not {"label", "class", "probabilities"} <= set(outputs):
         return {name: _value(value) for name, value in outputs.items()}
     index = int(outputs["class"])
@@ -407,6 +419,16 @@ def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:
             {"label": label, "probability": score}
             for label, score in zip(labels, scores, strict=True)
         ]
+    return record
+
+
+def _boxes(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """`count`, and lists of the values of each certain box."""
+    count = int(outputs["count"])
+    record: dict[str, Any] = {"count": count}
+    for name, values in outputs.items():
+        if name != "count":
+            record[name] = _value(values[:count])
     return record
 
 

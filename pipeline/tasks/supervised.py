@@ -379,6 +379,9 @@ class Supervised(Task):
         self.input.draw(axes, example)
         self.objective.draw(axes, example, answer)
 
+    def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
+        self.objective.draw_truth(axes, example)
+
     def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
         self.input.draw(axes, example)
 

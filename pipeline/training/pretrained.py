@@ -61,6 +61,8 @@ def load(model: SteppedModel, path: Path) -> str:
     if not has_same_head:
         layers = [variable.path.rpartition("/")[0] for variable in variables]
         pairs = pairs[: len(variables) - layers.count(layers[-1])]
+        if not all(tuple(v.shape) == value.shape for v, value in pairs):
+            pairs = _of_same_names(variables, loaded) or pairs
     if not pairs:
         raise UsageError(
             f"--model.weights: {file} does not fit: no layer before the output layer"
@@ -72,12 +74,40 @@ def load(model: SteppedModel, path: Path) -> str:
                 f"--model.weights: {file} does not fit: {variable.path} has shape "
                 f"{tuple(variable.shape)}, but the file has {value.shape}"
             )
-    count = len(pairs)
-    set_weights(model, [*values[:count], *model.get_weights()[count:]])
-    note = f"{count} of {len(variables)} weights from {path}"
-    if count < len(variables):
+    new_values = {id(variable): value for variable, value in pairs}
+    weights = zip(variables, model.get_weights(), strict=True)
+    set_weights(
+        model, [new_values.get(id(variable), value) for variable, value in weights]
+    )
+    note = f"{len(pairs)} of {len(variables)} weights from {path}"
+    new = {v.path.rpartition("/")[0] for v in variables if id(v) not in new_values}
+    if len(new) == 1:
         note += "; the output layer is new"
+    elif new:
+        note += f"; {len(new)} layers are new"
     return note
+
+
+def _of_same_names(
+    variables: list[keras.Variable], loaded: keras.Model
+) -> list[tuple[keras.Variable, np.ndarray]]:
+    """Pairs of variables and values for a network that begins with another one, such as
+    a detector with the network of a classification.
+
+    Empty unless all layers of the other one but its output layer are in the network,
+    with the same shapes.
+    """
+    by_path = {variable.path: variable for variable in variables}
+    output_layer = loaded.weights[-1].path.rpartition("/")[0]
+    pairs = []
+    for source, value in zip(loaded.weights, loaded.get_weights(), strict=True):
+        if source.path.rpartition("/")[0] == output_layer:
+            continue
+        variable = by_path.get(source.path)
+        if variable is None or tuple(variable.shape) != value.shape:
+            return []
+        pairs.append((variable, value))
+    return pairs
 
 
 def _class_names(file: Path) -> list[str] | None:

@@ -26,7 +26,10 @@ def task_of(name, shape):
     """Classes of images, or of their pixels if the model returns a map."""
     metadata = {"image_shape": list(shape), "class_names": ["a", "b", "c"]}
     metadata |= {"input": "image", "target": "classes"}
-    if len(features_of(name, keras.Input(shape)).shape) == 4:
+    features = features_of(name, keras.Input(shape))
+    if isinstance(features, list):
+        metadata |= {"target": "boxes", "boxes_per_image": 1}
+    elif len(features.shape) == 4:
         metadata |= {"target": "mask", "mask_shape": list(shape[:2])}
     return registry.call("tasks", "supervised", {}, metadata)
 
@@ -37,11 +40,17 @@ def test_any_size_and_channel_count(name, shape):
     if name == "application":  # its networks see colours
         shape = (*shape[:2], min(shape[2], 3))
     features = features_of(name, keras.Input(shape))
-    assert features.shape[0] is None
-    assert len(features.shape) == 2 or features.shape[1:3] == shape[:2]
+    is_pyramid = isinstance(features, list)
+    if not is_pyramid:
+        assert features.shape[0] is None
+        assert len(features.shape) == 2 or features.shape[1:3] == shape[:2]
     model = network(task_of(name, shape), settings_of(name), "float32")
     answers = model(np.zeros((2, *shape), np.float32), training=False)
-    assert answers.shape == (2, *features.shape[1:-1], 3)
+    if is_pyramid:
+        locations = sum(x.shape[1] * x.shape[2] for x in features)
+        assert answers.shape == (2, locations, 7 + 3)
+    else:
+        assert answers.shape == (2, *features.shape[1:-1], 3)
     assert np.isfinite(answers).all()
     plain = keras.Model(model.input, model.output)
     json.dumps(plain.get_config())

@@ -19,11 +19,11 @@ from pipeline.utils.errors import UsageError
 
 INPUTS = registry.names("inputs")
 TARGETS = registry.names("targets")
-# A mask needs a map, which only images have.
+# Masks and boxes need a map, which only images have.
 PAIRS = [
     pair
     for pair in itertools.product(INPUTS, TARGETS)
-    if pair[1] != "mask" or pair[0] == "image"
+    if pair[1] not in ("mask", "boxes") or pair[0] == "image"
 ]
 SIZE = 12
 

@@ -3,6 +3,7 @@
 import io
 import json
 
+import box_data
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -89,6 +90,20 @@ def tensorflow_datasets(root):
 DATA = {"arrays": arrays, "csv": csv, "folder": folder, "jsonl": jsonl}
 DATA["tfrecord"] = tfrecord
 DATA["tfds"] = tensorflow_datasets
+BOXES = box_data.pictures(24, size=(60, 80))
+
+
+def boxes(write):
+    def make(root):
+        write(root, BOXES)
+        return {"path": root}
+
+    return make
+
+
+DATA["coco"] = boxes(box_data.write_coco)
+DATA["voc"] = boxes(box_data.write_voc)
+DATA["yolo"] = boxes(box_data.write_yolo)
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +181,9 @@ def test_examples_columns_and_reader_agree(name, opened):
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_a_task_can_decode_and_check_it(name, opened):
-    """Each of these sources has images with labels, or numbers with a target."""
+    """Each of these sources has fields that suit one input and one target."""
     source = opened(name)
-    task = "image_classification" if "image" in source.info.fields else "regression"
-    task = registry.call("tasks", task, {}, source.info)
+    task = registry.call("tasks", "supervised", {}, source.info)
     decoded = [task.decode(example) for example in source.examples("train").take(3)]
     assert all(example["id"].dtype == tf.int64 for example in decoded)
     task.check(source.columns("train"), "train", source.location)

@@ -75,3 +75,25 @@ def test_many_exports_in_a_process_do_not_warn_of_retracing(caplog):
     tf.get_logger().removeHandler(caplog.handler)
     np.testing.assert_array_equal(found["y"], [1, 1])
     assert not caplog.records
+
+
+def test_entries_of_lists_are_compared_in_any_order():
+    """Of detected boxes with nearly equal scores, either may be the first."""
+    generator = np.random.default_rng(0)
+    scores = np.sort(generator.random((4, 50)).astype(np.float32))[:, ::-1]
+    boxes = 100 * generator.random((4, 50, 4)).astype(np.float32)
+    classes = generator.integers(0, 3, (4, 50))
+    outputs = {"boxes": boxes, "scores": scores, "classes": classes}
+    stored = {"inputs": {"x": np.arange(4)}, "outputs": outputs}
+
+    def server(order, change=0):
+        moved = {name: values[:, order] for name, values in outputs.items()}
+        moved["classes"] = (moved["classes"] + change) % 3
+        return exports.Server(lambda x: {name: v[x] for name, v in moved.items()})
+
+    order = np.arange(50)
+    order[[10, 11]] = 11, 10
+    text = request_checks.check_answers(server(order), "s", stored, (4,))
+    assert "8 values differ where scores are nearly equal" in text
+    with pytest.raises(Failure, match="200 of 200 entries are not in the answers"):
+        request_checks.check_answers(server(order, 1), "s", stored, (4,))

@@ -20,13 +20,16 @@ TARGETS = registry.names("targets")
 PAIRS = [("image", target) for target in TARGETS if target != "transcript"]
 for given in ("features", "text", "audio"):
     PAIRS += [
-        (given, target) for target in TARGETS if target not in ("mask", "transcript")
+        (given, target)
+        for target in TARGETS
+        if target not in ("mask", "boxes", "transcript")
     ]
 PAIRS += [("audio", "transcript")]
 PAIRS += [("series", "ordinal")]
 SOME = [
     ("image", "mask"),
     ("image", "number"),
+    ("image", "boxes"),
     ("features", "labels"),
     ("audio", "transcript"),
     ("text", "classes"),

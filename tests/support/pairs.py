@@ -67,6 +67,11 @@ def _masks(generator, count):
     return generator.integers(0, len(CLASSES), (count, 8, 8)).astype(np.uint8)
 
 
+def _boxes(generator, count):
+    first = generator.uniform(0, 5, (count, 3, 2))
+    return np.concatenate([first, first + 3], axis=2).astype(np.float32)
+
+
 _INPUTS = {
     "image": _images,
     "features": _features,
@@ -78,6 +83,7 @@ _TARGETS = {
     "labels": _labels,
     "number": _numbers,
     "mask": _masks,
+    "boxes": _boxes,
     "transcript": _transcripts,
 }
 
@@ -87,7 +93,10 @@ def examples_of(input, target, count):
     generator = np.random.default_rng(0)
     x = _INPUTS[input](generator, count)
     y = _TARGETS[target](generator, count)
-    return {"id": np.arange(count), "x": x, "y": y}, CLASSES
+    columns = {"id": np.arange(count), "x": x, "y": y}
+    if target == "boxes":
+        columns["box_labels"] = generator.integers(-1, len(CLASSES), (count, 3))
+    return columns, CLASSES
 
 
 def task_of(info, input, target):
@@ -103,7 +112,8 @@ def task_of(info, input, target):
 
 def model_of(inputs, task):
     """Features that suit the target: a vector, a map or a sequence."""
-    if task.output is not None and len(task.output.shape) > 1:
+    is_map = task.output is not None and len(task.output.shape) > 1
+    if is_map or task.metadata["target"] == "boxes":
         return keras.layers.Conv2D(4, 3, padding="same")(inputs)
     if task.metadata["target"] == "transcript":
         return keras.layers.RepeatVector(6)(flatten(inputs))
@@ -118,7 +128,11 @@ def source(*, given: str, wanted: str, count: int = 90) -> Source:
 
 def words_of(given, wanted):
     """The options of a command for a pair."""
-    models = {"mask": "unet", "transcript": "conv_recurrent"}
+    models = {
+        "mask": "unet",
+        "boxes": "detector",
+        "transcript": "conv_recurrent",
+    }
     model = models.get(wanted, "bag" if given == "text" else "mlp")
     return [
         *("--source.name", f"{FILE}:source"),
@@ -129,7 +143,7 @@ def words_of(given, wanted):
         *("--task.target", wanted),
         *("--task.target-options", "field=y"),
         *("--model.name", model),
-        *(("--model.widths", "4,8") if wanted == "mask" else ()),
+        *(("--model.widths", "4,8") if wanted in ("mask", "boxes") else ()),
     ]
 
 

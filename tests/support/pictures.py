@@ -10,7 +10,8 @@ from pipeline.data import seeds
 
 # Those of recordings: data/augment/test_recordings.py.
 OF_RECORDINGS = ("gain", "noise", "spec_augment", "speed", "time_shift")
-OF_OTHER_INPUTS = (*OF_RECORDINGS, "word_dropout")
+# That of boxes: data/augment/test_moved_boxes.py.
+OF_OTHER_INPUTS = (*OF_RECORDINGS, "word_dropout", "mosaic")
 OPERATIONS = {
     name: registry.load("augment", name)
     for name in registry.names("augment")

@@ -7,11 +7,11 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _geometry, _pixel_values
+from pipeline.data.augment import _boxes, _geometry, _pixel_values
 from pipeline.data.augment._moves import moves
 
 
-@moves("image")
+@moves("image", "boxes")
 def affine(
     batch: Example,
     seeds: tf.Tensor,
@@ -25,7 +25,8 @@ def affine(
 ) -> Example:
     """Shears, scales and rotates each image around its center, then translates it.
 
-    All amounts are drawn uniformly, from 1,025 values each.
+    All amounts are drawn uniformly, from 1,025 values each. A box becomes the smallest
+    one around its moved corners, which rotation and shear make larger than its object.
 
     Args:
         rotation: Largest angle in degrees, in both directions.
@@ -54,7 +55,26 @@ def affine(
     columns = tf.stack([size * (sine + cosine * slant), size * cosine, right], axis=-1)
     matrix = tf.stack([rows, columns], axis=1)
     images = _geometry.transform(images, _geometry.inverse(matrix), interpolation, fill)
+    if "boxes" in batch:
+        batch = _boxes.replace(batch, _moved(batch["boxes"], matrix, height, width))
     return {**batch, "image": images}
+
+
+def _moved(boxes: tf.Tensor, matrix: tf.Tensor, height: int, width: int) -> tf.Tensor:
+    """The boxes around the moved corners, float32 (batch, boxes, 4)."""
+    middle = tf.constant([height / 2, width / 2])
+    left, top, right, bottom = tf.unstack(boxes, axis=-1)
+    corners = [
+        tf.stack([y, x], axis=-1) - middle for y in (top, bottom) for x in (left, right)
+    ]
+    matrix = tf.cast(matrix, tf.float32)
+    moved = []
+    for corner in corners:
+        linear = tf.matmul(corner, matrix[:, :, :2], transpose_b=True)
+        moved.append(linear + matrix[:, None, :, 2] + middle)
+    first = tf.reduce_min(tf.stack(moved), axis=0)
+    last = tf.reduce_max(tf.stack(moved), axis=0)
+    return tf.concat([first[..., ::-1], last[..., ::-1]], axis=-1)
 
 
 def _steps(low: float, high: float) -> np.ndarray:

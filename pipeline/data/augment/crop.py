@@ -7,12 +7,12 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _geometry, _pixel_values
+from pipeline.data.augment import _boxes, _geometry, _pixel_values
 from pipeline.data.augment._moves import OUTSIDE, moves
 from pipeline.utils.errors import UsageError
 
 
-@moves("image", "mask")
+@moves("image", "mask", "boxes")
 def crop(
     batch: Example,
     seeds: tf.Tensor,
@@ -25,7 +25,7 @@ def crop(
     As He et al., "Deep residual learning", CVPR 2016, section 4.2, do for CIFAR. This
     equals a uniform shift by -padding ... +padding pixels along each axis, computed by
     two gathers without the padded image. A mask is shifted with its image; outside,
-    its pixels do not count (255).
+    its pixels do not count (255). Boxes are shifted and clipped.
 
     Args:
         padding: Pixels on each side; less than the image's shorter side.
@@ -39,9 +39,11 @@ def crop(
             f"crop: padding {padding} is too large for images of {height}x{width}"
         )
     mask = batch.get("mask")
+    shifts: list[tf.Tensor] = []
     for axis in (1, 2):
         size = images.shape[axis]
         shift = draw.integers(seeds, 2 * padding + 1, draw=axis) - padding
+        shifts.insert(0, -shift)  # x before y
         # (batch, size)
         index = tf.range(size, dtype=tf.int64)[None, :] + shift[:, None]
         is_inside = (index >= 0) & (index < size)
@@ -58,10 +60,12 @@ def crop(
             mask = tf.gather(mask, index, axis=axis, batch_dims=1)
     if mask is not None:
         batch = {**batch, "mask": mask}
+    offset = tf.stack(shifts, axis=1)
+    batch = _boxes.transform(batch, tf.ones_like(offset), offset)
     return {**batch, "image": images}
 
 
-@moves("image")
+@moves("image", "boxes")
 def random_resized_crop(
     batch: Example,
     seeds: tf.Tensor,
@@ -75,7 +79,7 @@ def random_resized_crop(
     Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. A side that
     would be longer than the image is cut, while other implementations draw again.
     Bilinear; as the window is never larger than the image, antialiasing would change
-    nothing.
+    nothing. Boxes are moved and clipped.
 
     Args:
         scale: Smallest and largest fraction of the area, drawn uniformly.
@@ -102,4 +106,7 @@ def random_resized_crop(
     top, heights = window(height, root / slope, number=3)
     left, widths = window(width, root * slope, number=4)
     images = _geometry.windows(images, top, left, heights, widths)
-    return {**batch, "image": images}
+    size = tf.cast(tf.stack([widths, heights], axis=1), tf.float32)
+    zoom = (width, height) / size
+    start = tf.cast(tf.stack([left, top], axis=1), tf.float32)
+    return {**_boxes.transform(batch, zoom, -start * zoom), "image": images}

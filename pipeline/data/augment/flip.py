@@ -4,13 +4,13 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _pixel_values
+from pipeline.data.augment import _boxes, _pixel_values
 from pipeline.data.augment._moves import moves
 
 
-@moves("image", "mask")
+@moves("image", "mask", "boxes")
 def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
-    """Flips each image, with its mask, horizontally with probability 1/2.
+    """Flips each image, with its mask or boxes, horizontally with probability 1/2.
 
     Args:
         up_down: Also flip vertically, independently, with probability 1/2.
@@ -25,7 +25,7 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
 
 
 def _reverse(batch: Example, chosen: tf.Tensor, axis: int) -> Example:
-    """Reverses an axis of the chosen images and masks."""
+    """Reverses an axis of the chosen images, masks and boxes."""
     images = batch["image"]
     images = _pixel_values.select(chosen, tf.reverse(images, [axis]), images)
     batch = {**batch, "image": images}
@@ -33,12 +33,21 @@ def _reverse(batch: Example, chosen: tf.Tensor, axis: int) -> Example:
         mask = batch["mask"]
         mask = tf.where(chosen[:, None, None], tf.reverse(mask, [axis]), mask)
         batch["mask"] = mask
+    if "boxes" in batch:
+        left, top, right, bottom = tf.unstack(batch["boxes"], axis=-1)
+        height, width = images.shape[1:3]
+        if axis == 2:
+            boxes = tf.stack([width - right, top, width - left, bottom], axis=-1)
+        else:
+            boxes = tf.stack([left, height - bottom, right, height - top], axis=-1)
+        boxes = tf.where(chosen[:, None, None], boxes, batch["boxes"])
+        batch = _boxes.replace(batch, boxes)
     return batch
 
 
-@moves("image", "mask")
+@moves("image", "mask", "boxes")
 def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
-    """Flips each image, with its mask, horizontally in every other epoch.
+    """Flips each image, with its mask or boxes, horizontally in every other epoch.
 
     Half of the images start flipped. Jordan, "94% on CIFAR-10 in 3.29 seconds on a
     single GPU", arXiv 2404.00498, section 3.6: two consecutive epochs show both

@@ -1,7 +1,7 @@
 """Images: pixels, or the bytes of image files."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -35,6 +35,7 @@ def image(
     field: str = "image",
     suffixes: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"),
     image_size: tuple[int, int] | None = None,
+    resize: Literal["stretch", "letterbox"] = "stretch",
     raw: bool = False,
 ) -> Input:
     """Images of any size: pixels of uint8, uint16 or float32, or files, which are
@@ -45,6 +46,8 @@ def image(
         field: The field of the source.
         suffixes: The files of a directory that are images.
         image_size: Height and width to resize images to; None: the size they all have.
+        resize: How images of another aspect ratio get this size: `stretch`, or
+            `letterbox`, which keeps their aspect ratio and fills the rest with black.
         raw: Give the model pixels as they are. Otherwise whole numbers are scaled to
             [0, 1]; floats are never scaled.
 
@@ -82,6 +85,8 @@ def image(
         metadata["image_dtype"] = spec.dtype.name
     if field != "image":
         metadata["input_field"] = field
+    if resize == "letterbox":
+        metadata["letterbox"] = True
     if raw:
         metadata["raw"] = True
     return ImageInput(metadata)
@@ -99,6 +104,7 @@ class ImageInput(Input):
         self.image_shape = tuple(metadata["image_shape"])
         self.dtype = tf.as_dtype(metadata.get("image_dtype", "uint8"))
         self._field = metadata.get("input_field", "image")
+        self._letterbox = bool(metadata.get("letterbox"))
         self._casts = False
         """Whether float pixels are whole numbers, which are converted."""
         self._takes_files = self.dtype == tf.uint8 and self.image_shape[2] in (1, 3)
@@ -125,17 +131,26 @@ class ImageInput(Input):
         if image.dtype == tf.string:
             bits = self.metadata.get("image_bits", 16)
             image, original = image_decoding.resized(
-                image, height, width, channels, bits
+                image, height, width, channels, bits, self._letterbox
             )
         else:
             if self._casts:
                 image = tf.cast(image, self.dtype)
             original = tf.cast(tf.shape(image)[:2], tf.float32)
             if image.shape != self.image_shape:
-                image = image_resizing.resize(image, height, width)
-        scale = tf.constant([height, width], tf.float32) / original
-        geometry = tf.concat([scale, [0.0, 0.0], original], axis=0)
-        return {"image": tf.ensure_shape(image, self.image_shape)}, geometry
+                image = image_resizing.fit(image, height, width, self._letterbox)
+        image = tf.ensure_shape(image, self.image_shape)
+        return {"image": image}, self._geometry(original)
+
+    def _geometry(self, original: tf.Tensor) -> tf.Tensor:
+        """As `decode` returns it, for height and width of an original, float32 (2,)."""
+        size = inner = tf.constant(self.image_shape[:2], tf.float32)
+        if self._letterbox:
+            inner = tf.cast(
+                image_resizing.inner_size(original, *self.image_shape[:2]), tf.float32
+            )
+        offset = tf.floor((size - inner) / 2)
+        return tf.concat([inner / original, offset, original], axis=0)
 
     def match(self, source: Source) -> "ImageInput":
         """Also takes whole numbers from 0 to 255 as floats for uint8."""
@@ -191,15 +206,23 @@ class ImageInput(Input):
         if "image_range" in self.metadata:
             limits = self.metadata["image_range"]
             images = request_guards.within(images, limits, "images")
-        return {"image": images}
+        size = tf.constant(self.image_shape[:2], tf.float32)
+        geometry = tf.repeat(self._geometry(size)[None], tf.shape(images)[0], axis=0)
+        return {"image": images, "geometry": geometry}
 
     def _read_files(self, image_bytes: tf.Tensor) -> Example:
-        images = tf.map_fn(
-            lambda content: self.decode({self._field: content})[0]["image"],
-            request_guards.files(image_bytes),
-            fn_output_signature=tf.TensorSpec(self.image_shape, tf.uint8),
+        specs = (
+            tf.TensorSpec(self.image_shape, tf.uint8),
+            tf.TensorSpec((6,), tf.float32),
         )
-        return self._read_pixels(images)
+
+        def decode(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            fields, geometry = self.decode({self._field: content})
+            return fields["image"], geometry
+
+        files = request_guards.files(image_bytes)
+        images, geometry = tf.map_fn(decode, files, fn_output_signature=specs)
+        return {**self._read_pixels(images), "geometry": geometry}
 
     def standalone(self) -> tuple[keras.KerasTensor, keras.KerasTensor]:
         inputs = self.inputs()
@@ -212,12 +235,21 @@ class ImageInput(Input):
         image = thumbnail(content) if isinstance(content, bytes) else None
         if image is None:
             image = pixels(np.asarray(example["image"]))
-        height, width, _ = self.image_shape
         # In pixels of the decoded image, as masks and boxes are.
-        extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+        top, left, height, width = self._position(image)
+        extent = (left - 0.5, left + width - 0.5, top + height - 0.5, top - 0.5)
         gray = "gray" if image.ndim == 2 else None
         axes.imshow(image, cmap=gray, vmin=0, vmax=255, extent=extent)
         axes.set(xticks=[], yticks=[])
+
+    def _position(self, image: np.ndarray) -> tuple[float, ...]:
+        """Top, left, height and width of a picture in the decoded image."""
+        height, width, _ = self.image_shape
+        if image.shape[:2] == (height, width) or not self._letterbox:
+            return 0.0, 0.0, float(height), float(width)
+        original = tf.constant(image.shape[:2], tf.float32)
+        scale_y, scale_x, top, left, *size = self._geometry(original).numpy().tolist()
+        return top, left, scale_y * size[0], scale_x * size[1]
 
     def similarity(self, info: Info) -> Similarity | None:
         """Thumbnails of uint8 pixels or encoded images."""
@@ -247,11 +279,11 @@ class ImageInput(Input):
 
     def limitations(self) -> list[str]:
         height, width, _ = self.image_shape
+        how = "without preserving their aspect ratio"
+        if self._letterbox:
+            how = "and keep their aspect ratio; the rest is black"
         return [
-            (
-                f"Images of other sizes are resized to {height} x {width} pixels"
-                " without preserving their aspect ratio."
-            ),
+            f"Images of other sizes are resized to {height} x {width} pixels {how}.",
             (
                 "The metrics hold for images like those in the test split; images from"
                 " other cameras, places and times have not been tested."

@@ -111,7 +111,10 @@ class MaskTarget(Target):
         return {}
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
-        """Decodes a mask and resizes it to the size of the decoded image, nearest."""
+        """Decodes a mask and resizes it to the size of the decoded image, nearest.
+
+        Pixels beside a letterboxed image do not count.
+        """
         mask = example[self._field]
         if mask.dtype == tf.string:
             mask = _decode_png(mask)
@@ -128,7 +131,14 @@ class MaskTarget(Target):
         mask = self._require_classes(mask)
         size = (self._height, self._width)
         if mask.shape != size:
-            mask = tf.image.resize(mask[..., None], size, "nearest")[..., 0]
+            inner = size
+            if geometry is not None:
+                inner = tf.cast(tf.round(geometry[:2] * geometry[4:]), tf.int32)
+            mask = tf.image.resize(mask[..., None], inner, "nearest")[..., 0]
+            missing = size - tf.shape(mask)
+            before = missing // 2
+            paddings = tf.stack([before, missing - before], axis=1)
+            mask = tf.pad(mask, paddings, constant_values=IGNORED)
         return {"mask": tf.ensure_shape(tf.cast(mask, tf.uint8), size)}
 
     def match(self, source: Source) -> "MaskTarget":
@@ -251,13 +261,15 @@ class MaskTarget(Target):
 
         truth = np.asarray(example["mask"])
         predicted = np.asarray(answer["mask"])
-        shown = np.ma.masked_equal(predicted, 0)
-        axes.imshow(shown, cmap="tab20", alpha=0.4, vmin=0, vmax=20)
+        _draw_classes(axes, predicted)
         wrong = (predicted != truth) & (truth != IGNORED)
         red = ListedColormap(["red"])
         axes.imshow(np.ma.masked_equal(wrong, 0), cmap=red, alpha=0.6)
         share = wrong.mean()
         axes.set_title(f"{share:.1%} of the pixels are wrong", fontsize=9)
+
+    def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
+        _draw_classes(axes, np.asarray(example["mask"]))
 
     def limitations(self) -> list[str]:
         return [
@@ -288,6 +300,12 @@ class MaskTarget(Target):
         is_logit = output_kind == "linear"
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=is_logit)
         return loss, "accuracy"
+
+
+def _draw_classes(axes: Any, mask: np.ndarray) -> None:
+    """Draws the classes of pixels over an image; the first one is transparent."""
+    shown = np.ma.masked_equal(mask, 0)
+    axes.imshow(shown, cmap="tab20", alpha=0.4, vmin=0, vmax=20)
 
 
 def _decode_png(content: tf.Tensor) -> tf.Tensor:

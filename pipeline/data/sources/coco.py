@@ -1,0 +1,130 @@
+"""Boxes in the JSON format of COCO."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pipeline.config import box_formats, file_search
+from pipeline.contracts import Source
+from pipeline.data import box_files
+from pipeline.data.box_files import Picture
+from pipeline.data.labels import distinct
+from pipeline.utils import image_formats, safe_io
+from pipeline.utils.errors import UsageError
+
+_KEYS = ("images", "annotations", "categories")
+
+
+def coco(*, path: Annotated[Path, "exists"]) -> Source:
+    """Images with boxes in the JSON format of COCO.
+
+    Images are searched where the file says, and else below the directory by the last
+    parts of their paths. Boxes of crowds need not be found. Categories without a box
+    are left out. The id of an example is a hash of its path below the directory.
+
+    Args:
+        path: A JSON file, whose images are divided into splits; or a directory with
+            one for each split, beside the images or in `annotations`, with train,
+            val(id) or test in the name of the file or its directory.
+    """
+    root = path if path.is_dir() else path.parent
+    files = [path] if path.is_file() else box_formats.coco_files(path)
+    if not files:
+        raise UsageError(f"{path} has no JSON file with {', '.join(_KEYS)}")
+    files_of_splits: dict[str, Path] = {}
+    for file in files:
+        word = box_formats.split_of(file, root) if len(files) > 1 else ""
+        split = box_files.split_name(word)
+        if split in files_of_splits:
+            raise UsageError(
+                f"{file} and {files_of_splits[split]} are both for {split}; give one of"
+                " them, or put train, val and test into their names"
+            )
+        files_of_splits[split] = file
+    contents = {split: _read(file) for split, file in files_of_splits.items()}
+    names = _names(contents)
+    pictures = {}
+    for split, content in contents.items():
+        file = files_of_splits[split]
+        try:
+            pictures[split] = _pictures(content, file, root, names)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise UsageError(
+                f"{file} is not in the format of COCO: {type(error).__name__} {error}"
+            ) from None
+    used: set[int] = set()
+    for part in pictures.values():
+        used.update(label for picture in part for label in picture.labels)
+    numbers = {number: position for position, number in enumerate(sorted(used))}
+    for part in pictures.values():
+        for picture in part:
+            picture.labels = [numbers[label] for label in picture.labels]
+    if not used:
+        raise UsageError(f"{path} has no boxes")
+    titles = list(names.values())
+    class_names = distinct([titles[number] for number in numbers], "the categories")
+    return box_files.source(path, pictures, class_names)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = safe_io.read_json(file)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+    if not isinstance(content, dict) or not {*_KEYS} <= content.keys():
+        raise UsageError(f"{file} must have the keys {', '.join(_KEYS)}")
+    return content
+
+
+def _names(contents: Mapping[str, dict[str, Any]]) -> dict[Any, str]:
+    """Id -> name of all categories, in the order of their ids."""
+    names: dict[Any, str] = {}
+    for split, content in contents.items():
+        for category in content["categories"]:
+            name = str(category["name"])
+            if names.setdefault(category["id"], name) != name:
+                raise UsageError(
+                    f"the category {category['id']} is {name!r} in {split}, but"
+                    f" {names[category['id']]!r} in another split"
+                )
+    return dict(sorted(names.items(), key=lambda item: str(item[0]).zfill(20)))
+
+
+def _pictures(
+    content: dict[str, Any], file: Path, root: Path, names: Mapping[Any, str]
+) -> list[Picture]:
+    numbers = {key: number for number, key in enumerate(names)}
+    titles = [str(image["file_name"]) for image in content["images"]]
+    paths = _find(titles, file, root)
+    pictures = {}
+    for image, title, found in zip(content["images"], titles, paths, strict=True):
+        size = int(image.get("height") or 0), int(image.get("width") or 0)
+        pictures[image["id"]] = Picture(found, title, [], [], [], size)
+    for annotation in content["annotations"]:
+        picture = pictures.get(annotation["image_id"])
+        number = numbers.get(annotation["category_id"])
+        if picture is None or number is None:
+            what = "image" if picture is None else "category"
+            raise UsageError(
+                f"{file}: the annotation {annotation.get('id')} has the {what}"
+                f" {annotation[f'{what}_id']}, which is not listed"
+            )
+        left, top, width, height = map(float, annotation["bbox"])
+        picture.boxes.append((left, top, left + width, top + height))
+        picture.labels.append(number)
+        picture.ignored.append(bool(annotation.get("iscrowd")))
+    return list(pictures.values())
+
+
+def _find(titles: list[str], file: Path, root: Path) -> list[str]:
+    """The paths of images, from the directory of the file or from the root."""
+    types = {"image": image_formats.SUFFIXES}
+    paths, _ = file_search.find_files(titles, file, types)
+    if root != file.parent and not any(paths):
+        folder = root / file.name
+        split = box_formats.split_of(file, root)
+        named = [entry for entry in root.glob(f"{split}*") if entry.is_dir()]
+        if split and len(named) == 1:  # such as val2017 beside train2017
+            folder = named[0] / file.name
+        paths, _ = file_search.find_files(titles, folder, types)
+    return paths
