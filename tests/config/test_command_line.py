@@ -406,7 +406,7 @@ def test_help_of_a_section_shows_each_option_and_those_of_its_functions(
             "blocks",
         ): (
             "max-pooling. --model.blocks Number of blocks; each halves height and"
-            " width. (a whole number of at least 1; default: 3) --model.name residual:"
+            " width. (a whole number of at least 1; default: 3) --model.name detector:"
         ),
         ("--help", "resnet"): "resnet: Residual networks: ",
     }
