@@ -1,7 +1,8 @@
-"""Any prepared set of images, texts or recordings with classes of TensorFlow Datasets
-(TFDS).
+"""Any prepared set of TensorFlow Datasets (TFDS) that has images, texts or recordings
+with classes, or images with boxes.
 """
 
+import dataclasses
 import hashlib
 import logging
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Source
-from pipeline.data import split_names
+from pipeline.data import split_names, tfds_boxes
 from pipeline.data.records import (
     Layout,
     Records,
@@ -36,6 +37,8 @@ def tfds(
     part is read. Images stay encoded, and the task decodes them as a server does.
     Without images, the first feature of text is used, such as that of `imdb_reviews`,
     or of sound, such as that of `speech_commands`, whose samples become WAV files.
+    Of images without a class, a sequence with boxes and classes is used, such as that of
+    `voc`; difficult boxes and those of crowds need not be found.
 
     Args:
         dataset: Name of a builder, such as `cifar10`, with a config or version as in
@@ -76,16 +79,28 @@ class Tfds(RecordSource):
             for split, expression in self._splits.items()
         }
         super().__init__(records, np.concatenate(ids), numbers, layout)
-        label = builder.info.features[layout["label"][0]]
+        self._boxes = None
+        class_names: tuple[str, ...] = ()
+        if "label" in layout:
+            class_names = tuple(builder.info.features[layout["label"][0]].names)
+        elif found := tfds_boxes.find(builder.info.features):
+            self._boxes = found
+            class_names = found.class_names
         shape: tuple[int | None, ...] = (None, None, None)
         if "image" in layout:
             image = builder.info.features[layout["image"][0]]
             # An alpha channel is dropped, both in training and in serving.
             shape = (*image.shape[:2], 1 if image.shape[2] == 1 else 3)
-        self.info = self._info(tuple(label.names), shape)
+        self.info = self._info(class_names, shape)
+        if self._boxes:
+            fields = {**self.info.fields, **tfds_boxes.SPECS}
+            self.info = dataclasses.replace(self.info, fields=fields)
 
     def _parse(self, layout: Layout, records: tf.Tensor) -> Example:
         """Parses records; a recording, int64 (samples,), becomes a WAV file."""
+        if self._boxes and "image" in layout:
+            fields = parse_records(layout, records)
+            return {**fields, **self._boxes.parse(records, fields["image"])}
         if "audio" not in layout:
             return parse_records(layout, records)
         others = {field: kind for field, kind in layout.items() if field != "audio"}
@@ -227,14 +242,18 @@ def _layout(builder: Any, group: str | None) -> Layout:
     inputs = [("image", name, "bytes") for name in images]
     inputs += [("text", name, "bytes") for name in texts]
     inputs += [("audio", name, "int64") for name in sounds]
-    if not inputs or not labels:
+    has_boxes = bool(images) and tfds_boxes.find(items) is not None
+    if not inputs or not (labels or has_boxes):
         raise UsageError(
-            f"{builder.name} is not for classification, which requires an 8-bit Image,"
-            " a Text or an Audio of one channel with a sample rate, and a ClassLabel;"
-            f" its features are {', '.join(items) or type(features).__name__}"
+            f"{builder.name} cannot be learned: an 8-bit Image, a Text or an Audio of"
+            " one channel with a sample rate is required, and a ClassLabel, or a"
+            " sequence of BBoxFeature and ClassLabel for an image; its features are"
+            f" {', '.join(items) or type(features).__name__}"
         )
     field, feature, kind = inputs[0]
-    layout = {field: (feature, kind), "label": (labels[0], "int64")}
+    layout = {field: (feature, kind)}
+    if labels:
+        layout["label"] = (labels[0], "int64")
     if group is None:
         return layout
     if group not in items:

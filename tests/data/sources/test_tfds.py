@@ -136,7 +136,7 @@ def test_a_missing_set_is_reported_without_the_network(tmp_path, monkeypatch):
             "TFDS rejects 'zzzzzzzzzzzz': .*; the names are at",
         ),
         ({"dataset": ""}, "--source.dataset"),
-        ({"dataset": "bare"}, "bare is not for classification"),
+        ({"dataset": "bare"}, "bare cannot be learned"),
     ],
 )
 def test_wrong_options_are_rejected(data_dir, options, message):
@@ -205,3 +205,65 @@ def test_recordings_are_wav_files(tmp_path):
         assert decoded.numpy().tolist() == values
         position = tf.constant(number, tf.int64)
         assert read(position)["audio"] == row["audio"]
+
+
+def test_boxes_of_a_sequence_are_in_pixels(tmp_path):
+    """As in `voc`: fractions of the image, with flags and other classes beside them."""
+    generator = np.random.default_rng(0)
+    features = tfds.features.FeaturesDict(
+        {
+            "image": tfds.features.Image(encoding_format="jpeg"),
+            "objects": tfds.features.Sequence(
+                {
+                    "bbox": tfds.features.BBoxFeature(),
+                    "is_difficult": np.bool_,
+                    "label": tfds.features.ClassLabel(names=["cat", "dog"]),
+                    "pose": tfds.features.ClassLabel(names=["left", "right"]),
+                }
+            ),
+        }
+    )
+    corners = np.array([[0.1, 0.2, 0.5, 0.75], [0, 0, 1, 0.5]], np.float32)
+
+    def examples():
+        for count in range(3):
+            yield {
+                "image": generator.integers(0, 256, (20 + count, 40, 3), np.uint8),
+                "objects": {
+                    "bbox": corners[:count],
+                    "is_difficult": np.array([False, True])[:count],
+                    "label": np.array([1, 0])[:count],
+                    "pose": np.array([0, 1])[:count],
+                },
+            }
+
+    objects = {
+        "bbox": tf.TensorSpec((None, 4), tf.float32),
+        "is_difficult": tf.TensorSpec((None,), tf.bool),
+        "label": tf.TensorSpec((None,), tf.int64),
+        "pose": tf.TensorSpec((None,), tf.int64),
+    }
+    image = tf.TensorSpec((None, None, 3), tf.uint8)
+    stored = tf.data.Dataset.from_generator(
+        examples, output_signature={"image": image, "objects": objects}
+    )
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="pets",
+        version="1.0.0",
+        data_dir=tmp_path,
+        features=features,
+        split_datasets={"train": stored},
+    )
+    source = open_tfds(dataset="pets", path=tmp_path)
+    assert source.info.class_names == ("cat", "dog")
+    rows = list(source.examples("train").as_numpy_iterator())
+    rows.sort(key=lambda row: (row["box_labels"] >= 0).sum())
+    for count, row in enumerate(rows):
+        for name, spec in source.info.fields.items():
+            assert spec.is_compatible_with(tf.convert_to_tensor(row[name]))
+        assert row["box_labels"][:3].tolist() == [*[1, 0][:count], *[-1] * (3 - count)]
+    height = 22
+    expected = [[8, 0.1 * height, 30, 0.5 * height], [0, 0, 20, height]]
+    np.testing.assert_allclose(rows[2]["boxes"][:2], expected, rtol=1e-5)
+    assert rows[2]["box_ignored"][:3].tolist() == [0, 1, 0]
+    assert not rows[0]["boxes"].any()
