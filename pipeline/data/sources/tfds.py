@@ -37,8 +37,8 @@ def tfds(
     part is read. Images stay encoded, and the task decodes them as a server does.
     Without images, the first feature of text is used, such as that of `imdb_reviews`,
     or of sound, such as that of `speech_commands`, whose samples become WAV files.
-    Of images without a class, a sequence with boxes and classes is used, such as that of
-    `voc`; difficult boxes and those of crowds need not be found.
+    Of images without a class, a sequence with boxes and classes is used, such as that
+    of `voc`; difficult boxes and those of crowds need not be found.
 
     Args:
         dataset: Name of a builder, such as `cifar10`, with a config or version as in
