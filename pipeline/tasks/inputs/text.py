@@ -154,18 +154,20 @@ class TextInput(Input):
         words_kept = frequent[: self.metadata["vocabulary_size"]]
         known = sum(counts[word] for word in words_kept)
         share = (number_of_words <= length).mean()
+        reason = "no training text is longer"
+        if share < 1:
+            reason = (
+                f"{share:.1%} of the training texts are not longer; the longest has"
+                f" {number_of_words.max():,}"
+            )
         unit = self._unit
         notes = {
             "vocabulary": [
                 f"{len(words_kept):,} of {len(counts):,} {unit}",
-                f"{1 - known / counts.total():.1%} of the training texts are unknown"
-                f" {unit}, which occur once or are rarer",
+                f"{1 - known / counts.total():.1%} of the {unit} in the training texts"
+                " are unknown: they occur only once, or are rarer than these",
             ],
-            "length": [
-                f"{length:,} {unit}",
-                f"{share:.1%} of the training texts are not longer; the longest has"
-                f" {number_of_words.max():,}",
-            ],
+            "length": [f"{length:,} {unit}", reason],
         }
         return {
             "vocabulary": [word.decode() for word in words_kept],

@@ -316,7 +316,7 @@ class TranscriptTarget(Target):
         """Adds the text as the title: green if right, red if wrong."""
         text = bytes(answer["text"]).decode()
         truth = self.text_of(np.asarray(example["transcript"]))
-        title, color = text[:40], "green"
+        title, color = f"predicted {text[:40] or 'nothing'}", "green"
         if text != truth:
             title += f"\ntrue: {truth[:40]}"
             color = "red"
