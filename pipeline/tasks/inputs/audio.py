@@ -50,7 +50,7 @@ def audio(
     bands: Annotated[int, (1, 256)] = 40,
     raw: bool = False,
 ) -> Input:
-    """Recordings in WAV files of any length and rate, mono or averaged to it.
+    """Recordings in WAV files of any length and rate, averaged to mono.
 
     The model gets the logarithms of the power in bands of the mel scale, `spectrogram`,
     for windows of 25 ms every 10 ms, and `mask`, which is 0 for windows after the end.

@@ -77,12 +77,12 @@ def text(
         field: The field of the source.
         suffixes: The files of a directory that are texts.
         columns: The columns of a table that are texts.
-        unit: What has a number: `words`, of which punctuation marks and symbols are
-            some, or `characters`, for languages without spaces between words.
-        vocabulary: Most words with a number of their own. A word occurs at least twice
-            in the training texts.
-        length: Words of a text that the model gets; None: as many as 99% of the
-            training texts have, at most 512.
+        unit: What a token is: one of the `words`, which include punctuation marks and
+            symbols, or of the `characters`, for languages without spaces between words.
+        vocabulary: Largest number of words in the vocabulary. A word must occur at
+            least twice in the training texts.
+        length: Number of words of a text that the model gets, at most 512 by default.
+            None: the length of 99% of the training texts.
         lower: Convert texts to lower case.
         accents: Keep accents.
         raw: Give the model the numbers of the words only, as an array.
