@@ -344,7 +344,12 @@ def _recipe_request(
     """
     if name is not None and is_data(name) and not is_own_data(name, source):
         options_of = functools.partial(_valid_options, source)
-        return path_request(Path(name), task_input, options_of)
+        try:
+            return path_request(Path(name), task_input, options_of)
+        except UsageError:  # a folder of this name should not hide the help page
+            if name not in OWN_DATA or not allow_no_data:
+                raise
+            return data_request(_NO_DATA, recipe=name)
     if name is not None and name not in OWN_DATA:
         return recipe_request(name)
     try:

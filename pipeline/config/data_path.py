@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.config import box_formats, file_types
-from pipeline.utils.console import say
+from pipeline.utils.console import pluralize, say
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_ignored, walk
 
@@ -190,8 +190,9 @@ def _problem(
     del counts[""]
     for field, count in counts.most_common(1):
         noun = _noun(field)
+        found = pluralize(count, noun.removesuffix("s"))
         return (
-            f"{path} contains {count:,} {noun}, but no class folders; move the {noun}"
+            f"{path} contains {found}, but no class folders; move the {noun}"
             " of each class into a folder of its own, or list them in a .csv with the"
             " columns path and label"
         )

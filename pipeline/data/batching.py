@@ -35,6 +35,7 @@ from pipeline.data.example_store import (
 from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
 from pipeline.utils import progress_bar
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short, with_options
 
@@ -208,8 +209,8 @@ def training(split: Split, options: TrainConfig, seed: int) -> Batches:
     steps_per_pass = len(split) // batch_size
     if not steps_per_pass:
         raise UsageError(
-            f"--train.batch-size {batch_size}: the split 'train' has only {len(split)}"
-            " examples"
+            f"--train.batch-size {batch_size}: the split 'train' has only"
+            f" {pluralize(len(split), 'example')}; set at most {len(split)}"
         )
     steps_per_epoch = options.steps_per_epoch or steps_per_pass
     last_step = options.epochs * steps_per_epoch

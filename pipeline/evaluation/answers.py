@@ -181,7 +181,7 @@ class Evaluation:
         if "correct" in rows:
             row = {name: values[0] for name, values in rows.items()}
             return (
-                f"; the most confident: {row['file']}, {row['prediction']}"
+                f"; the most confident: {row['file']}, {row['prediction'] or 'nothing'}"
                 f" ({row['probability']:.3f}) instead of {row['truth']}"
             )
         texts = dict(zip(rows, rows.rows()[0], strict=True))
@@ -190,9 +190,9 @@ class Evaluation:
             values = [text for name, text in texts.items() if name.startswith(side)]
             sides.append(" and ".join(values[:3]) or "none")
         if "truth" in rows or "truth_0" in rows:
-            return f"; {texts['file']}: {sides[0]} instead of {sides[1]}"
+            return f": {texts['file']}, {sides[0]} instead of {sides[1]}"
         cells = [f"{name} {text}" for name, text in texts.items() if name != "file"]
-        return f"; {texts['file']}: {', '.join(cells[:3])}"
+        return f": {texts['file']}, {', '.join(cells[:3])}"
 
     def __repr__(self) -> str:
         lines = [f"{name:10} {text}" for name, text in self.numbers.items()]

@@ -199,7 +199,8 @@ def _example_file(suffixes: Sequence[str]) -> str:
 def _row(fields: Mapping[str, Any]) -> str:
     parts = []
     for name, field in fields.items():
-        shape = ", ".join("N" if size is None else str(size) for size in field["shape"])
+        sizes = ["any" if size is None else str(size) for size in field["shape"]]
+        shape = ", ".join(["N", *sizes[1:]])
         parts.append(f"`{name}` {field['dtype']} [{shape}]")
     return "; ".join(parts)
 

@@ -34,8 +34,8 @@ def recordings(data: SourceConfig, *, field: str = "audio") -> Config:
 def transcripts(
     data: SourceConfig, *, field: str = "audio", target: str = "transcript"
 ) -> Config:
-    """Your own recordings with what they say, by the path of a table: a convolutional
-    and recurrent network with CTC.
+    """Your own recordings with transcripts, by the path of a table: a convolutional and
+    recurrent network with CTC.
 
     Args:
         field: The raw field of the examples that the recipe is for.

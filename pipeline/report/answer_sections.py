@@ -41,7 +41,7 @@ def _metrics(subject: Subject) -> Columns:
             if name.startswith("calibrated."):
                 del numbers[name]
     names = [name.replace("_", " ").replace(".", ": ") for name in numbers]
-    return Columns(metric=names, value=list(map(float, numbers.values())))
+    return Columns(metric=names, value=list(numbers.values()))
 
 
 def not_calibrated(subject: Subject) -> bool:

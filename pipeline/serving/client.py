@@ -8,6 +8,7 @@ with Client("http://localhost:8501/v1/models/digits") as digits:
 import functools
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,10 +96,15 @@ class Client:
             UsageError: The signature or input does not exist, or a value does not fit
                 its type.
         """
+        if not isinstance(signature, str):
+            default = self._signatures.get("serving_default", Signature({}, {}))
+            words = ", ".join(f"{name}=..." for name in default.inputs)
+            raise UsageError(f"give inputs by their names: predict({words})")
         definition = self._signatures.get(signature)
         if definition is None:
             hint = suggest(signature, self._signatures)
             raise UsageError(f"{self.model} has no signature {signature!r}; {hint}")
+        self._require_inputs_of(signature, inputs)
         tensors = signatures.tensors(definition, inputs)
         reply = self._transport.predict(signature, tensors, definition.outputs)
         count = next((len(values) for values in tensors.values() if values.ndim), 1)
@@ -125,6 +131,18 @@ class Client:
     @functools.cached_property
     def _signatures(self) -> dict[str, Signature]:
         return self.metadata()
+
+    def _require_inputs_of(self, signature: str, inputs: Mapping[str, Any]) -> None:
+        """Names the signature that takes these inputs, if it is another one."""
+        if inputs.keys() == self._signatures[signature].inputs.keys():
+            return
+        for name, definition in self._signatures.items():
+            if inputs.keys() == definition.inputs.keys():
+                words = ", ".join(f"{key}=..." for key in inputs)
+                raise UsageError(
+                    f"{signature} does not take {', '.join(inputs)}, which the"
+                    f" signature {name} does; write predict({name!r}, {words})"
+                )
 
     def _open(self) -> "Rest | Rpc | Local":
         if _REST.fullmatch(self.model):

@@ -118,10 +118,13 @@ def tensors(signature: Signature, values: Mapping[str, Any]) -> dict[str, np.nda
     for name, field in signature.inputs.items():
         if name not in values:
             raise UsageError(f"the input {name!r} is missing; it is {field}")
-    return {
-        name: tensor(name, value, signature.inputs[name])
-        for name, value in values.items()
-    }
+    arrays = {}
+    for name, value in values.items():
+        field = signature.inputs[name]
+        arrays[name] = tensor(name, value, field)
+        if field.shape and not arrays[name].ndim:
+            raise UsageError(f"{name} must be {field}, a batch; got a single value")
+    return arrays
 
 
 def tensor(name: str, value: Any, field: Field) -> np.ndarray:

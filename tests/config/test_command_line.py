@@ -340,6 +340,13 @@ def test_help_of_a_recipe_has_one_line_for_each_option(capsys, monkeypatch):
     assert "--epochs" in shown(capsys, "digits", "--help")
 
 
+def test_a_folder_does_not_hide_the_help_of_a_recipe(capsys, monkeypatch, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "1.txt").write_text("not in a class folder")
+    monkeypatch.chdir(tmp_path)
+    assert "usage: pipeline fit texts" in shown(capsys, "texts", "--help")
+
+
 def test_help_of_a_section_shows_each_option_and_those_of_its_functions(
     capsys, monkeypatch
 ):

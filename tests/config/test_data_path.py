@@ -64,6 +64,7 @@ REFUSED = {
     "roses/1.jpg other/@eaDir/1.jpg": "data has images of only one class, 'roses'",
     "roses/1.jpg": "data has images of only one class, 'roses'",
     "1.jpg 2.jpg": "data contains 2 images, but no class folders",
+    "1.txt": "data contains 1 text file, but no class folders; move the text files",
     "": "data is empty; expected",
     "roses/1.npy": "data has features files of only one class, 'roses'; add a folder",
     "1.npy 2.npy": "data contains 2 features files, but no class folders; move the",

@@ -121,5 +121,14 @@ def test_only_what_works_is_advised(tmp_path, name, field, request_, file):
     assert (request_ in text) if request_ else "## Calling" not in text
 
 
+def test_only_the_batch_is_called_n(tmp_path):
+    waveform = {"waveform": {"dtype": "float32", "shape": [None, None]}}
+    text = {"text": {"dtype": "string", "shape": [None]}}
+    signatures = {"serving_default": {"inputs": waveform, "outputs": text}}
+    text_files.write(tmp_path, signatures, (1,))
+    row = "| `waveform` float32 [N, any] | `text` string [N] |"
+    assert row in (tmp_path / "SERVING.md").read_text()
+
+
 def test_predict_is_advised_for_rows_of_numbers(model):
     assert "pipeline predict" in (model / "SERVING.md").read_text()

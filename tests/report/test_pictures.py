@@ -26,6 +26,8 @@ def test_the_most_confident_mistakes_are_shown_with_truth_probability_and_file()
     assert (
         f"{text}; the most confident: a/1040.jpg, c (0.950) instead of b" in found.text
     )
+    empty = evaluation_of(["a", "b", ""], wrong=[40])
+    assert "a/1040.jpg, nothing (0.950) instead of b" in empty.text
     found = dataclasses.replace(found, split="data")
     assert pictures.mistakes(found).get_suptitle() == "3 of 60 predictions are wrong"
     titles = [

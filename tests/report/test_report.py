@@ -77,6 +77,12 @@ def test_a_model_that_is_no_better_than_guessing_is_warned_of():
     assert "Too few examples to tell (41" in text_of(content)
 
 
+def test_counts_among_the_metrics_have_no_decimals():
+    found = evaluation_of(["a", "b"], wrong=[0])
+    found = dataclasses.replace(found, metrics={**found.metrics, "words": 1076})
+    assert "words 1,076 " in text_of(page.render(Subject(found)))
+
+
 def test_probabilities_that_are_not_calibrated_say_why(digits_run):
     result = {**digits_run.result, "calibration": {"temperature": 1.0}}
     run = Run(digits_run.config, digits_run.directory, {}, result)

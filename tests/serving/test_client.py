@@ -197,6 +197,17 @@ def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
             {"image_bytes": [1]},
             r"image_bytes must be string \[\?\]; got int",
         ),
+        (
+            "image_bytes",
+            {"image_bytes": b"a picture"},
+            r"image_bytes must be string \[\?\], a batch; got a single value",
+        ),
+        (
+            "serving_default",
+            {"image_bytes": [b""]},
+            r"image_bytes does; write predict\('image_bytes', image_bytes=\.\.\.\)",
+        ),
+        ([b"a picture"], {}, r"give inputs by their names: predict\(images=\.\.\.\)"),
     ],
 )
 def test_wrong_requests_are_not_sent(here, signature, inputs, message):

@@ -255,7 +255,7 @@ def test_columns_of_another_form_are_refused(columns, message):
         ({"source": {"dataset": "digits"}}, "the source has no field 'features'"),
         (
             {"data": {"split_seed": 2}},
-            "batch_size=343: the split 'train' has only 342",
+            "batch_size=343: the split 'train' has only 342 examples; set at most 342",
         ),
     ],
 )

@@ -50,7 +50,7 @@ def audio(
     bands: Annotated[int, (1, 256)] = 40,
     raw: bool = False,
 ) -> Input:
-    """Recordings in WAV files of any length and rate, mono or averaged to it.
+    """Recordings in WAV files of any length and rate, averaged to mono.
 
     The model gets the logarithms of the power in bands of the mel scale, `spectrogram`,
     for windows of 25 ms every 10 ms, and `mask`, which is 0 for windows after the end.
@@ -133,7 +133,7 @@ class AudioInput(Input):
             rate = int(self.metadata["rate"])
             return rate, [f"{rate:,} Hz", "requested"]
         rate = min(most, _HIGHEST_RATE)
-        share = f"{count / rates.total():.1%} of the training recordings"
+        share = _share(count / rates.total())
         reason = f"as {share} have"
         if rate < most:
             reason = f"{share} have {most:,} Hz; speech has little above {rate // 2:,}"
@@ -147,10 +147,12 @@ class AudioInput(Input):
             usual = float(np.quantile(lengths, _LONGEST, method="lower"))
             seconds = longest if longest <= _MARGIN * usual else usual
             seconds = math.ceil(min(seconds, _MOST_SECONDS) * 100) / 100
-        share = (lengths <= seconds).mean()
-        reason = f"{share:.1%} of the training recordings are not longer"
-        if share < 1:
-            reason += f"; the longest, of {longest:,.2f} s, is cut at its end"
+        if longest <= seconds:
+            return seconds, [f"{seconds:g} s", "no training recording is longer"]
+        reason = (
+            f"{_share((lengths <= seconds).mean())} are not longer; the longest, of"
+            f" {longest:,.2f} s, is cut at its end"
+        )
         return seconds, [f"{seconds:g} s", reason]
 
     def review(self) -> list[Decision]:
@@ -270,7 +272,7 @@ class AudioInput(Input):
         picture = self._picture(example["audio"])
         step = self._frames.hop / self._frames.rate
         axes.imshow(picture, origin="lower", aspect="auto")
-        axes.xaxis.set_major_formatter(lambda window, _: f"{window * step:.2g}")
+        axes.xaxis.set_major_formatter(lambda window, _: f"{window * step:.2g} s")
         axes.set(yticks=[])
         axes.tick_params(labelsize=6)
 
@@ -316,6 +318,13 @@ class AudioInput(Input):
                 " voices, microphones and rooms have not been tested."
             ),
         ]
+
+
+def _share(share: float) -> str:
+    """A share of the training recordings in words."""
+    if share == 1:
+        return "all training recordings"
+    return f"{share:.1%} of the training recordings"
 
 
 @functools.cache

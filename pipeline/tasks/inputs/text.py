@@ -77,12 +77,12 @@ def text(
         field: The field of the source.
         suffixes: The files of a directory that are texts.
         columns: The columns of a table that are texts.
-        unit: What has a number: `words`, of which punctuation marks and symbols are
-            some, or `characters`, for languages without spaces between words.
-        vocabulary: Most words with a number of their own. A word occurs at least twice
-            in the training texts.
-        length: Words of a text that the model gets; None: as many as 99% of the
-            training texts have, at most 512.
+        unit: What a token is: one of the `words`, which include punctuation marks and
+            symbols, or of the `characters`, for languages without spaces between words.
+        vocabulary: Largest number of words in the vocabulary. A word must occur at
+            least twice in the training texts.
+        length: Number of words of a text that the model gets, at most 512 by default.
+            None: the length of 99% of the training texts.
         lower: Convert texts to lower case.
         accents: Keep accents.
         raw: Give the model the numbers of the words only, as an array.
@@ -154,18 +154,20 @@ class TextInput(Input):
         words_kept = frequent[: self.metadata["vocabulary_size"]]
         known = sum(counts[word] for word in words_kept)
         share = (number_of_words <= length).mean()
+        reason = "no training text is longer"
+        if share < 1:
+            reason = (
+                f"{share:.1%} of the training texts are not longer; the longest has"
+                f" {number_of_words.max():,}"
+            )
         unit = self._unit
         notes = {
             "vocabulary": [
                 f"{len(words_kept):,} of {len(counts):,} {unit}",
-                f"{1 - known / counts.total():.1%} of the training texts are unknown"
-                f" {unit}, which occur once or are rarer",
+                f"{1 - known / counts.total():.1%} of the {unit} in the training texts"
+                " are unknown: they occur only once, or are rarer than these",
             ],
-            "length": [
-                f"{length:,} {unit}",
-                f"{share:.1%} of the training texts are not longer; the longest has"
-                f" {number_of_words.max():,}",
-            ],
+            "length": [f"{length:,} {unit}", reason],
         }
         return {
             "vocabulary": [word.decode() for word in words_kept],

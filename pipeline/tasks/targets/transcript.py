@@ -62,12 +62,12 @@ def transcript(
     Args:
         info: The source's description, or the metadata of a run.
         field: The field of the source.
-        unit: `characters`, of which a space is one, or `words`, of which the network
-            says no others.
-        vocabulary: Most units. A word occurs at least twice in the training
-            transcripts.
+        unit: `characters`, of which a space is one, or `words`: the network can output
+            only those of the training transcripts.
+        vocabulary: Largest number of units. A word must occur at least twice in the
+            training transcripts.
         lower: Convert transcripts to lower case.
-        beam: Texts that are kept while the outputs are read; 1: the most probable unit
+        beam: Beam width of the decoder. 1 is greedy decoding: the most probable unit
             of each window.
 
     Raises:
@@ -316,7 +316,7 @@ class TranscriptTarget(Target):
         """Adds the text as the title: green if right, red if wrong."""
         text = bytes(answer["text"]).decode()
         truth = self.text_of(np.asarray(example["transcript"]))
-        title, color = text[:40], "green"
+        title, color = f"predicted {text[:40] or 'nothing'}", "green"
         if text != truth:
             title += f"\ntrue: {truth[:40]}"
             color = "red"
@@ -326,7 +326,7 @@ class TranscriptTarget(Target):
         return [
             (
                 f"Answers consist of {len(self._units)} {self._unit} of the training"
-                " transcripts; nothing else can be said."
+                " transcripts; the model cannot output anything else."
             ),
             "Every recording is transcribed, even if nobody speaks in it.",
         ]

@@ -6,6 +6,7 @@ import jiwer
 import numpy as np
 import pytest
 import tensorflow as tf
+from matplotlib.figure import Figure
 
 from pipeline.tasks.targets.transcript import TranscriptTarget
 
@@ -113,6 +114,13 @@ def test_error_rates_by_hand():
     assert metrics["worst"][0]["errors"] == 2
     text = "\n".join(task.summary(metrics, "test"))
     assert "(b > a) b" in text and "in no training transcript" in text
+
+
+def test_an_empty_answer_is_called_nothing():
+    axes = Figure().subplots()
+    for text, title in ((b"", "predicted nothing\ntrue: b"), (b"b", "predicted b")):
+        target().draw(axes, {"transcript": [B, 0]}, {"text": text})
+        assert axes.get_title() == title
 
 
 def test_error_rates_are_those_of_jiwer():
