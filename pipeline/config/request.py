@@ -3,7 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pipeline.config.config import Config
 
@@ -17,6 +17,8 @@ class Request:
     """Options that the run chooses for its data and its machine, such as
     `train.epochs`; `model` stands for the network and its options.
     """
+    plan: Literal["photos", "epochs"] = "photos"
+    """The function of `pipeline.training.plan` that chooses them."""
 
     def changed(self, **changes: Any) -> Self:
         """A copy with options that the user set, which are then no longer planned.

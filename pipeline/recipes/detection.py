@@ -1,6 +1,7 @@
 """Recipes for boxes in images: `boxes`, the one for your own data."""
 
 from pipeline.config.config import Config
+from pipeline.config.request import Request
 from pipeline.config.sections import (
     DataConfig,
     ModelConfig,
@@ -10,7 +11,9 @@ from pipeline.config.sections import (
 )
 
 
-def boxes(data: SourceConfig, *, field: str = "image", target: str = "boxes") -> Config:
+def boxes(
+    data: SourceConfig, *, field: str = "image", target: str = "boxes"
+) -> Request:
     """Your own images with boxes, by their path: a small residual network with a
     pyramid of features, from scratch.
 
@@ -18,7 +21,7 @@ def boxes(data: SourceConfig, *, field: str = "image", target: str = "boxes") ->
         field: The raw field of the examples that the recipe is for.
         target: The raw field to predict that the recipe is for.
     """
-    return Config(
+    config = Config(
         recipe="boxes",
         source=data,
         task=TaskConfig(input="image", input_options={"resize": "letterbox"}),
@@ -43,3 +46,4 @@ def boxes(data: SourceConfig, *, field: str = "image", target: str = "boxes") ->
             ema=0.998,
         ),
     )
+    return Request(config, planned=("train.epochs",), plan="epochs")

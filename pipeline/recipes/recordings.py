@@ -3,17 +3,18 @@
 """
 
 from pipeline.config.config import Config
+from pipeline.config.request import Request
 from pipeline.config.sections import DataConfig, ModelConfig, SourceConfig, TrainConfig
 
 
-def recordings(data: SourceConfig, *, field: str = "audio") -> Config:
+def recordings(data: SourceConfig, *, field: str = "audio") -> Request:
     """Your own recordings of words or other sounds, by their path: a small
     convolutional network with SpecAugment.
 
     Args:
         field: The raw field of the examples that the recipe is for.
     """
-    return Config(
+    config = Config(
         recipe="recordings",
         source=data,
         data=DataConfig(
@@ -29,11 +30,12 @@ def recordings(data: SourceConfig, *, field: str = "audio") -> Config:
             label_smoothing=0.1,
         ),
     )
+    return Request(config, planned=("train.epochs",), plan="epochs")
 
 
 def transcripts(
     data: SourceConfig, *, field: str = "audio", target: str = "transcript"
-) -> Config:
+) -> Request:
     """Your own recordings with transcripts, by the path of a table: a convolutional and
     recurrent network with CTC.
 
@@ -41,7 +43,7 @@ def transcripts(
         field: The raw field of the examples that the recipe is for.
         target: The raw field to predict that the recipe is for.
     """
-    return Config(
+    config = Config(
         recipe="transcripts",
         source=data,
         # Longer intervals would cover whole words.
@@ -56,3 +58,4 @@ def transcripts(
             schedule_options={"warmup": 0.05},
         ),
     )
+    return Request(config, planned=("train.epochs",), plan="epochs")

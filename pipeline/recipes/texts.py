@@ -3,6 +3,7 @@
 """
 
 from pipeline.config.config import Config
+from pipeline.config.request import Request
 from pipeline.config.sections import (
     ModelConfig,
     SourceConfig,
@@ -10,7 +11,7 @@ from pipeline.config.sections import (
 )
 
 
-def texts(data: SourceConfig, *, field: str = "text") -> Config:
+def texts(data: SourceConfig, *, field: str = "text") -> Request:
     """Your own texts, by their path: a linear model of n-grams of words and characters.
 
     Plain SGD keeps the updates of an n-gram in proportion to its weight, which Adam
@@ -21,7 +22,7 @@ def texts(data: SourceConfig, *, field: str = "text") -> Config:
         data: Where the examples come from.
         field: The raw field of the examples that the recipe is for.
     """
-    return Config(
+    config = Config(
         recipe="texts",
         source=data,
         model=ModelConfig(name="bag"),
@@ -34,3 +35,4 @@ def texts(data: SourceConfig, *, field: str = "text") -> Config:
             schedule="cosine",
         ),
     )
+    return Request(config, planned=("train.epochs",), plan="epochs")

@@ -44,7 +44,10 @@ def resolve(
         from pipeline.training import plan
 
         source = source or dataset.create_source(config)
-        config = plan.photos(request, machine, source, seconds)
+        if request.plan == "epochs":
+            config = plan.epochs(request, source)
+        else:
+            config = plan.photos(request, machine, source, seconds)
     elif request.planned:
         config = run_directory.with_saved_plan(config, request.planned)
     if machine.is_chief:

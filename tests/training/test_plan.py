@@ -222,3 +222,23 @@ def test_the_speed_of_the_machine_is_measured(workplace, words):
     config = command_line.configure(["images.npz", *words.split()])
     source = registry.call("sources", config.source.name, config.source.options)
     assert 1e-10 < plan._seconds_per_pixel(config, source, "float32") < 1e-3
+
+
+@pytest.mark.parametrize(
+    "count, words, epochs",
+    [
+        (6000, "", 40),
+        (2000, "", 96),
+        (200, "", 200),
+        (200, "--epochs 7", 7),
+        (200, "--train.steps 9", 40),
+    ],
+)
+def test_few_texts_get_more_epochs(workplace, count, words, epochs):
+    rows = [f"text {number},{'ab'[number % 2]}" for number in range(count)]
+    Path("texts.csv").write_text("\n".join(["text,label", *rows]))
+    request = command_line.request(["texts.csv", *words.split()])
+    config = resolve(request, machine())
+    assert config.recipe == "texts" and config.train.epochs == epochs
+    is_longer = not words and epochs > 40
+    assert list(config.reasons) == ["train.epochs"] * is_longer
