@@ -209,7 +209,7 @@ def training(split: Split, options: TrainConfig, seed: int) -> Batches:
     if not steps_per_pass:
         raise UsageError(
             f"--train.batch-size {batch_size}: the split 'train' has only {len(split)}"
-            " examples"
+            " examples; choose a smaller one"
         )
     steps_per_epoch = options.steps_per_epoch or steps_per_pass
     last_step = options.epochs * steps_per_epoch
