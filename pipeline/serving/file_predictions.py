@@ -95,7 +95,9 @@ def _column_of_texts(name: str, column: str | None) -> Iterator[Item]:
         if column is None:
             _, key = tables.value_column(table, tables.Options())
     except UsageError as error:
-        yield Item({"file": name}, None, str(error))
+        # The record names the file already.
+        problem = str(error).removeprefix(name).lstrip(", ")
+        yield Item({"file": name}, None, problem)
         return
     if key not in table.titles:
         wanted = "of texts" if column is None else column

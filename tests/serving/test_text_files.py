@@ -63,6 +63,12 @@ def test_a_table_without_texts_is_one_line(workplace):
     assert record["error"].startswith("it has no column of texts, but a, b;")
 
 
+def test_a_table_that_cannot_be_read_is_named_once(workplace):
+    (workplace / "a.csv").write_text('text\n"never closed\n')
+    (record,) = predict(model(), ["a.csv"])
+    assert record["error"].startswith("line 2: unexpected end of data")
+
+
 def test_the_column_of_texts_is_that_of_training_or_of_an_option(workplace):
     (workplace / "a.csv").write_text("Body,text\nabc,a\n")
     trained = model()
