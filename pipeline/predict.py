@@ -70,6 +70,10 @@ class PredictOptions:
     """Number of most probable classes to list, each with its probability."""
     batch_size: Annotated[int, (1, 10**6)] = 32
     """Images or rows per request."""
+    column: str | None = None
+    """Column of the texts in a table. None: the one of training, or behind a server the
+    one with a name of texts, such as `text`.
+    """
     timeout: Annotated[float, "positive"] = 30.0
     """Timeout of a request, in seconds."""
 
@@ -247,7 +251,13 @@ def main(arguments: list[str]) -> int:
         for word in words:
             reads_names = word == "-" and not takes_texts(client.metadata())
             names += _read_names() if reads_names else [word]
-        records = predict(client, names, top=options.top, batch_size=options.batch_size)
+        records = predict(
+            client,
+            names,
+            top=options.top,
+            batch_size=options.batch_size,
+            column=options.column,
+        )
         if output and output.exists():
             for path in find(names, (output.suffix.lower(),)):
                 if os.path.exists(path) and output.samefile(path):

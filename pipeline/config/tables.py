@@ -370,7 +370,9 @@ def value_column(
         column = _require(table, options.column)
         field = options.field if options.field in fields else next(iter(fields))
         return field, column
-    if options.image or options.field:
+    if options.field:
+        fields = {name: fields[name] for name in fields if name == options.field}
+    if options.image or not fields:
         return "", ""
     if not table.titles.keys().isdisjoint({*data_path.IMAGES} - {"id"}):
         return "", ""

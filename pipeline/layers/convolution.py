@@ -7,7 +7,12 @@ from pipeline.utils.errors import UsageError
 
 
 def image_size(x: keras.KerasTensor) -> tuple[int, int]:
-    """Returns height and width of images or maps; UsageError for other shapes."""
+    """Returns height and width of images or maps; UsageError for other inputs."""
+    if isinstance(x, dict):
+        raise UsageError(
+            f"this model needs images, but the task's inputs are {', '.join(x)}; choose"
+            " another --model.name, such as mlp"
+        )
     if len(x.shape) != 4:
         raise UsageError(
             "this model needs images, but the task's input has shape"

@@ -323,6 +323,7 @@ class Run:
             model=self.directory,
             feature_names=task.metadata.get("feature_names"),
             suffixes={name: part.files for name, part in serving_inputs.items()},
+            text_column=self.config.source.options.get("column"),
         )
         rows = list(file_predictions.predict(client, words))
         names: dict[str, None] = {}  # ordered, without duplicates

@@ -56,6 +56,8 @@ class Client:
             if a server is used.
         suffixes: Signature -> suffixes of the files that it takes; empty if a server is
             used.
+        text_column: Column of texts in the table of the training; None if it was found
+            by its name, and if a server is used.
 
     Raises:
         UsageError: The address is invalid, or the directory contains no model.
@@ -73,6 +75,7 @@ class Client:
         self.suffixes: dict[str, tuple[str, ...]] = getattr(
             self._transport, "suffixes", {}
         )
+        self.text_column: str | None = getattr(self._transport, "text_column", None)
 
     def predict(
         self, signature: str = "serving_default", /, **inputs: Any

@@ -77,31 +77,36 @@ def lines(file: BinaryIO) -> Iterator[Item]:
             yield Item({"file": "-", "row": number}, content)
 
 
-def texts(names: Iterable[str]) -> Iterator[Item]:
+def texts(names: Iterable[str], column: str | None = None) -> Iterator[Item]:
     """Yields the content of each file, of `-` each line of the standard input, and of a
-    table the texts in its column of texts.
+    table the texts in a column, by default the one with a name of texts.
     """
     for name in names:
         if name == "-":
             yield from lines(sys.stdin.buffer)
         elif name.lower().endswith(_TEXT_TABLES):
-            yield from _column_of_texts(name)
+            yield from _column_of_texts(name, column)
         else:
             yield from contents([name])
 
 
-def _column_of_texts(name: str) -> Iterator[Item]:
+def _column_of_texts(name: str, column: str | None) -> Iterator[Item]:
     try:
         table = tables.read(Path(name))
-        _, column = tables.value_column(table, tables.Options())
+        key = data_path.column(column or "")
+        if column is None:
+            _, key = tables.value_column(table, tables.Options())
     except UsageError as error:
-        yield Item({"file": name}, None, str(error))
+        # The record names the file already.
+        problem = str(error).removeprefix(name).lstrip(", ")
+        yield Item({"file": name}, None, problem)
         return
-    if not column:
-        titles = ", ".join(table.titles)
-        yield Item({"file": name}, None, f"it has no column of texts, but {titles}")
+    if key not in table.titles:
+        wanted = "of texts" if column is None else column
+        problem = f"it has no column {wanted}, but {', '.join(table.titles)}"
+        yield Item({"file": name}, None, f"{problem}; --column names one of them")
         return
-    for row, value in enumerate(table.columns[column]):
+    for row, value in enumerate(table.columns[key]):
         content = str(value or "").encode("utf-8", "surrogatepass")
         yield Item({"file": name, "row": row}, content)
 
@@ -248,7 +253,12 @@ def _reason(error: Exception) -> str:
 
 
 def predict(
-    client: Any, words: Sequence[str | Path], *, top: int = 1, batch_size: int = 32
+    client: Any,
+    words: Sequence[str | Path],
+    *,
+    top: int = 1,
+    batch_size: int = 32,
+    column: str | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Yields a model's answers to files, a record of JSON values at a time.
 
@@ -256,7 +266,8 @@ def predict(
     words are files of the kind that the model takes, such as images, or directories or
     patterns of them; for a model that takes feature vectors, `.csv` or `.npy` files;
     for one that takes texts, text files, tables with a column of texts, or `-` for the
-    lines of the standard input. A request has `batch_size` files or rows.
+    lines of the standard input. A request has `batch_size` files or rows. `column` is
+    that of the texts in a table, by default the one of training if the client knows it.
 
     A record has `file`, for a row of a table also `row`, and the outputs of the model.
     Of a model that finds boxes, only the first `count` boxes are listed. Of a
@@ -289,7 +300,8 @@ def predict(
     if shape:
         items = rows(names, shape, client.feature_names)
     else:
-        items = texts(names) if takes_texts(served) else contents(names)
+        column = column or getattr(client, "text_column", None)
+        items = texts(names, column) if takes_texts(served) else contents(names)
 
     def ask(items: list[Item]) -> list[dict[str, Any]]:
         outputs = client.predict(signature, **{name: [item.value for item in items]})

@@ -20,6 +20,7 @@ class Local:
         self._version = repository.select_version(directory)
         properties = version_manifest.properties(self._version)
         self.feature_names = properties.get("feature_names")
+        self.text_column = properties.get("source_options", {}).get("column")
         self.suffixes = {}
         for name, signature in properties.get("signatures", {}).items():
             if "files" in signature:

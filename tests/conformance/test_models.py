@@ -12,6 +12,7 @@ from siblings import MODELS, options_of
 from pipeline.config import registry
 from pipeline.config.sections import ModelConfig
 from pipeline.training.model_builder import copy_network, network
+from pipeline.utils.errors import UsageError
 
 
 def settings_of(name):
@@ -65,6 +66,15 @@ def test_any_shape_of_features_and_several_inputs(name):
     for x in (inputs["left"], inputs["right"], keras.Input((4, 3, 2)), inputs):
         features = features_of(name, x)
         assert len(features.shape) == 2 and features.shape[0] is None
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_several_inputs_are_joined_or_refused_by_name(name):
+    parts = {"left": keras.Input((3,)), "right": keras.Input((5, 2))}
+    try:
+        assert len(features_of(name, parts).shape) == 2
+    except UsageError as error:
+        assert "the task's inputs are left, right" in str(error)
 
 
 @pytest.mark.parametrize("name", MODELS)

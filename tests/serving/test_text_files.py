@@ -60,7 +60,24 @@ def test_a_table_has_a_text_in_each_row(workplace, name, content):
 def test_a_table_without_texts_is_one_line(workplace):
     (workplace / "a.csv").write_text("a,b\n1,2\n")
     (record,) = predict(model(), ["a.csv"])
-    assert record["error"] == "it has no column of texts, but a, b"
+    assert record["error"].startswith("it has no column of texts, but a, b;")
+
+
+def test_a_table_that_cannot_be_read_is_named_once(workplace):
+    (workplace / "a.csv").write_text('text\n"never closed\n')
+    (record,) = predict(model(), ["a.csv"])
+    assert record["error"].startswith("line 2: unexpected end of data")
+
+
+def test_the_column_of_texts_is_that_of_training_or_of_an_option(workplace):
+    (workplace / "a.csv").write_text("Body,text\nabc,a\n")
+    trained = model()
+    trained.text_column = "Body"
+    for column, length in ((None, 3), ("text", 1)):
+        (record,) = predict(trained, ["a.csv"], column=column)
+        assert record["prediction"] == length
+    (record,) = predict(trained, ["a.csv"], column="c")
+    assert record["error"].startswith("it has no column c, but body, text; --column")
 
 
 def test_each_line_of_the_standard_input_is_a_text(monkeypatch):

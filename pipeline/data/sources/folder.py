@@ -202,11 +202,10 @@ def _notes(root: Path, listing: _Listing, field: str) -> tuple[str, ...]:
         )
     if listing.ignored:
         sample = ", ".join(sorted(set(listing.ignored))[:3])
-        kind = "an image" if field == file_types.IMAGE else f"a {field}"
         notes.append(
             f"{root}: ignored {pluralize(len(listing.ignored), 'file')}, such as"
-            f" {sample}: without the suffix of {kind} file, not readable, or a link to"
-            " a directory"
+            f" {sample}: without the suffix of {field} files, not readable, or a link"
+            " to a directory"
         )
     return tuple(notes)
 

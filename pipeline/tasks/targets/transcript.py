@@ -202,6 +202,12 @@ class TranscriptTarget(Target):
 
         return loss
 
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """`too_long`: the share of transcripts with more units than frames, from which
+        nothing is learned.
+        """
+        return [keras.metrics.MeanMetricWrapper(_is_too_long, name="too_long")]
+
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Returns `text`, string (batch,), and its `confidence`, float32 (batch,).
 
@@ -347,6 +353,10 @@ def _fits(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     is_repeated = tf.equal(y[:, 1:], y[:, :-1]) & (y[:, 1:] != PADDING)
     repeated = tf.math.count_nonzero(is_repeated, axis=1, dtype=tf.int32)
     return units + repeated <= frames
+
+
+def _is_too_long(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    return tf.cast(~_fits(y, outputs), tf.float32)
 
 
 def _decode_greedily(outputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -54,6 +54,17 @@ def test_the_column_can_be_set_and_others_name_splits_and_groups(tmp_path):
     assert source.group_names().keys() == {"1", "2", "3"}
 
 
+@pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
+def test_options_of_the_input_leave_the_column_of_texts(tmp_path, name):
+    row = {"text": "good", "label": "pos"}
+    lines = ["text,label", "good,pos"] if name == "a.csv" else [json.dumps(row)]
+    (tmp_path / name).write_text("\n".join(lines))
+    config = command_line.configure([str(tmp_path / name), "--task.input", "text"])
+    assert config.recipe == "texts"
+    source = registry.call("sources", config.source.name, config.source.options)
+    assert read(source)[0]["text"] == b"good"
+
+
 def test_rows_without_a_text_or_a_label_are_left_out_with_a_note(tmp_path):
     source = opened(tmp_path / "a.csv", "text,label\na,x\n ,x\nb,\nc,y\n")
     assert source.info.splits["train"] == 2
