@@ -52,17 +52,25 @@ def frames_of(rate: int, seconds: float) -> Frames:
     return Frames(rate, 1 + -(-rest // whole.hop))
 
 
-def log_mel(samples: Any, frames: Frames, bands: int) -> tuple[Any, Any]:
+def log_mel(
+    samples: Any, frames: Frames, bands: int, center_bands: bool = False
+) -> tuple[Any, Any]:
     """Logarithms of the power in bands of the mel scale, and which windows are sound.
 
     Zeros at the end of a recording are padding. The logarithms of a recording have
     mean 0 and deviation 1 over its windows, so that its loudness does not matter; those
     of padding are 0.
 
+    With `center_bands`, each band has mean 0, so that microphones and voices differ
+    less, and steady sounds are alike (cepstral mean normalization; Atal, "Effectiveness
+    of linear prediction characteristics of the speech wave for automatic speaker
+    identification and verification", 1974).
+
     Args:
         samples: From -1 to 1, float32 (batch, frames.samples).
         frames: The windows.
         bands: Number of bands.
+        center_bands: Whether the mean is that of each band.
 
     Returns:
         float32 (batch, windows, bands), and float32 (batch, windows), 1 or 0.
@@ -84,7 +92,10 @@ def log_mel(samples: Any, frames: Frames, bands: int) -> tuple[Any, Any]:
     logarithms = ops.log(ops.matmul(power, weights) + _FLOOR)
     valid = ops.expand_dims(mask, 2)
     count = ops.sum(valid, axis=(1, 2), keepdims=True) * bands
-    mean = ops.sum(logarithms * valid, axis=(1, 2), keepdims=True) / count
+    if center_bands:
+        mean = ops.sum(logarithms * valid, axis=1, keepdims=True) * (bands / count)
+    else:
+        mean = ops.sum(logarithms * valid, axis=(1, 2), keepdims=True) / count
     centered = (logarithms - mean) * valid
     variance = ops.sum(ops.square(centered), axis=(1, 2), keepdims=True) / count
     return centered / ops.maximum(ops.sqrt(variance), _QUIETEST), mask

@@ -36,6 +36,9 @@ def test_the_logarithms_of_numpy():
     expected = np.log(power @ weights.numpy() + 1e-6)
     expected = (expected - expected.mean()) / expected.std()
     np.testing.assert_allclose(spectrogram[0], expected, atol=1e-3)
+    centered, _ = log_mel(tf.constant(samples), FRAMES, BANDS, center_bands=True)
+    expected -= expected.mean(axis=0)
+    np.testing.assert_allclose(centered[0], expected / expected.std(), atol=1e-3)
 
 
 def test_neither_padding_nor_loudness_matters():

@@ -7,7 +7,7 @@ import math
 import wave
 from collections import Counter
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import keras
 import numpy as np
@@ -48,6 +48,7 @@ def audio(
     rate: Annotated[int, (1000, 48000)] | None = None,
     seconds: Annotated[float, (0.01, 600)] | None = None,
     bands: Annotated[int, (1, 256)] = 40,
+    center: Literal["recording", "band"] = "recording",
     raw: bool = False,
 ) -> Input:
     """Recordings in WAV files of any length and rate, averaged to mono.
@@ -66,6 +67,9 @@ def audio(
             of 99% of the training recordings, or of all if the longest is little
             longer, at most 30 s.
         bands: Bands of the spectrogram.
+        center: What has mean 0: the spectrogram of a `recording`, or each `band` of it,
+            for words of speakers or microphones that training does not have; steady
+            sounds are then alike.
         raw: Give the model the waveform, from -1 to 1.
 
     Raises:
@@ -86,6 +90,8 @@ def audio(
         metadata["seconds"] = seconds
     if field != "audio":
         metadata["input_field"] = field
+    if center == "band":
+        metadata["center"] = center
     if raw:
         metadata["raw"] = True
     return AudioInput(metadata)
@@ -94,7 +100,7 @@ def audio(
 class AudioInput(Input):
     """Decoded examples have `audio`, int16 (samples,), filled with zeros."""
 
-    not_decoded = frozenset({"audio_notes", "bands", "raw"})
+    not_decoded = frozenset({"audio_notes", "bands", "center", "raw"})
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
@@ -178,12 +184,16 @@ class AudioInput(Input):
         waveform = tf.cast(batch["audio"], tf.float32) * _SCALE
         if self.metadata.get("raw"):
             return {**batch, "waveform": waveform}
-        spectrogram, mask = log_mel(waveform, self._frames, self._bands)
+        spectrogram, mask = self._log_mel(waveform, self._bands)
         if "covered_bands" in batch:
             spectrogram *= _outside(batch["covered_bands"], self._bands)[:, None, :]
             windows = _outside(batch["covered_times"], self._frames.windows)
             spectrogram *= windows[:, :, None]
         return {**batch, "spectrogram": spectrogram, "mask": mask}
+
+    def _log_mel(self, waveform: Any, bands: int) -> tuple[Any, Any]:
+        is_band = self.metadata.get("center") == "band"
+        return log_mel(waveform, self._frames, bands, center_bands=is_band)
 
     def inputs(self) -> Any:
         frames = self._frames
@@ -264,7 +274,7 @@ class AudioInput(Input):
         inputs = keras.Input(shape, dtype="float32", name="audio")
         if self.metadata.get("raw"):
             return inputs, inputs
-        spectrogram, mask = log_mel(inputs, self._frames, self._bands)
+        spectrogram, mask = self._log_mel(inputs, self._bands)
         return inputs, {"mask": mask, "spectrogram": spectrogram}
 
     def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
@@ -302,7 +312,7 @@ class AudioInput(Input):
         missing = self._frames.samples - len(samples)
         samples = np.pad(np.asarray(samples, np.float32) * _SCALE, (0, missing))
         bands = _DRAWN_BANDS if self.metadata.get("raw") else self._bands
-        spectrogram, mask = log_mel(tf.constant(samples[None]), self._frames, bands)
+        spectrogram, mask = self._log_mel(tf.constant(samples[None]), bands)
         return np.asarray(spectrogram)[0, : int(np.sum(mask))].T
 
     def limitations(self) -> list[str]:
