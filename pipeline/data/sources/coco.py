@@ -135,7 +135,7 @@ def _pictures(
 
 def _box(annotation: Mapping[str, Any], file: Path) -> list[float]:
     """Left, top, width and height."""
-    box = annotation.get("bbox")
+    box: Any = annotation.get("bbox")
     try:
         numbers = [float(number) for number in box]
     except (TypeError, ValueError):
