@@ -91,11 +91,13 @@ def source(
         notes: Further lines for the user.
 
     Raises:
-        UsageError: A label has no name, or no image is left for training.
+        UsageError: A label has no name, an image is in two splits, or no box is left
+            for training.
     """
     problems = _Problems()
     files: dict[str, list[str]] = {}
     boxes: dict[str, list[np.ndarray]] = {}
+    splits: dict[str, str] = {}  # of the files
     total = sum(map(len, pictures.values()))
     progress_bar.stage("measuring", f"the sizes of {total:,} images")
     done = 0
@@ -106,12 +108,20 @@ def source(
             _require_names(picture, class_names, path)
             rows = _boxes_of(picture, problems)
             if rows is not None:
-                files.setdefault(split, []).append(picture.file)
+                file = os.path.abspath(picture.file)
+                if splits.setdefault(file, split) != split:
+                    raise UsageError(
+                        f"{path}: {picture.name} is in {splits[file]} and in {split};"
+                        f" remove it from one of them. Without {split}, its images are"
+                        " chosen from those of train"
+                    )
+                files.setdefault(split, []).append(file)
                 boxes.setdefault(split, []).append(rows)
     lines = [*notes, *problems.notes(path)]
-    if "train" not in files:
+    if not any(map(len, boxes.get("train", ()))):
+        what = "boxes" if "train" in files else "image with annotations"
         reason = f": {lines[-1]}" if lines else ""
-        raise UsageError(f"{path} has no image with annotations for training{reason}")
+        raise UsageError(f"{path} has no {what} for training{reason}")
     root = os.path.abspath(path if path.is_dir() else path.parent)
     most = max(len(rows) for rows_of_split in boxes.values() for rows in rows_of_split)
     lists = {}
@@ -122,8 +132,10 @@ def source(
     parts = []
     for split, rows_of_split in boxes.items():
         images = pluralize(len(files[split]), "image")
-        parts.append(f"{images} and {sum(map(len, rows_of_split)):,} boxes in {split}")
-    lines.append(f"{path}: {', '.join(parts)}; at most {most:,} boxes in an image")
+        count = pluralize(sum(map(len, rows_of_split)), "box")
+        parts.append(f"{images} and {count} in {split}")
+    limit = pluralize(most, "box")
+    lines.append(f"{path}: {', '.join(parts)}; at most {limit} in an image")
     return FileSource(lists, columns, tuple(class_names), notes=tuple(lines))
 
 

@@ -2,6 +2,7 @@
 
 import decimal
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 from typing import Any
@@ -344,8 +345,12 @@ def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
         "".join(names).encode()
     except UnicodeEncodeError:
         raise UsageError(f"{where} must be Unicode text") from None
-    if not names or not all(names) or len(set(names)) != len(names):
-        raise UsageError(f"{where} must be distinct, non-empty strings")
+    problem = f"{where} must be distinct, non-empty strings"
+    if not names or not all(names):
+        raise UsageError(problem)
+    if len(set(names)) != len(names):
+        ((repeated, count),) = Counter(names).most_common(1)
+        raise UsageError(f"{problem}; {repeated!r} is there {count} times")
     return tuple(names)
 
 

@@ -28,7 +28,10 @@ def draw(file: Path, record: Mapping[str, Any]) -> Image.Image:
         box = (left, top, max(right - 1, left), max(bottom - 1, top))
         canvas.rectangle(box, outline=color, width=width)
         text = f"{name} {score:.2f}"
-        place = (left + width, max(top - size - 2, 0))
+        place = (
+            max(min(left + width, picture.width - font.getlength(text)), 0),
+            max(top - size - 2, 0),
+        )
         canvas.rectangle(canvas.textbbox(place, text, font), fill=color)
         canvas.text(place, text, fill="black", font=font)
     return picture

@@ -88,9 +88,9 @@ def spread(metrics: Mapping[str, Mapping[str, float]], folds: int) -> str:
 
 
 def pluralize(number: int, noun: str) -> str:
-    """`1 class`, `2,000 classes`."""
+    """`1 class`, `2,000 classes`, `2 boxes`."""
     if number != 1:
-        noun += "es" if noun.endswith("s") else "s"
+        noun += "es" if noun.endswith(("s", "x")) else "s"
     return f"{number:,} {noun}"
 
 

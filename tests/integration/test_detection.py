@@ -45,7 +45,7 @@ def test_shapes_are_found(trained):
     assert run.result["verification"]["passed"]
     assert 0.05 < run.result["calibration"]["least_score"] < 0.95
     columns = (directory / "predictions.csv").read_text().splitlines()[0]
-    assert columns.startswith("file,truth,prediction,correct,false,missed,wrong_class")
+    assert columns.startswith("file,truth,prediction,correct,right,false,missed,wrong")
     assert (directory / "mistakes.png").is_file()
     report = (directory / "report.html").read_text(encoding="utf-8")
     assert "Precision and recall" in report and "could not be made" not in report

@@ -1,6 +1,7 @@
 """Boxes in the JSON format of COCO."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,16 +43,12 @@ def coco(*, path: Annotated[Path, "exists"]) -> Source:
             )
         files_of_splits[split] = file
     contents = {split: _read(file) for split, file in files_of_splits.items()}
-    names = _names(contents)
+    names = _names(contents, files_of_splits)
     pictures = {}
     for split, content in contents.items():
         file = files_of_splits[split]
-        try:
+        with _require_format(file):
             pictures[split] = _pictures(content, file, root, names)
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise UsageError(
-                f"{file} is not in the format of COCO: {type(error).__name__} {error}"
-            ) from None
     used: set[int] = set()
     for part in pictures.values():
         used.update(label for picture in part for label in picture.labels)
@@ -62,7 +59,8 @@ def coco(*, path: Annotated[Path, "exists"]) -> Source:
     if not used:
         raise UsageError(f"{path} has no boxes")
     titles = list(names.values())
-    class_names = distinct([titles[number] for number in numbers], "the categories")
+    used_titles = [titles[number] for number in numbers]
+    class_names = distinct(used_titles, f"{path}: the names of the categories")
     return box_files.source(path, pictures, class_names)
 
 
@@ -76,17 +74,31 @@ def _read(file: Path) -> dict[str, Any]:
     return content
 
 
-def _names(contents: Mapping[str, dict[str, Any]]) -> dict[Any, str]:
+@contextlib.contextmanager
+def _require_format(file: Path) -> Iterator[None]:
+    """Raises UsageError for what is missing in a file, or of another type."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UsageError(
+            f"{file} is not in the format of COCO: {type(error).__name__} {error}"
+        ) from None
+
+
+def _names(
+    contents: Mapping[str, dict[str, Any]], files: Mapping[str, Path]
+) -> dict[Any, str]:
     """Id -> name of all categories, in the order of their ids."""
     names: dict[Any, str] = {}
     for split, content in contents.items():
-        for category in content["categories"]:
-            name = str(category["name"])
-            if names.setdefault(category["id"], name) != name:
-                raise UsageError(
-                    f"the category {category['id']} is {name!r} in {split}, but"
-                    f" {names[category['id']]!r} in another split"
-                )
+        with _require_format(files[split]):
+            for category in content["categories"]:
+                name = str(category["name"])
+                if names.setdefault(category["id"], name) != name:
+                    raise UsageError(
+                        f"{files[split]}: the category {category['id']} is {name!r},"
+                        f" but {names[category['id']]!r} elsewhere"
+                    )
     return dict(sorted(names.items(), key=lambda item: str(item[0]).zfill(20)))
 
 
@@ -99,6 +111,11 @@ def _pictures(
     pictures = {}
     for image, title, found in zip(content["images"], titles, paths, strict=True):
         size = int(image.get("height") or 0), int(image.get("width") or 0)
+        if image["id"] in pictures:
+            raise UsageError(
+                f"{file}: two images have the id {image['id']}; number the images of"
+                " joined files anew, and their annotations"
+            )
         pictures[image["id"]] = Picture(found, title, [], [], [], size)
     for annotation in content["annotations"]:
         picture = pictures.get(annotation["image_id"])
@@ -109,11 +126,26 @@ def _pictures(
                 f"{file}: the annotation {annotation.get('id')} has the {what}"
                 f" {annotation[f'{what}_id']}, which is not listed"
             )
-        left, top, width, height = map(float, annotation["bbox"])
+        left, top, width, height = _box(annotation, file)
         picture.boxes.append((left, top, left + width, top + height))
         picture.labels.append(number)
         picture.ignored.append(bool(annotation.get("iscrowd")))
     return list(pictures.values())
+
+
+def _box(annotation: Mapping[str, Any], file: Path) -> list[float]:
+    """Left, top, width and height."""
+    box: Any = annotation.get("bbox")
+    try:
+        numbers = [float(number) for number in box]
+    except (TypeError, ValueError):
+        numbers = []
+    if len(numbers) != 4:
+        raise UsageError(
+            f"{file}: the annotation {annotation.get('id')} needs a bbox of four"
+            f" numbers, left, top, width and height; got {box!r:.100}"
+        )
+    return numbers
 
 
 def _find(titles: list[str], file: Path, root: Path) -> list[str]:

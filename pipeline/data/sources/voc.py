@@ -54,8 +54,14 @@ def voc(*, path: Annotated[Path, "directory"]) -> Source:
         picture, names = _picture(file, images)
         labels.update(names)
         entries.setdefault(split, []).append((picture, names))
+    notes = []
+    if unlisted:
+        notes.append(
+            f"{path}: {unlisted:,} XML files are in no list of ImageSets/Main; left out"
+        )
     if not labels:
-        raise UsageError(f"{path} has no boxes")
+        reason = f": {notes[0]}" if notes else ""
+        raise UsageError(f"{path} has no boxes{reason}")
     class_names = distinct(in_order(labels), "the classes")
     numbers = {name: number for number, name in enumerate(class_names)}
     pictures: dict[str, list[Picture]] = {}
@@ -63,11 +69,6 @@ def voc(*, path: Annotated[Path, "directory"]) -> Source:
         for picture, names in parts:
             picture.labels = [numbers[name] for name in names]
             pictures.setdefault(split, []).append(picture)
-    notes = []
-    if unlisted:
-        notes.append(
-            f"{path}: {unlisted:,} XML files are in no list of ImageSets/Main; left out"
-        )
     return box_files.source(path, pictures, class_names, notes)
 
 
@@ -109,6 +110,8 @@ def _picture(file: Path, images: ImageIndex) -> tuple[Picture, list[str]]:
         raise UsageError(f"{file}: annotations must not define a document type")
     try:
         root = ElementTree.fromstring(text)
+        if root.tag != "annotation":
+            raise ValueError(f"its element is {root.tag!r:.100}, not 'annotation'")
         size = root.find("size")
         boxes: list[Sequence[float]] = []
         names = []
@@ -121,7 +124,7 @@ def _picture(file: Path, images: ImageIndex) -> tuple[Picture, list[str]]:
             names.append(_text(item, "name"))
             ignored.append(item.findtext("difficult", "0").strip() == "1")
         height, width = _size(size)
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError, OverflowError) as error:
         raise UsageError(f"{file} is not in the format of VOC: {error}") from None
     picture = Picture(images.find(file), str(file), boxes, [], ignored, (height, width))
     return picture, names

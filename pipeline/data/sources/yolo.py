@@ -1,6 +1,8 @@
 """Boxes in the text format of YOLO."""
 
+import itertools
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +12,15 @@ from pipeline.data import box_files
 from pipeline.data.box_files import Picture
 from pipeline.data.labels import distinct
 from pipeline.utils import image_formats, safe_io
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
+_LARGEST = 2.0  # of the fractions of boxes, which may reach out of their image
+_OPEN = re.compile(r"(^|:)\s*(\[[^\]]*|\{[^}]*)$")
+"""A line with an open bracket."""
+_ITEM = re.compile(r"""\s*((?:\d+\s*:\s*)?(?:"[^"]*"|'[^']*'|[^,]+))""")
+"""An item of a list or a map in brackets; quoted texts may contain commas."""
 _ENTRY = re.compile(r"(?P<key>[^\s:#][^:]*?)\s*:\s*(?P<value>.*)")
 
 
@@ -32,12 +40,7 @@ def yolo(*, path: Annotated[Path, "exists"]) -> Source:
     if not files:
         raise UsageError(f"{path} has no data.yaml with the names of the classes")
     values = _read_yaml(files[0])
-    names = values.get("names")
-    if isinstance(names, dict):
-        names = [names[key] for key in sorted(names, key=_number)]
-    if not names or isinstance(names, str):
-        raise UsageError(f"{files[0]} must have the names of the classes as `names`")
-    class_names = distinct([str(name) for name in names], "the names of the classes")
+    class_names = _names(values, files[0])
     pictures: dict[str, list[Picture]] = {}
     for word in _SPLITS:
         if values.get(word):
@@ -46,11 +49,36 @@ def yolo(*, path: Annotated[Path, "exists"]) -> Source:
             for entry in [listed] if isinstance(listed, str) else listed:
                 for image in _images(files[0], values, entry):
                     pictures.setdefault(split, []).append(_picture(image))
+    images = list(itertools.chain(*pictures.values()))
+    if images and not any(picture.boxes for picture in images):
+        text = _text_of(Path(images[0].name))
+        raise UsageError(
+            f"{files[0]}: no image has boxes; those of {images[0].name} are expected in"
+            f" {text}"
+        )
     return box_files.source(files[0].parent, pictures, class_names)
 
 
-def _number(key: str) -> int:
-    return int(key) if key.isdecimal() else 0
+def _names(values: dict, file: Path) -> tuple[str, ...]:
+    """The names of the classes 0, 1, ..."""
+    names = values.get("names")
+    if not names or isinstance(names, str):
+        raise UsageError(f"{file} must have the names of the classes as `names`")
+    if isinstance(names, dict):
+        numbers = [str(number) for number in range(len(names))]
+        if {*names} != {*numbers}:
+            raise UsageError(
+                f"{file}: `names` must number the classes 0, 1, ...; got"
+                f" {', '.join(names):.100}"
+            )
+        names = [names[number] for number in numbers]
+    count = values.get("nc")
+    if count and count != str(len(names)):
+        raise UsageError(
+            f"{file}: `nc` is {count}, but `names` has {pluralize(len(names), 'name')};"
+            " correct one of them"
+        )
+    return distinct(names, f"{file}: the names of the classes")
 
 
 def _read_yaml(file: Path) -> dict:
@@ -58,33 +86,48 @@ def _read_yaml(file: Path) -> dict:
 
     Libraries for YAML can run code, or are one more dependency.
     """
-    try:
-        lines = safe_io.read_text(file).splitlines()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
     values: dict = {}
     key = ""
-    for line in lines:
-        line = re.sub(r"(^|\s)#.*", "", line).rstrip()
+    for line in _joined(_lines(file)):
         item = line.strip()
         entry = _ENTRY.fullmatch(item)
-        is_inside = line.startswith((" ", "\t", "-"))
-        if key and item.startswith(("- ", "[")) and is_inside:
-            values[key] = [*(values[key] or []), _plain(item.removeprefix("-"))]
-        elif key and is_inside and entry:
-            values[key] = {**(values[key] or {}), entry["key"]: _plain(entry["value"])}
-        elif entry and not is_inside:
+        value = values.get(key)
+        if entry and not line.startswith((" ", "\t", "-")):
             key = entry["key"]
             values[key] = _value(entry["value"])
+        elif item.startswith("- ") and (value == "" or isinstance(value, list)):
+            values[key] = [*value, _plain(item[1:])]
+        elif item.startswith(("[", "{")) and value == "":
+            values[key] = _value(item)
+        elif entry and (value == "" or isinstance(value, dict)):
+            values[key] = {**(value or {}), entry["key"]: _plain(entry["value"])}
     return values
 
 
+def _lines(file: Path) -> list[str]:
+    try:
+        return safe_io.read_text(file).splitlines()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from None
+
+
+def _joined(lines: Sequence[str]) -> Iterator[str]:
+    """Lines without comments; a list or map in brackets of several lines is one."""
+    start = ""
+    for line in lines:
+        start += re.sub(r"(^|\s)#.*", "", line).rstrip()
+        if not _OPEN.search(start):
+            yield start
+            start = ""
+
+
 def _value(text: str) -> object:
-    """A text, or the texts of a list or a map on one line."""
+    """A text, or the texts of a list or a map in brackets."""
+    items = [item for item in _ITEM.findall(text[1:-1]) if item.strip()]
     if text.startswith("[") and text.endswith("]"):
-        return [_plain(item) for item in text[1:-1].split(",") if item.strip()]
+        return [_plain(item) for item in items]
     if text.startswith("{") and text.endswith("}"):
-        pairs = [item.partition(":") for item in text[1:-1].split(",") if item.strip()]
+        pairs = [item.partition(":") for item in items]
         return {key.strip(): _plain(value) for key, _, value in pairs}
     return _plain(text)
 
@@ -104,8 +147,7 @@ def _images(file: Path, values: dict, entry: str) -> list[Path]:
     if place is None:
         raise UsageError(f"{file}: {entry} does not exist below {folder}")
     if place.is_file():
-        lines = safe_io.read_text(place).splitlines()
-        return [place.parent / line.strip() for line in lines if line.strip()]
+        return [place.parent / line.strip() for line in _lines(place) if line.strip()]
     images = []
     for directory, _, names in image_formats.walk(place):
         for name in names:
@@ -119,25 +161,18 @@ def _picture(image: Path) -> Picture:
     picture = Picture(
         str(image) if image.is_file() else "", str(image), [], [], [], is_relative=True
     )
-    parts = list(image.parts[:-1])
-    if "images" in parts:
-        last = len(parts) - 1 - parts[::-1].index("images")
-        parts[last] = "labels"
-    file = Path(*parts, image.name).with_suffix(".txt")
+    file = _text_of(image)
     if not file.is_file():
         return picture
-    try:
-        lines = safe_io.read_text(file).splitlines()
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(file), 1):
         if line.strip():
             try:
                 label, box = _box(line)
-            except ValueError:
+            except (ValueError, OverflowError):
                 raise UsageError(
                     f"{file}: line {number} must be a class and four numbers, center"
-                    f" and size; got {line[:100]!r}"
+                    " and size as fractions of the image's width and height; got"
+                    f" {line[:100]!r}"
                 ) from None
             picture.labels.append(label)
             picture.boxes.append(box)
@@ -145,10 +180,21 @@ def _picture(image: Path) -> Picture:
     return picture
 
 
+def _text_of(image: Path) -> Path:
+    """The text with the boxes of an image."""
+    parts = list(image.parts[:-1])
+    if "images" in parts:
+        last = len(parts) - 1 - parts[::-1].index("images")
+        parts[last] = "labels"
+    return Path(*parts, image.name).with_suffix(".txt")
+
+
 def _box(line: str) -> tuple[int, tuple[float, ...]]:
     """The class and the corners of a line; ValueError if it is not such a line."""
     label, *texts = line.split()
     numbers = [float(text) for text in texts]
+    if any(abs(number) > _LARGEST for number in numbers):  # pixels
+        raise ValueError(line)
     if len(numbers) == 4:
         x, y, width, height = numbers
         corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)

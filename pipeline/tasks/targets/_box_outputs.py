@@ -120,7 +120,7 @@ def best_boxes(
     classes = tf.argmax(scores, axis=-1, output_type=tf.int32)
     best = tf.reduce_max(scores, axis=-1)
     # Most locations repeat the box of a neighbor.
-    candidates = tf.minimum(tf.shape(best)[1], 4 * most)
+    candidates = min(best.shape[1], 4 * most)
     best, index = tf.math.top_k(best, candidates)
     classes = tf.gather(classes, index, batch_dims=1)
     boxes = tf.gather(outputs[..., :4], index, batch_dims=1)
@@ -130,7 +130,7 @@ def best_boxes(
     # [batch, kept, left out]
     is_repeated &= order[:, None] < order[None]
     best = tf.where(_keep(is_repeated), best, 0.0)
-    missing = tf.maximum(most - candidates, 0)
+    missing = max(most - candidates, 0)
     best = tf.pad(best, [[0, 0], [0, missing]])
     best, index = tf.math.top_k(best, most)
     index = tf.minimum(index, candidates - 1)
@@ -151,7 +151,7 @@ def _keep(is_repeated: tf.Tensor) -> tf.Tensor:
         suppressed = tf.matmul(weights, suppresses)[:, 0] > 0
         return ~suppressed, tf.reduce_any(~suppressed != kept)
 
-    start = tf.ones(tf.shape(is_repeated)[:2], tf.bool)
+    start = tf.ones_like(is_repeated[:, 0])
     kept, _ = tf.while_loop(
         lambda _, has_changed: has_changed, round, (start, tf.constant(True))
     )

@@ -16,6 +16,7 @@ from pipeline.contracts import (
     Info,
     Metadata,
     Panel,
+    Score,
     Source,
     Target,
 )
@@ -55,7 +56,7 @@ def boxes(
             higher, only the one with the higher score is kept.
 
     Raises:
-        UsageError: The field is missing or has another type or shape.
+        UsageError: A field is missing or has another type or shape.
     """
     if not isinstance(info, Info):
         return BoxTarget(info)
@@ -69,6 +70,14 @@ def boxes(
             f"{field}: boxes must be floats (count, 4), left, top, right and bottom, in"
             f" a padded array; got {spec.dtype.name} of shape {spec.shape}"
         )
+    for name in ("box_labels", "box_ignored"):
+        if name == "box_labels" or name in info.fields:
+            other = tuple(info.field(name).shape)
+            if other != shape[:1]:
+                raise UsageError(
+                    f"{name} must have the shape {shape[:1]}, a number for each of"
+                    f" {field}; got {other}"
+                )
     metadata: dict[str, Any] = {
         "class_names": list(names),
         "boxes_per_image": max(int(shape[0]), 1),
@@ -259,8 +268,9 @@ class BoxTarget(Target):
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
         """`truth` and `prediction`, the classes of certain boxes in words; whether they
-        are `correct`; the number of `false` and `missed` boxes, and of those of a
-        `wrong_class`; the `probability` of the most certain mistake; and the `loss`.
+        are `correct`; the number of `right`, `false` and `missed` boxes, and of those
+        of a `wrong_class`; the `probability` of the most certain mistake; and the
+        `loss`.
         """
         rows = []
         for truths, found, count in _images(answers, batch):
@@ -269,13 +279,13 @@ class BoxTarget(Target):
             mistakes = certain.scores[outcome["false"] | outcome["wrong_class"]]
             counts = {
                 name: int(outcome[name].sum())
-                for name in ("false", "missed", "wrong_class")
+                for name in ("right", "false", "missed", "wrong_class")
             }
             rows.append(
                 {
                     "truth": self._counts(truths.classes[~truths.ignored]),
                     "prediction": self._counts(certain.classes),
-                    "correct": not any(counts.values()),
+                    "correct": len(mistakes) + counts["missed"] == 0,
                     **counts,
                     "probability": float(mistakes.max(initial=0.0)),
                 }
@@ -283,6 +293,17 @@ class BoxTarget(Target):
         columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         columns["probability"] = columns["probability"].astype(np.float32)
         return {**columns, "loss": answers["loss"].numpy()}
+
+    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
+        """The F1 of certain boxes at an intersection over union of 0.5, and the loss.
+
+        Unlike an average precision, it is a ratio of sums over images.
+        """
+        names = ("right", "false", "missed", "wrong_class")
+        right, false, missed, wrong_class = (rows[n].astype(np.float64) for n in names)
+        # Answered and true boxes.
+        boxes = 2 * right + false + missed + 2 * wrong_class
+        return {"f1": Score(2 * right, boxes, 1), "loss": super().scores(rows)["loss"]}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """A table of the classes, the lowest average precision first."""

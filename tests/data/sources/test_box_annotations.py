@@ -1,6 +1,7 @@
 """COCO, VOC and YOLO: the same boxes from all formats, and malformed annotations."""
 
 import json
+import os
 
 import box_data
 import numpy as np
@@ -40,6 +41,7 @@ def test_all_formats_give_the_same_boxes(name, tmp_path):
     assert source.info.class_names == box_data.NAMES
     examples = {source.location(int(e["id"])): e for e in read(source)}
     assert len(examples) == len(MADE)
+    assert not any(map(os.path.isabs, examples))
     assert any(not boxes for _, boxes, _ in MADE)
     most = max(len(boxes) for _, boxes, _ in MADE)
     for file, example in examples.items():
@@ -80,6 +82,23 @@ def test_splits_are_files_lists_or_folders(tmp_path):
         "names:\n  0: cross\n  1: square\n  2: triangle\n"
     )
     assert open_source("yolo", yolo).info.splits == {"train": 5, "validation": 3}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "['a, b', \"it's\",\n        c]  # three",
+        "[\n  'a, b',\n  \"it's\",\n  c,\n]",
+        "\n  ['a, b', \"it's\", c]",
+        "\n- 'a, b'\n- it's\n- c",
+        "{0: 'a, b', 1: it's, 2: c}",
+    ],
+)
+def test_names_of_yolo_in_every_form(names, tmp_path):
+    box_data.write_yolo(tmp_path, MADE[:3], names=names)
+    with (tmp_path / "data.yaml").open("a") as file:
+        file.write("download: |\n  names = [\n  - x\n  train: other\n")
+    assert open_source("yolo", tmp_path).info.class_names == ("a, b", "it's", "c")
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -147,6 +166,15 @@ def test_missing_images_and_images_of_another_size_are_left_out(tmp_path):
     assert "1 images cannot be read; left out, such as in images/5.png" in notes
 
 
+def test_an_image_in_two_splits_is_named(tmp_path):
+    box_data.write_yolo(tmp_path, MADE[:3])
+    with (tmp_path / "data.yaml").open("a") as file:
+        file.write("val: images/train\n")
+    message = "images/train/0.png is in train and in validation; remove"
+    with pytest.raises(UsageError, match=message):
+        open_source("yolo", tmp_path)
+
+
 def test_crowds_and_difficult_boxes_need_not_be_found(tmp_path):
     box_data.write_coco(tmp_path, MADE, iscrowd=1)
     for example in read(open_source("coco", tmp_path)):
@@ -181,7 +209,11 @@ def test_bad_annotations_are_one_line(tmp_path):
 
 
 def text(name, content):
-    return lambda root: (root / name).write_text(content)
+    def write(root):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+    return write
 
 
 def json_of(**changes):
@@ -201,7 +233,26 @@ BAD = [
         "yolo",
         "0.txt: line 1 must be a class and four",
     ),
+    (text(LINES, "0 45 30 9 9"), "yolo", "line 1 .* fractions of the image's width"),
+    (text(LINES, "inf 0.5 0.5 1 1"), "yolo", "0.txt: line 1 must be a class and four"),
+    (
+        text(LINES, ""),
+        "yolo",
+        "no image has boxes; those of .*train/0.png are expected in .*labels/train/0",
+    ),
+    (text(LINES, "0 1.5 1.5 0.1 0.1"), "yolo", "has no boxes for training: .* no area"),
     (text("data.yaml", "train: images\nnc: 3"), "yolo", "must have the names"),
+    (
+        text("data.yaml", "nc: 3\nnames: [a]"),
+        "yolo",
+        "`nc` is 3, but `names` has 1 name",
+    ),
+    (
+        text("data.yaml", "names:\n  1: a\n  2: b"),
+        "yolo",
+        "`names` must number the classes 0, 1, .*; got 1, 2",
+    ),
+    (text("data.yaml", "names: [a, b, a]"), "yolo", "distinct, .*; 'a' is there 2"),
     (text("data.yaml", "train: other\nnames: [a]"), "yolo", "other does not exist"),
     (
         text("Annotations/0.xml", '<!DOCTYPE a [<!ENTITY b "c">]><annotation/>'),
@@ -209,6 +260,11 @@ BAD = [
         "has no XML|must not define a document type",
     ),
     (text("Annotations/0.xml", "<annotation><object>"), "voc", "not in the format of"),
+    (
+        text("ImageSets/Main/train.txt", "1"),
+        "voc",
+        "no boxes: .* 1 XML files are in no",
+    ),
     (
         text("Annotations/0.xml", "<annotation><object/></annotation>"),
         "voc",
@@ -219,6 +275,18 @@ BAD = [
     (json_of(images=[]), "coco", "annotation 0 has the image 0, which is not listed"),
     (json_of(categories=[]), "coco", "has the category 10, which is not listed"),
     (json_of(annotations=[{"image_id": 0}]), "coco", "not in the format of COCO: KeyE"),
+    (json_of(categories=[{"id": 10}]), "coco", "not in the format of COCO: KeyError"),
+    (
+        json_of(categories=[{"id": 10, "name": ""}]),
+        "coco",
+        "names of the categories must be distinct",
+    ),
+    (json_of(images=[{"id": 0, "file_name": "a"}] * 2), "coco", "two images have the"),
+    (
+        json_of(annotations=[{"id": 7, "image_id": 0, "category_id": 10, "bbox": []}]),
+        "coco",
+        r"annotation 7 needs a bbox of four numbers, .*; got \[\]",
+    ),
     (text("annotations.json", '{"images": ['), "coco", "cannot be read"),
 ]
 

@@ -1,6 +1,7 @@
 """Boxes: decoding by geometry, the loss, and the answers in the caller's pixels."""
 
 import io
+import warnings
 
 import keras
 import numpy as np
@@ -139,6 +140,42 @@ def test_suppression_equals_that_of_tensorflow():
         assert not scores[row, count:].numpy().any()
 
 
+def test_boxes_are_selected_in_litert_too():
+    outputs = RANDOM.uniform(0, 60, (2, 64, BEFORE_LOGITS + 2)).astype(np.float32)
+    outputs[..., 2:4] += outputs[..., :2]
+    outputs[..., BEFORE_LOGITS:] = outputs[..., BEFORE_LOGITS:] / 10 - 3
+
+    def select(outputs):
+        return dict(zip("abc", best_boxes(outputs, 20, 0.4), strict=True))
+
+    shape = tf.TensorSpec((None, *outputs.shape[1:]))
+    select = tf.function(select, input_signature=[shape], autograph=False)
+    functions = [select.get_concrete_function()]
+    model = tf.lite.TFLiteConverter.from_concrete_functions(
+        functions, tf.Module()
+    ).convert()
+    with warnings.catch_warnings(action="ignore"):
+        runner = tf.lite.Interpreter(model_content=model).get_signature_runner()
+    found = runner(outputs=outputs)
+    for name, expected in select(outputs).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5)
+
+
+def test_runs_are_compared_by_f1():
+    rows = {
+        "right": ["2", "0"],
+        "false": ["1", "0"],
+        "missed": ["0", "1"],
+        "wrong_class": ["0", "1"],
+        "loss": ["0.5", "1.5"],
+    }
+    columns = {name: np.array(values) for name, values in rows.items()}
+    scores = target_of().scores(columns)
+    assert list(scores) == ["f1", "loss"]
+    # 4 answered boxes, 4 true ones, of which 2 are found.
+    assert scores["f1"].values.sum() / scores["f1"].weights.sum() == 0.5
+
+
 def encoded(pixels, kind, **options):
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind, **options)
@@ -178,12 +215,20 @@ def test_a_letterboxed_image_and_its_boxes(kind):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        (np.zeros((3, 4), np.float32), r"floats \(count, 4\)"),
-        (np.zeros((3, 2, 4), np.int32), r"floats \(count, 4\)"),
+        ({"boxes": np.zeros((3, 4), np.float32)}, r"floats \(count, 4\)"),
+        ({"boxes": np.zeros((3, 2, 4), np.int32)}, r"floats \(count, 4\)"),
+        ({"boxes": np.zeros((3, 2, 4), np.float32)}, "no field 'box_labels'"),
+        (
+            {
+                "boxes": np.zeros((3, 2, 4), np.float32),
+                "box_labels": np.zeros((3, 5), np.int32),
+            },
+            r"box_labels must have the shape \(2,\), .*; got \(5,\)",
+        ),
     ],
 )
 def test_a_field_of_another_form_is_one_line(values, message):
-    info = ArraySource({"boxes": values}, class_names=tuple(NAMES)).info
+    info = ArraySource(values, class_names=tuple(NAMES)).info
     with pytest.raises(UsageError, match=message) as caught:
         boxes(info)
     assert "\n" not in str(caught.value)
