@@ -46,10 +46,11 @@ CASES = {
 
 def test_every_recipe_has_a_case():
     """`test_fit.py` trains `digits`, `test_regression.py` `regression_linear`,
-    `test_photos.py`, `test_text_runs.py` and `test_audio_files.py` those of own data.
+    `test_photos.py`, `test_text_runs.py`, `test_audio_files.py` and `test_detection.py`
+    those of own data.
     """
     others = {"digits", "digits_tiny", "regression_linear", "photos", "data"}
-    others |= {"texts", "recordings", "transcripts"}
+    others |= {"texts", "recordings", "transcripts", "boxes"}
     assert {*CASES, *others} == set(registry.names("recipes"))
 
 
