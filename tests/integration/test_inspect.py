@@ -193,7 +193,7 @@ def test_each_augmentation_is_shown_before_and_after():
     others.add("mosaic")  # of boxes
     of_images = [name for name in registry.names("augment") if name not in others]
     assert names == ["of", *of_images]
-    some = train.take(image_sizes.spread(40, 6))
+    some = train.take(image_sizes.spread(40, 8))
     for operations, section in (
         (mine, shown[0]),
         ({"flip": {}}, shown[names.index("flip")]),
@@ -201,11 +201,11 @@ def test_each_augmentation_is_shown_before_and_after():
         arrays = np.array(
             [image for image, _ in pictures(html_pages.page("title", [section]))]
         )
-        before, *after = arrays.reshape(3, 6, 8, 8)
+        before, *after = arrays.reshape(3, 8, 8, 8)
         np.testing.assert_array_equal(before, some["image"][..., 0])
         for epoch, images in enumerate(after):
             batch = {k: tf.constant(v) for k, v in some.items()}
-            batch["epoch"] = tf.fill([6], tf.constant(epoch, tf.int64))
+            batch["epoch"] = tf.fill([8], tf.constant(epoch, tf.int64))
             expected = Augmenter(operations, 3)(batch)["image"]
             np.testing.assert_array_equal(images, expected[..., 0])
             assert (images != before).any()
