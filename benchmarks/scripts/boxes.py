@@ -32,7 +32,7 @@ SIDES = ("xmin", "ymin", "xmax", "ymax")
 SAMPLES = 1000
 
 
-def run(data: Path, folder: Path, seed: int, options: list[str]) -> dict[str, Any]:
+def measure(data: Path, folder: Path, seed: int, options: list[str]) -> dict[str, Any]:
     """Runs `pipeline fit`, and measures the run and its export."""
     directory = folder / f"seed-{seed}"
     exports = folder / "exports"
@@ -53,10 +53,14 @@ def run(data: Path, folder: Path, seed: int, options: list[str]) -> dict[str, An
     for name, scores in result["test"]["per_class"].items():
         row[name] = round(scores["ap50"], 4)
     minutes = (used.ru_utime + used.ru_stime) / 60
-    return {**row, "cpu_minutes": round(minutes, 1), **served(data, exports, seed)}
+    return {
+        **row,
+        "cpu_minutes": round(minutes, 1),
+        **measure_export(data, exports, seed),
+    }
 
 
-def served(data: Path, exports: Path, seed: int) -> dict[str, Any]:
+def measure_export(data: Path, exports: Path, seed: int) -> dict[str, Any]:
     """`ap50` of the exported model, its interval, and milliseconds for a file."""
     images = []
     times = []
@@ -67,7 +71,10 @@ def served(data: Path, exports: Path, seed: int) -> dict[str, Any]:
             answer = client.predict("image_bytes", image_bytes=[content])
             times.append(time.perf_counter() - start)
             image = AveragePrecision(len(NAMES))
-            image.update(truths(data / "Annotations" / f"{name}.xml"), found(answer))
+            image.update(
+                true_boxes(data / "Annotations" / f"{name}.xml"),
+                predicted_boxes(answer),
+            )
             images.append(image)
     generator = np.random.default_rng(0)
     values = []
@@ -90,7 +97,7 @@ def ap50(images: list[AveragePrecision]) -> float:
     return together.result().summary()["ap50"]
 
 
-def truths(path: Path) -> Boxes:
+def true_boxes(path: Path) -> Boxes:
     """The boxes of an annotation."""
     corners = []
     classes = []
@@ -103,7 +110,7 @@ def truths(path: Path) -> Boxes:
     return Boxes(np.array(corners), np.array(classes), np.empty(0), ignored)
 
 
-def found(answer: dict[str, np.ndarray]) -> Boxes:
+def predicted_boxes(answer: dict[str, np.ndarray]) -> Boxes:
     """All boxes of an answer, also uncertain ones."""
     is_box = answer["classes"][0] >= 0
     names = answer["labels"][0][is_box].tolist()
@@ -125,7 +132,9 @@ def main(words: list[str]) -> None:
     place = Path(folder).resolve()
     place.mkdir(parents=True, exist_ok=True)
     for seed in map(int, seeds or SEEDS):
-        print(json.dumps(run(Path(data).resolve(), place, seed, options)), flush=True)
+        print(
+            json.dumps(measure(Path(data).resolve(), place, seed, options)), flush=True
+        )
 
 
 if __name__ == "__main__":

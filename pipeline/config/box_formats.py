@@ -108,7 +108,7 @@ def _matching(
             for name in os.listdir(folder)
             if name.lower().endswith(suffixes) and not is_ignored(name)
         )
-    except OSError:  # whoever opens the source reports it
+    except OSError:  # reported when the source is opened
         return []
     names = names[:limit] if limit else names
     return [folder / name for name in names if _begins(folder / name, start)]

@@ -18,7 +18,7 @@ class Request:
     `train.epochs`; `model` stands for the network and its options.
     """
     plan: Literal["photos", "epochs"] = "photos"
-    """The function of `pipeline.training.plan` that chooses them."""
+    """How they are chosen: all for photos, or the epochs alone, for few examples."""
 
     def changed(self, **changes: Any) -> Self:
         """A copy with options that the user set, which are then no longer planned.

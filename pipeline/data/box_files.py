@@ -17,7 +17,7 @@ from pipeline.utils import image_formats, progress_bar
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
-MOST_BOXES = 1000
+MAX_BOXES = 1000
 """Boxes of an image that are kept, the largest."""
 _TOLERANCE = 1.5  # pixels outside of a picture that are no mistake
 
@@ -242,11 +242,11 @@ def _clean(
     text = "{} boxes have no area in their picture; left out"
     problems.add(text, name, int((~has_area).sum()))
     rows = np.column_stack([first, last, rows[:, 4:]])[has_area]
-    if len(rows) > MOST_BOXES:
-        text = "{} " + f"images have more than {MOST_BOXES:,} boxes; the largest are"
+    if len(rows) > MAX_BOXES:
+        text = "{} " + f"images have more than {MAX_BOXES:,} boxes; the largest are"
         problems.add(f"{text} kept", f"{name} ({len(rows):,})")
         areas = (rows[:, 2] - rows[:, 0]) * (rows[:, 3] - rows[:, 1])
-        rows = rows[np.sort(np.argsort(-areas, kind="stable")[:MOST_BOXES])]
+        rows = rows[np.sort(np.argsort(-areas, kind="stable")[:MAX_BOXES])]
     return rows
 
 

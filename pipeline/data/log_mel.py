@@ -62,9 +62,9 @@ def log_mel(
     of padding are 0.
 
     With `center_bands`, each band has mean 0, so that microphones and voices differ
-    less, and steady sounds are alike (cepstral mean normalization; Atal, "Effectiveness
-    of linear prediction characteristics of the speech wave for automatic speaker
-    identification and verification", 1974).
+    less, but so do sounds that do not change over time (cepstral mean normalization;
+    Atal, "Effectiveness of linear prediction characteristics of the speech wave for
+    automatic speaker identification and verification", 1974).
 
     Args:
         samples: From -1 to 1, float32 (batch, frames.samples).

@@ -13,15 +13,15 @@ def detector(
     *,
     widths: tuple[Annotated[int, (1, None)], ...] = (16, 32, 64, 128, 192),
     blocks: Annotated[int, (1, None)] = 1,
-    finest: Annotated[int, (1, None)] = 3,
-    pyramid: Annotated[int, (1, None)] = 64,
+    min_level: Annotated[int, (1, None)] = 3,
+    pyramid_channels: Annotated[int, (1, None)] = 64,
     momentum: Annotated[float, (0, 1)] = 0.9,
 ) -> list[keras.KerasTensor]:
     """A small residual network with a pyramid of features, for boxes.
 
     Takes (batch, height, width, channels) of any size, returns maps (batch, height / s,
-    width / s, `pyramid`), rounded up, for the strides s of the stages from `finest`: 8,
-    16 and 32 by default.
+    width / s, `pyramid_channels`), rounded up, for the strides s of the stages from
+    `min_level`: 8, 16 and 32 by default.
 
     Lin et al., "Feature pyramid networks for object detection", CVPR 2017: a coarse map
     is enlarged and added to the next finer one, so that every map sees the whole
@@ -32,17 +32,17 @@ def detector(
         widths: Channels of each stage; the first has stride 2, and every other one
             halves height and width.
         blocks: Number of blocks in each stage.
-        finest: First stage with a map, from 1; 2 finds smaller objects, and takes
+        min_level: First stage with a map, from 1; 2 finds smaller objects, and takes
             longer.
-        pyramid: Channels of the maps.
+        pyramid_channels: Channels of the maps.
         momentum: Weight of the old value in the moving mean and variance.
     """
     stages = residual_stages(x, widths, blocks, 2, momentum)
-    stages = stages[min(finest, len(widths)) - 1 :]
+    stages = stages[min(min_level, len(widths)) - 1 :]
     maps: list[keras.KerasTensor] = []
     for level in range(len(stages), 0, -1):
         x = normalized_convolution(
-            stages[level - 1], pyramid, 1, f"level{level}_", momentum=momentum
+            stages[level - 1], pyramid_channels, 1, f"level{level}_", momentum=momentum
         )
         if maps:
             name = f"level{level}_enlarge"

@@ -435,7 +435,7 @@ def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:
 
 
 def _boxes(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """`count`, and lists of the values of each certain box."""
+    """`count`, and lists of the values of the first `count` boxes."""
     count = int(outputs["count"])
     record: dict[str, Any] = {"count": count}
     for name, values in outputs.items():

@@ -44,8 +44,8 @@ _SMALL_SIDE = 48
 _MIXED_EPOCHS = 20
 _MIXED_FRACTION = 0.85
 # A recipe whose epochs suit thousands of examples needs more of them for a hundred.
-_LEAST_STEPS = 2000
-_MOST_TIMES = 5  # the recipe's epochs
+_MIN_STEPS = 2000
+_MAX_FACTOR = 5  # of the recipe's epochs
 _SCRATCH = (
     "from scratch; ImageNet weights are downloaded by --model.name application"
     " --model.options name=EfficientNetB0 weights=imagenet"
@@ -74,22 +74,21 @@ class _Choices:
         self.config = dataclasses.replace(config, reasons=reasons)
 
 
-def epochs(request: Request, source: Source) -> Config:
+def enough_epochs(request: Request, source: Source) -> Config:
     """Returns a config with at least as many epochs as the recipe has.
 
     With few examples, there are more: as many as 2,000 steps need, but at most five
-    times the recipe's. A network for three spoken words that learns from 122 recordings
-    has an accuracy of 0.71 after 20 epochs and of 0.98 after 100.
+    times the recipe's (benchmarks/README.md, "few recordings").
     """
     choices = _Choices(request)
     config = choices.config
     count = _training_count(source, config)
     steps = config.train.steps_per_epoch or max(1, count // config.train.batch_size)
-    least = config.train.epochs
-    epochs = min(math.ceil(_LEAST_STEPS / steps), _MOST_TIMES * least)
-    if epochs > least and config.train.steps is None:
+    usual = config.train.epochs
+    epochs = min(math.ceil(_MIN_STEPS / steps), _MAX_FACTOR * usual)
+    if epochs > usual and config.train.steps is None:
         examples = pluralize(count, "training example")
-        reason = f"{least} of about {examples} would be {least * steps:,} steps"
+        reason = f"{usual} of about {examples} would be {usual * steps:,} steps"
         choices.choose("train.epochs", epochs, reason)
     return choices.config
 

@@ -45,7 +45,7 @@ def resolve(
 
         source = source or dataset.create_source(config)
         if request.plan == "epochs":
-            config = plan.epochs(request, source)
+            config = plan.enough_epochs(request, source)
         else:
             config = plan.photos(request, machine, source, seconds)
     elif request.planned:

@@ -14,7 +14,7 @@ from pipeline.serving.client import Client
 
 SMALL = {
     "data": {"image_size": (64, 64), "augment": {"flip": {}}},
-    "model": {"options": {"widths": (8, 16, 32), "pyramid": 32}},
+    "model": {"options": {"widths": (8, 16, 32), "pyramid_channels": 32}},
     "train": {
         **{"batch_size": 8, "learning_rate": 0.01, "ema": 0.98},
         "steps_per_call": 20,
@@ -43,7 +43,7 @@ def test_shapes_are_found(trained):
     assert run.result["test"]["ap50"] >= 0.85
     assert run.result["test"]["loss"] < 1
     assert run.result["verification"]["passed"]
-    assert 0.05 < run.result["calibration"]["least_score"] < 0.95
+    assert 0.05 < run.result["calibration"]["score_threshold"] < 0.95
     columns = (directory / "predictions.csv").read_text().splitlines()[0]
     assert columns.startswith("file,truth,prediction,correct,right,false,missed,wrong")
     assert (directory / "mistakes.png").is_file()

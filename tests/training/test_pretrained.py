@@ -22,7 +22,7 @@ def network_of(target, model, **options):
 def test_a_detector_begins_with_the_network_of_a_classification(tmp_path):
     photos = network_of("classes", "residual", widths=WIDTHS, blocks=1)
     photos.to_keras_model().save(tmp_path / "model.keras")
-    detector = network_of("boxes", "detector", widths=(*WIDTHS, 20), finest=2)
+    detector = network_of("boxes", "detector", widths=(*WIDTHS, 20), min_level=2)
     note = pretrained.load(detector, tmp_path / "model.keras")
     shared = len(photos.weights) - 2
     assert note.startswith(f"{shared} of {len(detector.weights)} weights from")

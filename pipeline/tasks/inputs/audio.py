@@ -68,8 +68,8 @@ def audio(
             longer, at most 30 s.
         bands: Bands of the spectrogram.
         center: What has mean 0: the spectrogram of a `recording`, or each `band` of it,
-            for words of speakers or microphones that training does not have; steady
-            sounds are then alike.
+            for words of speakers or microphones that are not in the training data;
+            sounds that do not change over time then become indistinguishable.
         raw: Give the model the waveform, from -1 to 1.
 
     Raises:

@@ -103,36 +103,36 @@ def _area(first: tf.Tensor, last: tf.Tensor) -> tf.Tensor:
 
 
 def best_boxes(
-    outputs: tf.Tensor, most: int, overlap: float
+    outputs: tf.Tensor, max_boxes: int, iou_threshold: float
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """The boxes with the highest scores that do not repeat others of their class.
 
     A box that overlaps a kept one of its class and a higher score by more than
-    `overlap` is left out. Uses only operations that TensorFlow Serving has.
+    `iou_threshold` is left out. Uses only operations that TensorFlow Serving has.
 
     Returns:
-        Boxes in pixels of the decoded image, float32 (batch, most, 4); their scores,
-        float32 (batch, most), the highest first and 0 after the last; and their
-        classes, int32 (batch, most).
+        Boxes in pixels of the decoded image, float32 (batch, max_boxes, 4); their
+        scores, float32 (batch, max_boxes), the highest first and 0 after the last; and
+        their classes, int32 (batch, max_boxes).
     """
     outputs = tf.cast(outputs, tf.float32)
     scores = tf.sigmoid(outputs[..., BEFORE_LOGITS:])
     classes = tf.argmax(scores, axis=-1, output_type=tf.int32)
     best = tf.reduce_max(scores, axis=-1)
     # Most locations repeat the box of a neighbor.
-    candidates = min(best.shape[1], 4 * most)
+    candidates = min(best.shape[1], 4 * max_boxes)
     best, index = tf.math.top_k(best, candidates)
     classes = tf.gather(classes, index, batch_dims=1)
     boxes = tf.gather(outputs[..., :4], index, batch_dims=1)
     iou, _ = _overlap(boxes[:, :, None], boxes[:, None])
     order = tf.range(candidates)
-    is_repeated = (iou > overlap) & (classes[:, :, None] == classes[:, None])
+    is_repeated = (iou > iou_threshold) & (classes[:, :, None] == classes[:, None])
     # [batch, kept, left out]
     is_repeated &= order[:, None] < order[None]
     best = tf.where(_keep(is_repeated), best, 0.0)
-    missing = max(most - candidates, 0)
+    missing = max(max_boxes - candidates, 0)
     best = tf.pad(best, [[0, 0], [0, missing]])
-    best, index = tf.math.top_k(best, most)
+    best, index = tf.math.top_k(best, max_boxes)
     index = tf.minimum(index, candidates - 1)
     boxes = tf.gather(boxes, index, batch_dims=1)
     return boxes, best, tf.gather(classes, index, batch_dims=1)

@@ -30,7 +30,7 @@ from pipeline.utils.errors import UsageError
 
 _ROWS = 20  # classes in a table
 _SIDE = 4.0  # strides: the side of the box that a location predicts at first
-_MOST_LOGARITHM = 6.0  # of a side relative to `_SIDE`
+_MAX_LOGARITHM = 6.0  # of a side relative to `_SIDE`
 _RARE = 0.01  # score of all classes at first, as in Lin et al.
 _COLORS = {"right": "lime", "wrong_class": "orange", "false": "red"}
 
@@ -39,8 +39,8 @@ def boxes(
     info: Info | Metadata,
     *,
     field: str = "boxes",
-    most: Annotated[int, (1, 1000)] = 100,
-    overlap: Annotated[float, (0, 1)] = 0.6,
+    max_boxes: Annotated[int, (1, 1000)] = 100,
+    iou_threshold: Annotated[float, (0, 1)] = 0.6,
 ) -> Target:
     """Boxes around objects in images, each with a class whose name the source knows.
 
@@ -51,9 +51,10 @@ def boxes(
     Args:
         info: The source's description, or the metadata of a run.
         field: The field of the source.
-        most: Most boxes in an answer.
-        overlap: Of two answered boxes of a class whose intersection over union is
-            higher, only the one with the higher score is kept.
+        max_boxes: Largest number of boxes in an answer.
+        iou_threshold: Of two answered boxes of a class whose intersection over union
+            is higher, only the one with the higher score is kept (non-maximum
+            suppression).
 
     Raises:
         UsageError: A field is missing or has another type or shape.
@@ -81,8 +82,8 @@ def boxes(
     metadata: dict[str, Any] = {
         "class_names": list(names),
         "boxes_per_image": max(int(shape[0]), 1),
-        "most_boxes": most,
-        "most_overlap": overlap,
+        "max_boxes": max_boxes,
+        "iou_threshold": iou_threshold,
     }
     if field != "boxes":
         metadata["target_field"] = field
@@ -97,7 +98,7 @@ class BoxTarget(Target):
     selection_metric = ("ap", 1)
     spatial_fields = ("boxes",)
     needs_geometry = True
-    not_decoded = frozenset({"most_boxes", "most_overlap", "least_score"})
+    not_decoded = frozenset({"max_boxes", "iou_threshold", "score_threshold"})
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
@@ -105,8 +106,8 @@ class BoxTarget(Target):
         # That of the input; unknown until it is joined with the target.
         self._height = metadata.get("image_shape", [0])[0]
         self._count = metadata["boxes_per_image"]
-        self._most = metadata.get("most_boxes", 100)
-        self._overlap = metadata.get("most_overlap", 0.6)
+        self._max_boxes = metadata.get("max_boxes", 100)
+        self._iou_threshold = metadata.get("iou_threshold", 0.6)
         self._field = metadata.get("target_field", "boxes")
         self._classes: np.ndarray | None = None
         """Maps the classes of other data to those of the task."""
@@ -222,7 +223,7 @@ class BoxTarget(Target):
         y = (ops.cumsum(ones, axis=1) - 0.5) * stride
         center = ops.concatenate([x, y], axis=-1)
         middle = center + sides[..., :2] * stride
-        logarithm = ops.clip(sides[..., 2:], -_MOST_LOGARITHM, _MOST_LOGARITHM)
+        logarithm = ops.clip(sides[..., 2:], -_MAX_LOGARITHM, _MAX_LOGARITHM)
         half = ops.exp(logarithm) * (stride * _SIDE / 2)
         parts = [middle - half, middle + half, center, ones * stride]
         return ops.concatenate(parts, axis=-1)
@@ -234,19 +235,21 @@ class BoxTarget(Target):
     def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Boxes in pixels of the original image, the highest scores first.
 
-        Returns `boxes`, float32 (batch, most, 4): left, top, right, bottom; `scores`,
-        float32, and `classes`, int32, (batch, most), 0 and -1 after the last box; and
-        `count`, int32 (batch,): how many of them are certain enough. Their least score
-        is that with the best F1 on the validation split.
+        Returns `boxes`, float32 (batch, max_boxes, 4): left, top, right, bottom;
+        `scores`, float32, and `classes`, int32, (batch, max_boxes), 0 and -1 after the
+        last box; and `count`, int32 (batch,): how many of them reach the score
+        threshold, the one with the best F1 on the validation split.
         """
-        boxes, scores, classes = best_boxes(outputs, self._most, self._overlap)
+        boxes, scores, classes = best_boxes(
+            outputs, self._max_boxes, self._iou_threshold
+        )
         geometry = tf.cast(batch["geometry"], tf.float32)[:, None]
         boxes = (boxes - _offset(geometry)) / _scale(geometry)
         size = tf.concat([geometry[..., 5:3:-1]] * 2, axis=-1)
         boxes = tf.clip_by_value(boxes, 0.0, size)
         is_box = scores > 0
-        least = self.metadata.get("least_score", 0.3)
-        count = tf.math.count_nonzero(scores >= least, axis=1, dtype=tf.int32)
+        threshold = self.metadata.get("score_threshold", 0.3)
+        count = tf.math.count_nonzero(scores >= threshold, axis=1, dtype=tf.int32)
         return {
             "boxes": tf.where(is_box[..., None], boxes, 0.0),
             "scores": scores,
@@ -267,16 +270,16 @@ class BoxTarget(Target):
         return _ScoreCalibrator(self)
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
-        """`truth` and `prediction`, the classes of certain boxes in words; whether they
-        are `correct`; the number of `right`, `false` and `missed` boxes, and of those
-        of a `wrong_class`; the `probability` of the most certain mistake; and the
-        `loss`.
+        """`truth` and `prediction`, the classes of confident boxes in words; whether
+        they are `correct`; the number of `right`, `false` and `missed` boxes, and of
+        those of a `wrong_class`; the `probability` of the most confident mistake; and
+        the `loss`.
         """
         rows = []
         for truths, found, count in _images(answers, batch):
-            certain = _first(found, count)
-            outcome = _box_metrics.pair(truths, certain)
-            mistakes = certain.scores[outcome["false"] | outcome["wrong_class"]]
+            confident = _first(found, count)
+            outcome = _box_metrics.pair(truths, confident)
+            mistakes = confident.scores[outcome["false"] | outcome["wrong_class"]]
             counts = {
                 name: int(outcome[name].sum())
                 for name in ("right", "false", "missed", "wrong_class")
@@ -284,7 +287,7 @@ class BoxTarget(Target):
             rows.append(
                 {
                     "truth": self._counts(truths.classes[~truths.ignored]),
-                    "prediction": self._counts(certain.classes),
+                    "prediction": self._counts(confident.classes),
                     "correct": len(mistakes) + counts["missed"] == 0,
                     **counts,
                     "probability": float(mistakes.max(initial=0.0)),
@@ -295,7 +298,7 @@ class BoxTarget(Target):
         return {**columns, "loss": answers["loss"].numpy()}
 
     def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
-        """The F1 of certain boxes at an intersection over union of 0.5, and the loss.
+        """The F1 of confident boxes at an intersection over union of 0.5, and the loss.
 
         Unlike an average precision, it is a ratio of sums over images.
         """
@@ -339,19 +342,19 @@ class BoxTarget(Target):
     def draw(
         self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
     ) -> None:
-        """Draws certain boxes: right ones in green, false ones in red, those of a wrong
-        class in orange; missed ones dashed in blue.
+        """Draws confident boxes: right ones in green, false ones in red, those of a
+        wrong class in orange; missed ones dashed in blue.
         """
         ((truths, found, count),) = _images(_batch_of(answer), _batch_of(example))
-        certain = _first(found, count)
-        outcome = _box_metrics.pair(truths, certain)
+        confident = _first(found, count)
+        outcome = _box_metrics.pair(truths, confident)
         geometry = np.asarray(example["geometry"], np.float32)
-        for number in range(len(certain.classes)):
+        for number in range(len(confident.classes)):
             kinds = [kind for kind in _COLORS if outcome[kind][number]]
-            label = f"{self._name(certain.classes[number])}"
-            label += f" {certain.scores[number]:.2f}"
+            label = f"{self._name(confident.classes[number])}"
+            label += f" {confident.scores[number]:.2f}"
             color = _COLORS[kinds[0]] if kinds else "gray"
-            _draw_box(axes, certain.corners[number], geometry, color, label)
+            _draw_box(axes, confident.corners[number], geometry, color, label)
         for missed in np.flatnonzero(outcome["missed"]):
             label = self._name(truths.classes[missed])
             box = truths.corners[missed]
@@ -360,7 +363,7 @@ class BoxTarget(Target):
         for name in ("false", "missed", "wrong_class"):
             if outcome[name].any():
                 parts.append(f"{outcome[name].sum()} {name.replace('_', ' ')}")
-        title = ", ".join(parts) or f"all {len(certain.classes)} right"
+        title = ", ".join(parts) or f"all {len(confident.classes)} right"
         axes.set_title(title, color="red" if parts else "green", fontsize=9)
 
     def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
@@ -382,15 +385,15 @@ class BoxTarget(Target):
             (
                 "`boxes` are left, top, right and bottom in pixels of the image that is"
                 " sent, the highest `scores` first. Use the first `count` of them: the"
-                " others are less certain."
+                " others are below the score threshold."
             )
         ]
 
     def limitations(self) -> list[str]:
         return [
             (
-                f"At most {self._most} boxes of {len(self.class_names)} classes are"
-                " answered for an image; objects of other classes are not found."
+                f"At most {self._max_boxes} boxes of {len(self.class_names)} classes"
+                " are answered for an image; objects of other classes are not found."
             )
         ]
 
@@ -428,8 +431,8 @@ def _batch_of(example: Mapping[str, Any]) -> dict[str, tf.Tensor]:
 
 
 def _images(answers: Example, batch: Example) -> Iterator[tuple[Boxes, Boxes, int]]:
-    """Yields true boxes, answers, and how many of these are certain, for each example;
-    all in pixels of the original image.
+    """Yields true boxes, answers, and how many of these are confident, for each
+    example; all in pixels of the original image.
     """
     geometry = batch["geometry"][:, None]
     corners = ((batch["boxes"] - _offset(geometry)) / _scale(geometry)).numpy()
@@ -536,7 +539,7 @@ class BoxEvaluator(Evaluator):
 
 
 class _ScoreCalibrator(Calibrator):
-    """Fits the least score of certain boxes: that with the best F1 of all classes."""
+    """Fits the score threshold: the one with the best F1 of all classes."""
 
     def __init__(self, target: BoxTarget) -> None:
         self._target = target
@@ -548,5 +551,5 @@ class _ScoreCalibrator(Calibrator):
             self._precision.update(truths, found)
 
     def result(self) -> Metadata:
-        least = self._precision.best_score()
-        return {} if least is None else {"least_score": least}
+        score = self._precision.best_score()
+        return {} if score is None else {"score_threshold": score}

@@ -12,7 +12,7 @@ from small import read
 
 from pipeline.config import data_path, registry
 from pipeline.data import image_decoding
-from pipeline.data.box_files import MOST_BOXES
+from pipeline.data.box_files import MAX_BOXES
 from pipeline.utils.errors import UsageError
 
 MADE = box_data.pictures(8, seed=3)
@@ -184,11 +184,11 @@ def test_crowds_and_difficult_boxes_need_not_be_found(tmp_path):
 
 def test_of_very_many_boxes_the_largest_are_kept(tmp_path):
     pixels = np.zeros((60, 90, 3), np.uint8)
-    boxes = [[0, 0, 1, 1]] * (MOST_BOXES + 500) + [[0, 0, 50, 50]]
+    boxes = [[0, 0, 1, 1]] * (MAX_BOXES + 500) + [[0, 0, 50, 50]]
     box_data.write_coco(tmp_path, [(pixels, boxes, [0] * len(boxes))])
     source = open_source("coco", tmp_path)
     (example,) = read(source)
-    assert example["boxes"].shape == (MOST_BOXES, 4)
+    assert example["boxes"].shape == (MAX_BOXES, 4)
     assert example["boxes"].max() == 50
     assert (
         "1 images have more than 1,000 boxes; the largest are" in (source.info.notes[0])

@@ -109,7 +109,7 @@ def test_answers_in_a_box_that_does_not_count_cost_nothing():
 
 def test_each_box_is_answered_once_in_pixels_of_the_original():
     boxes = [[10, 10, 40, 40, 1, 0], [30, 8, 90, 50, 0, 0]]
-    target = target_of(most_boxes=20)
+    target = target_of(max_boxes=20)
     outputs = outputs_of(target, y_of(boxes))
     geometry = tf.constant([[0.5, 0.25, 4, 6, 120, 400.0]])
     answers = target.serve(tf.constant(outputs), {"geometry": geometry})
