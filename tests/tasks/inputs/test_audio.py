@@ -60,6 +60,16 @@ def test_high_rates_are_reduced_and_options_decide():
     assert learn(sound(0.2), rate=8000, seconds=1)[1] == {}
 
 
+@pytest.mark.parametrize("center", ["recording", "band"])
+def test_the_mean_of_each_band_is_subtracted_on_request(center):
+    input, _ = learn(sound(0.2), center=center)
+    fields, _ = input.decode({"audio": tf.constant(sound(0.2))})
+    spectrogram = input.prepare({"audio": fields["audio"][None]})["spectrogram"]
+    means = spectrogram.numpy()[0].mean(axis=0)
+    assert means.mean() == pytest.approx(0, abs=1e-4)
+    assert (abs(means).max() < 1e-4) == (center == "band")
+
+
 def test_files_that_are_no_recordings_are_one_line():
     with pytest.raises(UsageError, match="no training file is a WAV file"):
         learn(b"garbage")

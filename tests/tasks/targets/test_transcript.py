@@ -156,6 +156,11 @@ def test_transcripts_that_are_too_long_are_noted():
     evaluator.update(outputs, answers, batch)
     metrics = evaluator.result()
     assert metrics["cut"] == 1 and metrics["too_long"] == 1
+    (metric,) = task.metrics()
+    metric.update_state(
+        tf.stack([task.y(batch)[0], [2, 0, 0, 0, 0]]), tf.tile(outputs, [2, 1, 1])
+    )
+    assert metric.name == "too_long" and float(metric.result()) == 0.5
     text = "\n".join(task.summary(metrics, "test"))
     assert "more units than the model has outputs in 1 transcript of test" in text
     assert "more than 4 characters" in text
