@@ -2,9 +2,10 @@
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
+
+import yaml
 
 from pipeline.config import box_formats
 from pipeline.contracts import Source
@@ -17,11 +18,6 @@ from pipeline.utils.errors import UsageError
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
 _LARGEST = 2.0  # of the fractions of boxes, which may reach out of their image
-_OPEN = re.compile(r"(^|:)\s*(\[[^\]]*|\{[^}]*)$")
-"""A line with an open bracket."""
-_ITEM = re.compile(r"""\s*((?:\d+\s*:\s*)?(?:"[^"]*"|'[^']*'|[^,]+))""")
-"""An item of a list or a map in brackets; quoted texts may contain commas."""
-_ENTRY = re.compile(r"(?P<key>[^\s:#][^:]*?)\s*:\s*(?P<value>.*)")
 
 
 def yolo(*, path: Annotated[Path, "exists"]) -> Source:
@@ -47,7 +43,7 @@ def yolo(*, path: Annotated[Path, "exists"]) -> Source:
             split = box_files.split_name(word)
             listed = values[word]
             for entry in [listed] if isinstance(listed, str) else listed:
-                for image in _images(files[0], values, entry):
+                for image in _images(files[0], values, str(entry)):
                     pictures.setdefault(split, []).append(_picture(image))
     images = list(itertools.chain(*pictures.values()))
     if images and not any(picture.boxes for picture in images):
@@ -78,30 +74,17 @@ def _names(values: dict, file: Path) -> tuple[str, ...]:
             f"{file}: `nc` is {count}, but `names` has {pluralize(len(names), 'name')};"
             " correct one of them"
         )
-    return distinct(names, f"{file}: the names of the classes")
+    return distinct(list(map(str, names)), f"{file}: the names of the classes")
 
 
 def _read_yaml(file: Path) -> dict:
-    """The texts, lists and maps of texts of a YAML file, the part that `data.yaml` has.
-
-    Libraries for YAML can run code, or are one more dependency.
-    """
-    values: dict = {}
-    key = ""
-    for line in _joined(_lines(file)):
-        item = line.strip()
-        entry = _ENTRY.fullmatch(item)
-        value = values.get(key)
-        if entry and not line.startswith((" ", "\t", "-")):
-            key = entry["key"]
-            values[key] = _value(entry["value"])
-        elif item.startswith("- ") and (value == "" or isinstance(value, list)):
-            values[key] = [*value, _plain(item[1:])]
-        elif item.startswith(("[", "{")) and value == "":
-            values[key] = _value(item)
-        elif entry and (value == "" or isinstance(value, dict)):
-            values[key] = {**(value or {}), entry["key"]: _plain(entry["value"])}
-    return values
+    """The lists and maps of a YAML file; numbers and words such as `no` remain texts."""
+    try:
+        values = yaml.load("\n".join(_lines(file)), Loader=yaml.BaseLoader)
+    except yaml.YAMLError as error:
+        text = " ".join(str(error).split())
+        raise UsageError(f"{file} is not in the format of YAML: {text}") from None
+    return values if isinstance(values, dict) else {}
 
 
 def _lines(file: Path) -> list[str]:
@@ -109,31 +92,6 @@ def _lines(file: Path) -> list[str]:
         return safe_io.read_text(file).splitlines()
     except (OSError, ValueError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from None
-
-
-def _joined(lines: Sequence[str]) -> Iterator[str]:
-    """Lines without comments; a list or map in brackets of several lines is one."""
-    start = ""
-    for line in lines:
-        start += re.sub(r"(^|\s)#.*", "", line).rstrip()
-        if not _OPEN.search(start):
-            yield start
-            start = ""
-
-
-def _value(text: str) -> object:
-    """A text, or the texts of a list or a map in brackets."""
-    items = [item for item in _ITEM.findall(text[1:-1]) if item.strip()]
-    if text.startswith("[") and text.endswith("]"):
-        return [_plain(item) for item in items]
-    if text.startswith("{") and text.endswith("}"):
-        pairs = [item.partition(":") for item in items]
-        return {key.strip(): _plain(value) for key, _, value in pairs}
-    return _plain(text)
-
-
-def _plain(text: str) -> str:
-    return text.strip().strip("\"'")
 
 
 def _images(file: Path, values: dict, entry: str) -> list[Path]:

@@ -242,6 +242,7 @@ BAD = [
     ),
     (text(LINES, "0 1.5 1.5 0.1 0.1"), "yolo", "has no boxes for training: .* no area"),
     (text("data.yaml", "train: images\nnc: 3"), "yolo", "must have the names"),
+    (text("data.yaml", "names: [a\ntrain: b"), "yolo", "not in the format of YAML: "),
     (
         text("data.yaml", "nc: 3\nnames: [a]"),
         "yolo",
