@@ -78,7 +78,7 @@ def _names(values: dict, file: Path) -> tuple[str, ...]:
 
 
 def _read_yaml(file: Path) -> dict:
-    """The lists and maps of a YAML file; numbers and words such as `no` remain texts."""
+    """The lists and maps of a YAML file; numbers and words such as `no` stay texts."""
     try:
         values = yaml.load("\n".join(_lines(file)), Loader=yaml.BaseLoader)
     except yaml.YAMLError as error:
