@@ -46,7 +46,8 @@ def detector(
         )
         if maps:
             name = f"level{level}_enlarge"
-            resize = keras.layers.Resizing(*x.shape[1:3], name=name)
+            # XLA rejects the gradient of resizing in bfloat16 (TensorFlow 2.21).
+            resize = keras.layers.Resizing(*x.shape[1:3], dtype="float32", name=name)
             x = keras.layers.Add(name=f"level{level}_add")([x, resize(maps[0])])
         x = keras.layers.ReLU(name=f"level{level}_relu")(x)
         maps.insert(0, x)

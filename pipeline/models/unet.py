@@ -43,7 +43,10 @@ def unet(
     for stage in range(len(widths) - 1, 0, -1):
         skip = skipped.pop()
         height, width = skip.shape[1:3]
-        resize = keras.layers.Resizing(height, width, name=f"up{stage}_resize")
+        # XLA rejects the gradient of resizing in bfloat16 (TensorFlow 2.21).
+        resize = keras.layers.Resizing(
+            height, width, dtype="float32", name=f"up{stage}_resize"
+        )
         x = keras.layers.Concatenate(name=f"up{stage}_join")([skip, resize(x)])
         x = _stage(x, widths[stage - 1], f"up{stage}_", momentum)
     return x
