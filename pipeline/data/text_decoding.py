@@ -1,5 +1,5 @@
-"""Turns texts of any bytes into words, with core operations of TensorFlow, in training
-as in serving.
+"""Turns texts of any bytes into words or word pieces, with core operations of
+TensorFlow, in training as in serving.
 """
 
 import functools
@@ -21,6 +21,15 @@ _CODE_BITS = 21  # of a code point
 _LETTERS = r"[\pL\pM\pN]"
 _WORD = rf"({_LETTERS}+(?:['’]{_LETTERS}+)*|[^\s\pL\pM\pN])"
 _SPACE = r"[\p{Cc}\pZ\s]+"
+# Of BERT: control characters are left out, and a word is one character of punctuation
+# or of Chinese, or what is between these and spaces.
+_IGNORED = r"[\x00-\x08\x0B\x0C\x0E-\x1F\x7F-\x9F\p{Cf}\p{Co}\x{FFFD}]+"
+_CHINESE = (
+    r"\x{3400}-\x{4DBF}\x{4E00}-\x{9FFF}\x{F900}-\x{FAFF}\x{20000}-\x{2A6DF}"
+    r"\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
+)
+_BERT_WORD = rf"([!-/:-@\[-`{{-~\pP{_CHINESE}]|[^\s!-/:-@\[-`{{-~\pP{_CHINESE}]+)"
+_MOST_CHARACTERS = 100  # of a word that is not unknown
 
 
 def standardize(
@@ -30,25 +39,30 @@ def standardize(
 
     Invalid UTF-8 becomes U+FFFD, control characters and white space become one space,
     and letters with accents are composed (NFC, up to two accents). There is a space
-    between words if `unit` is `words`.
+    between words if `unit` is `words` or `pieces`. For `pieces`, the words are those of
+    BERT: invalid UTF-8 and control characters are left out, and nothing is composed.
 
     Args:
         texts: Strings of any bytes, (n,).
-        unit: `words` or `characters`.
+        unit: `words`, `characters` or `pieces`.
         lower: Convert to lower case.
-        accents: Keep accents, as in "café".
+        accents: Keep accents, as in "café". If not, characters are decomposed (NFD).
     """
     texts = tf.strings.substr(texts, 0, MOST_BYTES)
     texts = tf.strings.unicode_transcode(texts, "UTF-8", "UTF-8", errors="replace")
     # First, because `tf.strings.lower` ends at a NUL.
+    if unit == "pieces":
+        texts = tf.strings.regex_replace(texts, _IGNORED, "")
     texts = tf.strings.regex_replace(texts, _SPACE, " ")
     if lower:
         texts = tf.strings.lower(texts, encoding="utf-8")
-    texts = _compose(texts)
+    if unit != "pieces":
+        texts = _compose(texts)
     if not accents:
         texts = _without_accents(texts)
-    if unit == "words":
-        texts = tf.strings.regex_replace(texts, _WORD, r"\1 ")
+    if unit != "characters":
+        word = _BERT_WORD if unit == "pieces" else _WORD
+        texts = tf.strings.regex_replace(texts, word, r"\1 ")
         texts = tf.strings.regex_replace(texts, " +", " ")
     return tf.strings.strip(texts)
 
@@ -64,9 +78,9 @@ def cut(texts: tf.Tensor, size: int) -> tf.Tensor:
 
 def split(texts: tf.Tensor, unit: str) -> tf.RaggedTensor:
     """The words or characters of standardized texts (n,), strings (n, None)."""
-    if unit == "words":
-        return tf.strings.split(texts)
-    return tf.strings.unicode_split(texts, "UTF-8")
+    if unit == "characters":
+        return tf.strings.unicode_split(texts, "UTF-8")
+    return tf.strings.split(texts)
 
 
 class Vocabulary:
@@ -94,6 +108,75 @@ class Vocabulary:
         hashes, numbers = self._table
         position, is_equal = _search(hashes, _hash(words))
         return tf.where(is_equal, tf.gather(numbers, position), UNKNOWN)
+
+    def encode(self, words: tf.RaggedTensor, length: int) -> tf.RaggedTensor:
+        """The numbers of the first `length` words of texts (n, None), int32."""
+        words = words[:, :length]
+        return words.with_values(self.look_up(words.values))
+
+
+class WordPieces(Vocabulary):
+    """Numbers of the pieces of words: the longest beginning of a word that is in the
+    vocabulary, then that of the rest, which the vocabulary has after `##`.
+
+    Devlin et al., "BERT", NAACL 2019; Wu et al., arXiv 1609.08144, section 4.1.
+    """
+
+    def __init__(self, words: list[str]) -> None:
+        super().__init__(words)
+        self._longest = max(len(word.removeprefix("##")) for word in words)
+
+    def encode(self, words: tf.RaggedTensor, length: int) -> tf.RaggedTensor:
+        """[CLS], the first pieces of texts as numbers (n, None), and [SEP], int32."""
+        different, position = tf.unique(words.values)
+        pieces = tf.gather(self._pieces(different), position)
+        pieces = words.with_values(pieces).merge_dims(1, 2)[:, : max(length - 2, 0)]
+        edge = tf.ones([words.nrows(), 1], tf.int32)
+        first, last = (FIRST + self._words.index(name) for name in ("[CLS]", "[SEP]"))
+        return tf.concat([edge * first, pieces, edge * last], axis=1)
+
+    def _pieces(self, words: tf.Tensor) -> tf.RaggedTensor:
+        """The numbers of the pieces of each word, (n, None); one `UNKNOWN` for a word
+        that cannot be divided or has more than 100 characters.
+        """
+        is_long = tf.strings.length(words, "UTF8_CHAR") > _MOST_CHARACTERS
+        pieces = tf.zeros([tf.size(words), 0], tf.int32)
+        _, pieces = tf.while_loop(
+            lambda rests, pieces: tf.reduce_any(rests != ""),
+            self._next_pieces,
+            (tf.where(is_long, "", words), pieces),
+            shape_invariants=(tf.TensorShape([None]), tf.TensorShape([None, None])),
+        )
+        is_unknown = is_long | tf.reduce_any(pieces == UNKNOWN, axis=1)
+        pieces = tf.where(is_unknown[:, None], PADDING, pieces)
+        unknown = tf.where(is_unknown, UNKNOWN, PADDING)
+        pieces = tf.concat([unknown[:, None], pieces], axis=1)
+        return tf.ragged.boolean_mask(pieces, pieces != PADDING)
+
+    def _next_pieces(
+        self, rests: tf.Tensor, pieces: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """What is left of words (n,), and their pieces (n, k) with one more: `PADDING`
+        after the last one.
+        """
+        size = tf.strings.length(rests, "UTF8_CHAR")
+        sizes = tf.minimum(tf.range(1, self._longest + 1), size[:, None])
+        starts = _parts(rests[:, None], tf.zeros_like(sizes), sizes)
+        mark = tf.where(tf.shape(pieces)[1] == 0, "", "##")
+        numbers = self.look_up(tf.reshape(mark + starts, [-1]))
+        numbers = tf.reshape(numbers, tf.shape(sizes))
+        sizes = tf.where(numbers == UNKNOWN, 0, sizes)
+        best = tf.argmax(sizes, axis=1)
+        number = tf.gather(numbers, best, batch_dims=1)
+        # Nothing is left of a word that cannot be divided.
+        used = tf.where(number == UNKNOWN, size, tf.gather(sizes, best, batch_dims=1))
+        number = tf.where(size == 0, PADDING, number)
+        rests = _parts(rests, used, size - used)
+        return rests, tf.concat([pieces, number[:, None]], axis=1)
+
+
+def _parts(texts: tf.Tensor, start: tf.Tensor, size: tf.Tensor) -> tf.Tensor:
+    return tf.strings.substr(texts, start, size, unit="UTF8_CHAR")
 
 
 def _hash(words: tf.Tensor) -> tf.Tensor:
@@ -150,21 +233,22 @@ def _compose(texts: tf.Tensor) -> tf.Tensor:
 
 
 @functools.cache
-def _letters() -> tuple[np.ndarray, np.ndarray]:
-    """Letters with accents, ascending, and the same letters without."""
+def _decompositions() -> tuple[np.ndarray, np.ndarray]:
+    """Characters, ascending, and what they are in NFD without accents, if different."""
     plain = {}
     for code in range(sys.maxunicode + 1):
-        letters = unicodedata.normalize("NFD", chr(code))
-        if len(letters) > 1 and all(map(unicodedata.combining, letters[1:])):
-            plain[code] = ord(letters[0])
-    keys = np.array(sorted(plain), np.int32)
-    return keys, np.array([plain[key] for key in keys.tolist()], np.int32)
+        parts = unicodedata.normalize("NFD", chr(code))
+        letters = "".join(part for part in parts if unicodedata.category(part) != "Mn")
+        if letters != chr(code):
+            plain[code] = letters.encode()
+    keys = sorted(plain)
+    return np.array(keys, np.int32), np.array([plain[key] for key in keys], object)
 
 
 def _without_accents(texts: tf.Tensor) -> tf.Tensor:
-    keys, letters = _letters()
-    ragged = tf.strings.unicode_decode(texts, "UTF-8")
-    position, is_found = _search(keys, ragged.values)
-    codes = tf.where(is_found, tf.gather(letters, position), ragged.values)
-    texts = tf.strings.unicode_encode(ragged.with_values(codes), "UTF-8")
-    return tf.strings.regex_replace(texts, r"\p{Mn}+", "")
+    keys, plain = _decompositions()
+    characters = tf.strings.unicode_split(texts, "UTF-8")
+    codes = tf.strings.unicode_decode(texts, "UTF-8")
+    position, is_found = _search(keys, codes.values)
+    values = tf.where(is_found, tf.gather(plain, position), characters.values)
+    return tf.strings.reduce_join(characters.with_values(values), axis=-1)

@@ -5,14 +5,23 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from small import task_of
 
 from pipeline.config import config
+from pipeline.contracts import Info
 from pipeline.fit import fit
+from pipeline.models import keras_hub
+from pipeline.serving.client import Client
+from pipeline.tasks.inputs.text import TextInput, text
 from pipeline.training.model_builder import network
 from pipeline.utils.errors import UsageError
 
 MEAN, DEVIATION = [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]
+PIECES = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]", "good", "film", "the", "bad"]
+PIECES += ["##ly", "##ing", "play", "caf", "##e", "\u65e5", "!", "'"]
+TEXTS = ["The goodly film!", "playing", "caf\u00e9 \u65e5good", "unknown 'bad'", ""]
+LENGTH = 8
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +127,101 @@ def test_what_cannot_be_loaded_is_one_line(hub, preset, tmp_path):
     hub.layers.ImageConverter().save_to_preset(str(tmp_path / "bert"))
     with pytest.raises(UsageError, match="bert"):
         built((8, 8, 3), str(tmp_path / "bert"))
+
+
+@pytest.fixture
+def save(hub, tmp_path):
+    """Saves a text preset with random weights; returns its directory."""
+
+    def save(kind="Bert", count=17):
+        folder = str(tmp_path / kind)
+        keras.utils.set_random_seed(0)
+        backbone = getattr(hub.models, f"{kind}Backbone")
+        backbone = backbone(count, 1, 2, 8, 8, max_sequence_length=LENGTH)
+        backbone.save_to_preset(folder)
+        tokenizer = getattr(hub.models, f"{kind}Tokenizer")
+        tokenizer(PIECES, lowercase=True, strip_accents=True).save_to_preset(folder)
+        return folder
+
+    return save
+
+
+def text_input(length=LENGTH, **options):
+    info = Info({"train": 1}, {"text": tf.TensorSpec((), tf.string)})
+    metadata = text(info, length=length, **options).metadata
+    return TextInput({"vocabulary": ["good"], **metadata, "bytes": 100})
+
+
+def of_texts(own_input, preset):
+    """The features of texts."""
+    inputs = own_input.inputs()
+    outputs = keras_hub.keras_hub(inputs, own_input.metadata, preset=preset)
+    (signature,) = own_input.signatures()
+    batch = signature.read(tf.constant(TEXTS))
+    return keras.Model(inputs, outputs)(own_input.network_inputs(batch))
+
+
+@pytest.mark.parametrize("kind", ["Bert", "DistilBert"])
+def test_texts_get_the_pieces_and_weights_of_a_preset(hub, save, kind):
+    """Against KerasHub's tokenizer and backbone."""
+    preset = save(kind)
+    preprocess = hub.models.TextClassifierPreprocessor.from_preset(
+        preset, sequence_length=LENGTH
+    )
+    outputs = hub.models.Backbone.from_preset(preset)(preprocess(TEXTS))
+    expected = outputs["pooled_output"] if kind == "Bert" else outputs[:, 0]
+    ours = of_texts(text_input(preset=preset), preset)
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-5)
+    assert len(np.unique(ours, axis=0)) == len(TEXTS)
+
+
+def test_a_frozen_text_network_is_trained_and_answers_strings(hub, save, workplace):
+    preset = save()
+    rows = ["the good film,yes\n", "the bad film,no\n"] * 40
+    (workplace / "a.csv").write_text("text,label\n" + "".join(rows))
+    options = {"preset": preset}
+    run = fit(
+        "a.csv",
+        task={"input": "text", "input_options": options},
+        model={"name": "keras_hub", "options": options},
+        train={"epochs": 1, "batch_size": 16, "freeze": ("backbone",)},
+        log={"progress": False, "tensorboard": False},
+    )
+    frozen = run.network.get_layer("backbone")
+    weights = hub.models.Backbone.from_preset(preset).get_weights()
+    for one, other in zip(frozen.get_weights(), weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert run.result["verification"]["passed"]
+    with Client(run.export) as client:
+        answers = client.predict(text=[*TEXTS, b"\xff", "\U0001f600" * 500])
+    assert set(answers["label"]) <= {"yes", "no"}
+    keras.models.load_model(run.directory / "model.keras")
+
+
+def test_texts_and_presets_that_do_not_fit_are_one_line(hub, preset, save):
+    bert = save()
+    for own_input, name, message in (
+        (text_input(), bert, f"needs texts in .* --task.input-options preset={bert}"),
+        (text_input(preset=bert), preset, "cannot be loaded: .*[tT]okenizer"),
+        (text_input(9, preset=bert), bert, "at most 8 pieces; set .* length=8"),
+    ):
+        with pytest.raises(UsageError, match=message) as caught:
+            of_texts(own_input, name)
+        assert "\n" not in str(caught.value)
+    save(count=9)
+    with pytest.raises(
+        UsageError, match="has 17 pieces, but .* only has vectors for 9"
+    ):
+        of_texts(text_input(preset=bert), bert)
+
+
+def test_a_tokenizer_without_word_pieces_is_refused(hub, tmp_path):
+    folder = str(tmp_path / "gpt2")
+    hub.models.GPT2Backbone(9, 1, 1, 4, 4).save_to_preset(folder)
+    pieces = {"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}
+    hub.models.GPT2Tokenizer(pieces, ["a b"]).save_to_preset(folder)
+    with pytest.raises(UsageError, match="GPT2Tokenizer does not use word pieces"):
+        text_input(preset=folder)
 
 
 def test_without_the_extra_the_message_has_the_command(monkeypatch):

@@ -1,4 +1,6 @@
-"""Texts: words or characters, with a vocabulary from the training examples."""
+"""Texts: words or characters, with a vocabulary from the training examples, or the
+word pieces of a pretrained network.
+"""
 
 import html
 from collections import Counter
@@ -24,7 +26,8 @@ from pipeline.contracts import (
 )
 from pipeline.data import text_decoding
 from pipeline.data.cleaning import near_texts
-from pipeline.data.text_decoding import FIRST, UNKNOWN, Vocabulary
+from pipeline.data.text_decoding import FIRST, UNKNOWN, Vocabulary, WordPieces
+from pipeline.layers.presets import word_piece_tokenizer
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
 
@@ -64,6 +67,7 @@ def text(
     length: Annotated[int, (1, 65536)] | None = None,
     lower: bool = True,
     accents: bool = True,
+    preset: str | None = None,
     raw: bool = False,
 ) -> Input:
     """Texts in UTF-8 of any length: strings, or text files.
@@ -85,10 +89,15 @@ def text(
             None: the length of 99% of the training texts.
         lower: Convert texts to lower case.
         accents: Keep accents.
+        preset: Divide words into the word pieces of a text network of KerasHub, such as
+            BERT, for the model `keras_hub` with this preset: a directory written by
+            `save_to_preset`, or a name that KerasHub downloads. It determines the
+            vocabulary, and whether case and accents are kept.
         raw: Give the model the numbers of the words only, as an array.
 
     Raises:
-        UsageError: The field is missing or has another type.
+        UsageError: The field is missing or has another type; the preset cannot be
+            loaded or does not use word pieces.
     """
     if not isinstance(info, Info):
         return TextInput(info)
@@ -99,6 +108,12 @@ def text(
             f" {spec.dtype.name} of shape {spec.shape}"
         )
     metadata: dict[str, Any] = {"unit": unit, "vocabulary_size": vocabulary}
+    if preset is not None:
+        option = f"--task.input-options preset={preset}"
+        tokenizer = word_piece_tokenizer(option, preset)
+        metadata = {"unit": "pieces", "vocabulary": list(tokenizer.vocabulary)}
+        lower = tokenizer.lowercase
+        accents = not lower  # as BERT was trained
     if length is not None:
         metadata["length"] = length
     if field != "text":
@@ -126,33 +141,33 @@ class TextInput(Input):
         self._field = metadata.get("input_field", "text")
         self._unit = metadata.get("unit", "words")
         self._words: list[str] = list(metadata.get("vocabulary", ()))
-        self._vocabulary = Vocabulary(self._words)
+        kind = WordPieces if self._unit == "pieces" else Vocabulary
+        self._vocabulary = kind(self._words)
         self._length = int(metadata.get("length", 1))
         self._bytes = int(metadata.get("bytes", 1))
 
     def learn(self, examples: TrainingExamples) -> Metadata:
-        """Learns the vocabulary, and the length if it is open."""
-        counts: Counter[bytes] = Counter()
+        """Learns the vocabulary if there is none, and the length if it is open."""
+        counts: Counter[Any] = Counter()
         lengths: list[np.ndarray] = []
         sizes: list[np.ndarray] = []
         for batch in examples.batches():
             texts = self._standardize(tf.constant(batch[self._field], tf.string))
             words = text_decoding.split(texts, self._unit)
+            if self._unit == "pieces":
+                words = self._vocabulary.encode(words, text_decoding.MOST_BYTES)
             counts.update(words.values.numpy().tolist())
             lengths.append(words.row_lengths().numpy())
             sizes.append(tf.strings.length(texts).numpy())
             if len(counts) > _MOST_COUNTED:
                 counts = Counter(dict(counts.most_common(_MOST_COUNTED // 2)))
-        if not counts:
+        number_of_bytes = np.concatenate(sizes)
+        if not number_of_bytes.any():
             raise UsageError(
                 f"{self._field}: the training texts contain no words; are they empty?"
             )
         number_of_words = np.concatenate(lengths)
         length = self.metadata.get("length") or _longest(number_of_words, _MOST_WORDS)
-        frequent = [word for word in counts if counts[word] >= _LEAST_OFTEN]
-        frequent.sort(key=lambda word: (-counts[word], word))
-        words_kept = frequent[: self.metadata["vocabulary_size"]]
-        known = sum(counts[word] for word in words_kept)
         share = (number_of_words <= length).mean()
         reason = "no training text is longer"
         if share < 1:
@@ -161,20 +176,31 @@ class TextInput(Input):
                 f" {number_of_words.max():,}"
             )
         unit = self._unit
-        notes = {
+        learned: dict[str, Any] = {
+            "length": int(length),
+            "bytes": _longest(number_of_bytes, _MOST_BYTES),
+        }
+        if unit == "pieces":
+            size = f"{len(self._words):,} {unit} of the preset"
+            unknown = counts[UNKNOWN]
+            why = "words that the preset cannot divide"
+        else:
+            frequent = [word for word in counts if counts[word] >= _LEAST_OFTEN]
+            frequent.sort(key=lambda word: (-counts[word], word))
+            words_kept = frequent[: self.metadata["vocabulary_size"]]
+            learned["vocabulary"] = [word.decode() for word in words_kept]
+            size = f"{len(words_kept):,} of {len(counts):,} {unit}"
+            unknown = counts.total() - sum(counts[word] for word in words_kept)
+            why = "they occur only once, or are rarer than these"
+        learned["text_notes"] = {
             "vocabulary": [
-                f"{len(words_kept):,} of {len(counts):,} {unit}",
-                f"{1 - known / counts.total():.1%} of the {unit} in the training texts"
-                " are unknown: they occur only once, or are rarer than these",
+                size,
+                f"{unknown / counts.total():.1%} of the {unit} in the training texts"
+                f" are unknown: {why}",
             ],
             "length": [f"{length:,} {unit}", reason],
         }
-        return {
-            "vocabulary": [word.decode() for word in words_kept],
-            "length": int(length),
-            "bytes": _longest(np.concatenate(sizes), _MOST_BYTES),
-            "text_notes": notes,
-        }
+        return learned
 
     def review(self) -> list[Decision]:
         notes = self.metadata.get("text_notes", {})
@@ -192,7 +218,7 @@ class TextInput(Input):
         """The decoded fields of texts, strings (n,)."""
         texts = text_decoding.cut(self._standardize(texts), self._bytes)
         words = text_decoding.split(texts, self._unit)
-        numbers = words.with_values(self._vocabulary.look_up(words.values))
+        numbers = self._vocabulary.encode(words, self._length)
         tokens = numbers.to_tensor(shape=(None, self._length))
         content = tf.io.decode_raw(texts, tf.uint8, fixed_length=self._bytes)
         return {
@@ -269,7 +295,7 @@ class TextInput(Input):
         """The first words, and the text without each of them."""
         words = self._parts(example)
         count = min(len(words), self._length, _MOST_PARTS)
-        join = " " if self._unit == "words" else ""
+        join = "" if self._unit == "characters" else " "
         texts = [join.join(words[:n] + words[n + 1 :]).encode() for n in range(count)]
         fields = self._decode(tf.constant(texts, tf.string, [count]))
         variants = {name: values.numpy() for name, values in fields.items()}
@@ -278,7 +304,7 @@ class TextInput(Input):
     def _parts(self, example: Mapping[str, Any]) -> list[str]:
         """The words of a decoded example."""
         content = _text(np.asarray(example["text"]))
-        return content.split() if self._unit == "words" else list(content)
+        return list(content) if self._unit == "characters" else content.split()
 
     def similarity(self, info: Info) -> Similarity:
         """Words and pairs of words that two texts share."""
@@ -310,7 +336,7 @@ class TextInput(Input):
                 piece = f'<mark title="{value:+.3f}" style="background:{style}">{piece}'
                 piece += "</mark>"
             pieces.append(piece)
-        join = " " if self._unit == "words" else ""
+        join = "" if self._unit == "characters" else " "
         return f"<p>{join.join(pieces)}</p>"
 
     def _beginning(self, example: Mapping[str, Any]) -> str:
@@ -340,7 +366,7 @@ class TextInput(Input):
         pieces: list[tuple[str, _Color | None]]
         if "influence" in example:
             pieces = [(word, color) for word, _, color in self._colors(example)]
-            gap = int(self._unit == "words")
+            gap = int(self._unit != "characters")
         else:
             pieces = [(word, None) for word in self._beginning(example).split()]
         for word, color, line, column in _layout(pieces, gap):

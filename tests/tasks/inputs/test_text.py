@@ -116,6 +116,79 @@ def test_characters_are_units_of_languages_without_spaces():
     assert tokens.tolist() == [3, 1, 2]
 
 
+PIECES = [
+    "[PAD]",
+    "[unused]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "un",
+    "##aff",
+    "##able",
+    "##a",
+]
+PIECES += [
+    "don",
+    "'",
+    "t",
+    "caf",
+    "##e",
+    "##\u00e9",
+    "cafe",
+    "##\u0301",
+    "\u65e5",
+    "\u672c",
+]
+PIECES += [
+    "!",
+    "[",
+    "]",
+    "SEP",
+    "sep",
+    "a",
+    "##b",
+    "##\u20ac",
+    "\U0001f600",
+    "##x",
+    "x",
+]
+PIECES += ["\u1112", "##\u1161", "##\u11ab"]
+
+
+def in_pieces(value, lower, length=120):
+    metadata = {"unit": "pieces", "vocabulary": PIECES, "lower": lower}
+    metadata |= {"accents": not lower, "length": length, "bytes": 400}
+    tokens = decoded(TextInput(metadata), value)["tokens"]
+    names = [None, "?", *PIECES]
+    return " ".join(names[token] for token in tokens[tokens > 0])
+
+
+@pytest.mark.parametrize(
+    ("value", "lower", "cased"),
+    [
+        ("unaffable!!", "un ##aff ##able ! !", "un ##aff ##able ! !"),
+        ("Don't unaff", "don ' t un ##aff", "? ' t un ##aff"),
+        ("Caf\u00e9 cafe\u0301", "cafe cafe", "? cafe ##\u0301"),
+        ("\u65e5\u672ca\u65e5", *["\u65e5 \u672c a \u65e5"] * 2),
+        ("a\u20acb \U0001f600x", *["a ##\u20ac ##b \U0001f600 ##x"] * 2),
+        ("[SEP]\u200d\0 una", "[ sep ] un ##a", "[ SEP ] un ##a"),
+        (b"u\xffn\xc3 a", "un a", "un a"),
+        ("\ud55c", "\u1112 ##\u1161 ##\u11ab", "?"),
+        ("x" * 100, *["x" + " ##x" * 99] * 2),
+        ("x" * 101 + " unq a", "? ? a", "? ? a"),
+        ("", "", ""),
+    ],
+)
+def test_word_pieces_are_those_of_bert(value, lower, cased):
+    """Recorded from `BertWordPieceTokenizer` of the package `tokenizers`."""
+    assert in_pieces(value, lower=True) == f"[CLS] {lower} [SEP]".replace("  ", " ")
+    assert in_pieces(value, lower=False) == f"[CLS] {cased} [SEP]".replace("  ", " ")
+
+
+def test_the_last_piece_of_a_text_that_is_cut_is_sep():
+    assert in_pieces("unaffable", lower=True, length=4) == "[CLS] un ##aff [SEP]"
+
+
 @pytest.mark.parametrize("unit", ["words", "characters"])
 def test_a_request_for_decoded_examples_is_decoded_alike(unit):
     own_input = made(unit=unit)
