@@ -9,7 +9,8 @@ the exports; a run that exists there is continued. OPTIONs are those of `pipelin
 Prints a line of JSON for each seed: average precisions of validation and test; `ap50`
 of the exported model, which gets the files of the test images, with its interval of 95%
 over resampled images; the CPU time of the run with export and verification; and
-milliseconds for a file, median of all test images.
+milliseconds for a file and for non-maximum suppression alone, medians of all test
+images.
 """
 
 import json
@@ -21,10 +22,13 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from pipeline.serving.client import Client
 from pipeline.tasks.targets._box_metrics import AveragePrecision, Boxes
+from pipeline.tasks.targets._box_outputs import best_boxes
 
 SEEDS = (0, 1, 2)
 NAMES = ("Platelets", "RBC", "WBC")
@@ -57,6 +61,7 @@ def measure(data: Path, folder: Path, seed: int, options: list[str]) -> dict[str
         **row,
         "cpu_minutes": round(minutes, 1),
         **measure_export(data, exports, seed),
+        "suppression_milliseconds": measure_suppression(data, directory),
     }
 
 
@@ -65,7 +70,7 @@ def measure_export(data: Path, exports: Path, seed: int) -> dict[str, Any]:
     images = []
     times = []
     with Client(exports / f"seed-{seed}") as client:
-        for name in (data / "ImageSets/Main/test.txt").read_text().split():
+        for name in test_names(data):
             content = (data / "JPEGImages" / f"{name}.jpg").read_bytes()
             start = time.perf_counter()
             answer = client.predict("image_bytes", image_bytes=[content])
@@ -86,6 +91,26 @@ def measure_export(data: Path, exports: Path, seed: int) -> dict[str, Any]:
         "interval": np.quantile(values, (0.025, 0.975)).round(4).tolist(),
         "milliseconds": round(1000 * float(np.median(times)), 1),
     }
+
+
+def measure_suppression(data: Path, directory: Path) -> float:
+    """Milliseconds from the outputs of the network to the boxes of an image."""
+    network = keras.models.load_model(directory / "model.keras")
+    select = tf.function(best_boxes)
+    times = []
+    for name in test_names(data):
+        content = (data / "JPEGImages" / f"{name}.jpg").read_bytes()
+        image = tf.image.decode_jpeg(content, channels=3)
+        image = tf.image.resize(image, network.input_shape[1:3])
+        outputs = network(image[None])
+        start = time.perf_counter()
+        select(outputs, 100, 0.6)[1].numpy()
+        times.append(time.perf_counter() - start)
+    return round(1000 * float(np.median(times)), 1)
+
+
+def test_names(data: Path) -> list[str]:
+    return (data / "ImageSets/Main/test.txt").read_text().split()
 
 
 def ap50(images: list[AveragePrecision]) -> float:
