@@ -4,6 +4,7 @@ from typing import Annotated
 
 import keras
 
+from pipeline.layers.applications import application_maps
 from pipeline.layers.convolution import normalized_convolution
 from pipeline.layers.residual_stages import residual_stages
 
@@ -13,8 +14,10 @@ def detector(
     *,
     widths: tuple[Annotated[int, (1, None)], ...] = (16, 32, 64, 128, 192),
     blocks: Annotated[int, (1, None)] = 1,
-    min_level: Annotated[int, (1, None)] = 3,
+    min_level: Annotated[int, (1, 5)] = 3,
     pyramid_channels: Annotated[int, (1, None)] = 64,
+    application: str | None = None,
+    weights: str | None = None,
     momentum: Annotated[float, (0, 1)] = 0.9,
 ) -> list[keras.KerasTensor]:
     """A small residual network with a pyramid of features, for boxes.
@@ -35,10 +38,18 @@ def detector(
         min_level: First stage with a map, from 1; 2 finds smaller objects, and takes
             longer.
         pyramid_channels: Channels of the maps.
+        application: Instead of the residual stages, a network of keras.applications,
+            such as `MobileNetV2`, with maps up to stride 32.
+        weights: Of the application, as for the model `application`: `imagenet`, or an
+            `.h5` file. None: random weights.
         momentum: Weight of the old value in the moving mean and variance.
     """
-    stages = residual_stages(x, widths, blocks, 2, momentum)
-    stages = stages[min(min_level, len(widths)) - 1 :]
+    if application is None:
+        stages = residual_stages(x, widths, blocks, 2, momentum)
+        stages = stages[min(min_level, len(widths)) - 1 :]
+    else:
+        strides = [2**level for level in range(min_level, 6)]
+        stages = application_maps(x, application, weights, strides)
     maps: list[keras.KerasTensor] = []
     for level in range(len(stages), 0, -1):
         x = normalized_convolution(

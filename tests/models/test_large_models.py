@@ -12,8 +12,9 @@ from sklearn.datasets import load_digits, load_sample_images
 from small import task_of
 
 from pipeline.config import config
-from pipeline.models import application
+from pipeline.layers import applications
 from pipeline.models.airbench import Identity, Whitening
+from pipeline.models.detector import detector
 from pipeline.training.model_builder import network
 from pipeline.utils.errors import UsageError
 
@@ -152,7 +153,7 @@ def test_airbench_averages_the_logits_of_six_views():
 def test_an_application_is_fed_as_its_preprocess_input_says(name):
     construct = getattr(keras.applications, name)
     x = keras.Input((4, 5, 3))
-    fed = keras.Model(x, application._preprocess(x, construct))
+    fed = keras.Model(x, applications.preprocess(x, construct))
     images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3)).astype(np.float32)
     expected = inspect.getmodule(construct).preprocess_input(images.copy())
     np.testing.assert_allclose(fed(images / 255), expected, rtol=1e-5, atol=1e-4)
@@ -187,6 +188,39 @@ def test_an_application_takes_weights_from_a_file_and_can_be_frozen(tmp_path):
     np.testing.assert_array_equal(answers, model(images, training=False))
     for old, new in zip(before, backbone.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
+
+
+def test_a_detector_takes_the_maps_of_an_application(tmp_path):
+    """The last layers before the strides 16 and 32 begin, and the last one."""
+    there = keras.applications.MobileNetV2(
+        include_top=False, weights=None, input_shape=(70, 96, 3)
+    )
+    there.save_weights(tmp_path / "mobile.weights.h5")
+    options = {
+        "application": "MobileNetV2",
+        "weights": str(tmp_path / "mobile.weights.h5"),
+    }
+    x = keras.Input((70, 96, 1))
+    maps = detector(x, pyramid_channels=4, **options)
+    assert [y.shape for y in maps] == [
+        (None, 9, 12, 4),
+        (None, 5, 6, 4),
+        (None, 3, 3, 4),
+    ]
+    model = keras.Model(x, maps)
+    names = ("block_6_expand_relu", "block_13_expand_relu", "out_relu")
+    layers = [there.get_layer(name).output for name in names]
+    images = np.random.default_rng(0).random((1, 70, 96, 1), np.float32)
+    pixels = 2 * np.repeat(images, 3, axis=-1) - 1
+    expected = keras.Model(there.input, layers)(pixels, training=False)
+    backbone = model.get_layer("backbone")
+    ours = backbone(pixels, training=False)
+    for one, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UsageError, match="needs images of at least 75 x 75 pixels"):
+        detector(x, application="InceptionV3")
+    with pytest.raises(UsageError, match="InceptionV3: it has no features with the st"):
+        detector(keras.Input((80, 80, 3)), application="InceptionV3")
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ CALLS |= {
 # schedule with its optimizer, and files of the run or those that the user names.
 SAFE = {"re.compile", "model.compile", "plain.compile", "torch.compile"}
 SAFE |= {"keras.saving.deserialize_keras_object", "keras.models.load_model"}
-WEIGHTS = {"models/application.py", "training/pretrained.py"}
+WEIGHTS = {"layers/applications.py", "training/pretrained.py"}
 NAMED = {
     *WEIGHTS,
     "training/plan.py",
