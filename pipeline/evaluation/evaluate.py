@@ -101,12 +101,22 @@ class SplitResult:
     """Metrics of the task and of `train.metrics`, as JSON values."""
     table: dict[str, np.ndarray]
     """`id`, and the columns of `Task.table`, (examples,)."""
+    pictures: dict[str, np.ndarray]
+    """Name -> picture of the answers, uint8 (height, width, 3)."""
 
 
 def evaluate(
-    model: SteppedModel, task: Task, batches: Batches, forward: Forward = forward
+    model: SteppedModel,
+    task: Task,
+    batches: Batches,
+    forward: Forward = forward,
+    training: Batches | None = None,
 ) -> SplitResult:
-    """Evaluates a split in one pass; its memory grows by the columns of the table."""
+    """Evaluates a split in one pass; its memory grows by the columns of the table.
+
+    `training` has the training examples, for metrics that compare answers with them;
+    None if they are not at hand or it would take too long.
+    """
     evaluator = task.evaluator(model)
     added = [_copy(metric) for metric in _added_metrics(model)]
     parts = []
@@ -116,16 +126,22 @@ def evaluate(
         for metric in added:
             metric.update_state(y, values)
         parts.append({"id": batch["id"].numpy(), **task.table(answers, batch)})
+    if training is not None and evaluator.reads_training:
+        for batch in _examples(training):
+            evaluator.update_training(batch)
     results = evaluator.result()
     for metric in added:
         name = unique_name(metric.name, results)
         results[name] = np.asarray(metric.result()).tolist()
-    return SplitResult(results, concatenate(parts))
+    return SplitResult(results, concatenate(parts), evaluator.pictures())
 
 
-def metrics(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:
-    """The metrics of `evaluate`."""
-    return evaluate(model, task, batches).metrics
+def _examples(batches: Batches) -> Iterator[Example]:
+    """Decoded batches without padding."""
+    with name_undecodable_examples(batches, 0, batches.last_step):
+        for batch in with_options(batches.dataset(0)):
+            batch = batches.gather(batch)
+            yield _first(int(np.count_nonzero(batch["weight"])), batch)
 
 
 def concatenate(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -144,7 +160,7 @@ def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
 
 def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
     """Calibrates the task on examples that the model was not trained on."""
-    calibrator = task.calibrator()
+    calibrator = task.calibrator(model)
     if calibrator is None:
         return {}
     for batch, _, results, _ in outputs(model, task, held_out):

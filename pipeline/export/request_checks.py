@@ -32,6 +32,10 @@ _UNEQUAL_ENTRIES = 0.01
 
 Golden = Mapping[str, Mapping[str, np.ndarray]]
 """`inputs` and `outputs`: name -> values of all stored examples."""
+_PIXELS = {"float32": 1}
+"""How much the values of an image from 0 to 255 may differ for each precision: rounding
+to whole numbers turns any difference into 1; 16 bits
+"""
 _CONTROLS = {chr(number) for number in range(32)} - {*"\t\n\r"}
 
 Inputs = Mapping[str, np.ndarray]
