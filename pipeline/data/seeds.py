@@ -67,10 +67,11 @@ def integers(
 
 
 def normal(seeds: tf.Tensor, shape: Sequence[int], draw: int = 0) -> tf.Tensor:
-    """Float32 numbers with mean 0 and deviation 1, (batch, *shape), from int64 (batch,).
+    """Float32 numbers of a standard normal distribution, (batch, *shape).
 
-    They are quantiles of 2**23 equally likely probabilities, so at most 5.4. Unlike the
-    bits of the other functions, they may differ by rounding from device to device.
+    There is a seed for each example, int64 (batch,). The numbers are quantiles of
+    2**23 equally likely probabilities, so at most 5.4. Unlike the bits of the other
+    functions, they may differ by rounding from device to device.
     """
     positions = tf.range(math.prod(shape), dtype=tf.int64)
     bits = _shift(fold(fold(seeds, draw)[:, None], positions), 41)

@@ -52,8 +52,8 @@ def check_answers(
 
     Floats may differ by `tolerances` times the tolerance of the precision; integers and
     strings must be equal, except for ranks with nearly equal scores, and pixels
-    (`are_pixels`). The entries of lists (`_lists`) are compared in any order. If a batch needs more examples than are
-    stored, examples are repeated.
+    (`are_pixels`). The entries of lists (`_lists`) are compared in any order. If a
+    batch needs more examples than are stored, examples are repeated.
     """
     inputs = golden["inputs"]
     outputs = golden["outputs"]

@@ -311,8 +311,9 @@ def difference(
     """Compares the stored answers with the trained model.
 
     Returns the largest difference for each output; of pixels, the mean difference; for
-    other integers and strings, the number of answers that differ. Raises UsageError if both networks compute in float32 and
-    the exported network is not a copy of the trained network.
+    other integers and strings, the number of answers that differ. Raises UsageError if
+    both networks compute in float32 and the exported network is not a copy of the
+    trained network.
     """
     default = task.serving_inputs()[0]
     function = serving_function(task, model, default)

@@ -169,6 +169,7 @@ def _describe(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
             values[key] = _CONTENT
             continue
         number = "0.0" if "float" in field["dtype"] else "0"
+        number = str(signature.get("defaults", {}).get(key, number))
         value = {"string": '"text"', "bool": "False"}.get(field["dtype"], number)
         for size in reversed(field["shape"][1:]):
             value = f"[{value}] * {size or 1}"

@@ -13,7 +13,7 @@ from pipeline.report import blocks, examples
 from pipeline.report.blocks import Block, Card, Cards, Grid, Heading, Table, Text
 from pipeline.report.subject import Subject
 from pipeline.utils.columns import Columns
-from pipeline.utils.html_pages import png
+from pipeline.utils.image_sheets import png
 
 _MISTAKES = 24  # examples
 _ERRORS = 8  # of numbers

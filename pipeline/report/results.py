@@ -10,7 +10,7 @@ from pipeline.evaluation.answers import Evaluation
 from pipeline.utils import files
 from pipeline.utils.console import say, say_lines, say_result
 from pipeline.utils.errors import reason
-from pipeline.utils.html_pages import png
+from pipeline.utils.image_sheets import png
 
 if TYPE_CHECKING:
     from pipeline.report.subject import Subject

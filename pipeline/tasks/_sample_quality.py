@@ -166,26 +166,3 @@ def share_nearer(a: np.ndarray, b: np.ndarray) -> float:
     greater = len(b) - np.searchsorted(order, a, "right")
     not_less = len(b) - np.searchsorted(order, a, "left")
     return float((greater + not_less).sum() / (2 * len(a) * len(b)))
-
-
-def sheet(images: np.ndarray, columns: int) -> np.ndarray:
-    """Images side by side in rows, uint8 (height, width, 3), with gaps between them.
-
-    Small images are enlarged by a whole factor.
-    """
-    count, height, width, channels = images.shape
-    rows = -(-count // columns)
-    factor = max(1, 56 // max(height, width))
-    gap = 2
-    page = np.full(
-        (rows * (height * factor + gap), columns * (width * factor + gap), 3),
-        255,
-        np.uint8,
-    )
-    shown = images[..., :1] if channels < 3 else images[..., :3]
-    shown = shown.repeat(factor, axis=1).repeat(factor, axis=2)
-    for number, image in enumerate(shown):
-        top = number // columns * (height * factor + gap)
-        left = number % columns * (width * factor + gap)
-        page[top : top + height * factor, left : left + width * factor] = image
-    return page[:-gap, :-gap]

@@ -38,6 +38,7 @@ from pipeline.tasks.inputs.image import ImageInput, image
 from pipeline.tasks.targets.classes import ClassTarget
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
+from pipeline.utils.image_sheets import sheet
 
 _LARGEST = 128  # pixels of a side
 _MOST_GUIDANCE = 20.0
@@ -231,7 +232,10 @@ class Generation(Task):
         """The velocity of each pixel; UsageError unless features are a map of the size
         of the images.
         """
-        if tuple(features.shape[1:3]) != self.image_shape[:2] or len(features.shape) < 4:
+        if (
+            tuple(features.shape[1:3]) != self.image_shape[:2]
+            or len(features.shape) < 4
+        ):
             raise UsageError(
                 "--model.name: generation needs a map of the size of the images, such"
                 " as that of diffusion_unet"
@@ -416,7 +420,7 @@ class Generation(Task):
             "class_id": tf.TensorSpec((None,), tf.int32, name="class_id"),
             "guidance": tf.TensorSpec((None,), tf.float32, name="guidance"),
         }
-        names = ", ".join(f"{i} {n}" for i, n in enumerate(self.class_names[:10]))
+        names = ", ".join(f"{i} ({n})" for i, n in enumerate(self.class_names[:10]))
         if len(self.class_names) > 10:
             names += ", ..."
         return [
@@ -592,13 +596,13 @@ class SampleEvaluator(Evaluator):
             rows = np.flatnonzero(self._asked == label)[:_COLUMNS]
             shown.extend(rows.tolist())
         columns = _COLUMNS
-        pictures = {"samples": quality.sheet(self._samples[shown], columns)}
+        pictures = {"samples": sheet(self._samples[shown], columns)}
         if self._nearest is not None:
             spread = np.linspace(0, len(self._samples) - 1, 2 * _COLUMNS).astype(int)
             pairs = []
             for rows in (spread[:_COLUMNS], spread[_COLUMNS:]):
                 pairs += [self._samples[rows], self._nearest.images[rows]]
-            pictures["nearest"] = quality.sheet(np.concatenate(pairs), columns)
+            pictures["nearest"] = sheet(np.concatenate(pairs), columns)
         return pictures
 
 

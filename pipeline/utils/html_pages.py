@@ -108,15 +108,6 @@ def image(array: np.ndarray) -> str:
     return _data_uri(kind, file.getvalue())
 
 
-def png(array: np.ndarray) -> bytes:
-    """The file of an image, as `pixels` shows it."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(pixels(array)).save(file, "png")
-    return file.getvalue()
-
-
 def figure(drawing: Any) -> str:
     """The data URI of a figure of matplotlib."""
     file = io.BytesIO()

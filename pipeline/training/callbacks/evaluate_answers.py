@@ -10,7 +10,7 @@ from pipeline.training.callback_context import CallbackContext
 from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
-from pipeline.utils.html_pages import png
+from pipeline.utils.image_sheets import png
 
 
 def evaluate_answers(context: CallbackContext) -> keras.callbacks.Callback | None:
