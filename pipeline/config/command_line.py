@@ -280,7 +280,11 @@ def path_request(
         task: The name of the task if the user set it.
     """
     require_path(path, "the path of the data")
-    values = data_path.source(path, task_input=task_input)
+    # One class may be enough for tasks other than telling classes apart.
+    allow_one_class = task not in (None, "supervised")
+    values = data_path.source(
+        path, task_input=task_input, allow_one_class=allow_one_class
+    )
     source = SourceConfig(name=values.pop("name"), options=values)
     set_by_user = options(source.name) if options else {}
     request = data_request(source, set_by_user, task=task)

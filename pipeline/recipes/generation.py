@@ -48,7 +48,7 @@ def generation(
         source=data,
         task=TaskConfig(name="generation"),
         model=ModelConfig(name="diffusion_unet"),
-        train=_training(epochs=50, batch_size=64, ema=0.999, evaluate_every=10),
+        train=_training(epochs=50, batch_size=32, ema=0.999, evaluate_every=10),
     )
     return Request(config, planned=("train.epochs",), plan="epochs")
 
