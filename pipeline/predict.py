@@ -213,7 +213,7 @@ def _parse(words: list[str]) -> tuple[list[str], list[str], PredictOptions]:
     is_word = lambda word: word == "-" or not word.startswith("-")  # noqa: E731
     names = list(itertools.takewhile(is_word, words))
     rest = words[len(names) :]
-    own = []
+    own: list[str] = []
     if len(names) == 1:
         own, rest = _split_options(rest)
     changes = cli_parser.changes(rest, PredictOptions)

@@ -60,7 +60,7 @@ def _training(
         epochs=epochs,
         batch_size=batch_size,
         optimizer="adam",
-        learning_rate=0.001,
+        learning_rate=0.002,
         schedule="cosine",
         schedule_options={"warmup": 0.05},
         clip_norm=1.0,

@@ -235,6 +235,8 @@ def exact_command(config: Config) -> str | None:
         return None
     is_own = config.recipe in command_line.OWN_DATA
     words = [str(config.source.path) if is_own else config.recipe]
+    if is_own and config.task.name != "supervised":
+        words += ["--task", config.task.name]
     for option, (_, value) in differences(recipe, config).items():
         section, _, name = option.partition(".")
         if isinstance(value, bool):
@@ -256,7 +258,8 @@ def _recipe(config: Config) -> Config | None:
     try:
         if config.recipe in command_line.OWN_DATA:
             path = config.source.path
-            return command_line.path_request(path).config if path else None
+            task = config.task.name
+            return command_line.path_request(path, task=task).config if path else None
         if config.recipe in registry.names("recipes"):
             return command_line.recipe(config.recipe)
     except UsageError:  # the data is gone

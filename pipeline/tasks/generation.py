@@ -60,10 +60,10 @@ def generation(
     info: Info | Metadata,
     *,
     image_size: tuple[int, int] | None = None,
-    guidance: Annotated[float, (1, _MOST_GUIDANCE)] = 2.0,
+    guidance: Annotated[float, (1, 20)] = 2.0,
     drop_label: Annotated[float, (0, 1)] = 0.1,
     steps: Annotated[int, (1, 1000)] | None = None,
-    samples: Annotated[int, (8, 10**6)] = 256,
+    samples: Annotated[int, (8, 1_000_000)] = 256,
     judge: Path | None = None,
 ) -> Task:
     """New pictures of a class, drawn from noise by a network that learned from yours.
@@ -88,13 +88,13 @@ def generation(
     """
     if not isinstance(info, Info):
         return Generation(info)
-    images = image(info, image_size=image_size)
-    if images.metadata.get("image_dtype"):
+    found = image(info, image_size=image_size).metadata
+    if "image_dtype" in found:
         raise UsageError(
             "generation takes images of uint8 pixels or files; got"
-            f" {images.metadata['image_dtype']}"
+            f" {found['image_dtype']}"
         )
-    height, width, _ = images.image_shape
+    height, width, _ = found["image_shape"]
     if max(height, width) > _LARGEST:
         raise UsageError(
             f"generation is for images of up to {_LARGEST} x {_LARGEST} pixels; got"
@@ -102,7 +102,7 @@ def generation(
         )
     names = info.class_names if "label" in info.fields else None
     metadata = {
-        **images.metadata,
+        **found,
         "class_names": list(names or ("image",)),
         "guidance": guidance,
         "drop_label": drop_label,
@@ -111,8 +111,7 @@ def generation(
     if steps is not None:
         metadata["steps"] = steps
     if judge is not None:
-        shape = images.image_shape
-        quality.check_judge(judge, metadata["class_names"], shape)
+        quality.check_judge(judge, metadata["class_names"], found["image_shape"])
         metadata["judge"] = str(judge.absolute())
     return Generation(metadata)
 
@@ -165,8 +164,8 @@ class Generation(Task):
         return self.images.learn(examples)
 
     def decode(self, example: Example) -> Example:
-        fields = {name: example[name] for name in ("id", "group") if name in example}
-        fields |= self.images.decode(example)[0]
+        kept: Example = {k: v for k, v in example.items() if k in ("id", "group")}
+        fields = {**kept, **self.images.decode(example)[0]}
         if "label" not in example:
             return {**fields, "label": tf.constant(0, tf.int64)}
         return {**fields, **self.labels.decode(example, None)}
@@ -505,8 +504,8 @@ class SampleEvaluator(Evaluator):
         self._labels: list[np.ndarray] = []
         self._judge: quality.Judge | None = None
         self._samples: np.ndarray | None = None
-        self._nearest: quality.Nearest | None = None
-        self._nearest_to_real: quality.Nearest | None = None
+        self._nearest: tuple[quality.Nearest, quality.Nearest] | None = None
+        """Of the samples and of as many real images, among the training images."""
         self._model = model if callable(model) else None
         self.reads_training = self._model is not None
         if self._model is not None and "judge" in task.metadata:
@@ -529,17 +528,15 @@ class SampleEvaluator(Evaluator):
     def update_training(self, batch: Example) -> None:
         if self._nearest is None:
             samples = self._draw()
-            self._nearest = quality.Nearest(samples)
             real = np.concatenate(self._real)[: len(samples)]
-            self._nearest_to_real = quality.Nearest(real)
-        images = batch["image"].numpy()
-        self._nearest.add(images)
-        self._nearest_to_real.add(images)
+            self._nearest = quality.Nearest(samples), quality.Nearest(real)
+        for nearest in self._nearest:
+            nearest.add(batch["image"].numpy())
 
     def _draw(self) -> np.ndarray:
-        if self._samples is None:
+        if self._samples is None and self._model is not None:
             self._samples = self._task.draw_samples(self._model, self._asked)
-        return self._samples
+        return np.asarray(self._samples)
 
     def result(self) -> dict[str, Any]:
         """`loss`, and `loss_by_time` in tenths of the time.
@@ -565,9 +562,8 @@ class SampleEvaluator(Evaluator):
         if self._judge is not None:
             metrics |= self._judged(samples, self._judge)
         if self._nearest is not None:
-            metrics["nearer_than_real"] = quality.share_nearer(
-                self._nearest.squares, self._nearest_to_real.squares
-            )
+            squares = [nearest.squares for nearest in self._nearest]
+            metrics["nearer_than_real"] = quality.share_nearer(*squares)
         return metrics
 
     def _judged(self, samples: np.ndarray, judge: quality.Judge) -> dict[str, float]:
@@ -601,7 +597,7 @@ class SampleEvaluator(Evaluator):
             spread = np.linspace(0, len(self._samples) - 1, 2 * _COLUMNS).astype(int)
             pairs = []
             for rows in (spread[:_COLUMNS], spread[_COLUMNS:]):
-                pairs += [self._samples[rows], self._nearest.images[rows]]
+                pairs += [self._samples[rows], self._nearest[0].images[rows]]
             pictures["nearest"] = sheet(np.concatenate(pairs), columns)
         return pictures
 

@@ -1,5 +1,6 @@
 """Evaluates the answers to the validation split during training."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -18,27 +19,30 @@ def evaluate_answers(context: CallbackContext) -> keras.callbacks.Callback | Non
     every `train.evaluate_every` epochs, with averaged weights if there are any; writes
     the pictures of the answers, if the task has any.
     """
-    if context.train.evaluate_every is None or context.evaluate is None:
+    every = context.train.evaluate_every
+    if every is None or context.evaluate is None:
         return None
-    return EvaluateAnswers(context)
+    return EvaluateAnswers(every, context.evaluate, context)
 
 
 class EvaluateAnswers(keras.callbacks.Callback):
     """Adds `val_NAME` for each metric that is one number and not in the logs yet."""
 
-    def __init__(self, context: CallbackContext) -> None:
+    def __init__(
+        self, every: int, evaluate: Callable[[Any], Any], context: CallbackContext
+    ) -> None:
         super().__init__()
+        self._every = every
+        self._evaluate = evaluate
         self._context = context
-        self._every = context.train.evaluate_every
-        self._epochs = context.batches.epochs
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any]) -> None:
-        is_last = epoch + 1 == self._epochs
+        is_last = epoch + 1 == self._context.batches.epochs
         if (epoch + 1) % self._every and not is_last:
             return
         update = self.model.step.update
         update.swap_ema()
-        results = self._context.evaluate(self.model)
+        results = self._evaluate(self.model)
         update.swap_ema()
         for name, value in results.metrics.items():
             if isinstance(value, float):
