@@ -333,11 +333,12 @@ def _recipe_of(field: str, truth: str, task: str | None = None) -> str:
     return recipes.get(repr(truth)) or recipes.get("", DATA)
 
 
-def recipe_of_object(source: SourceConfig) -> str | None:
-    """The recipe for data in memory, if there is one for their field other than
-    `photos`, whose plan needs files.
+def recipe_of_object(source: SourceConfig, task: str | None = None) -> str | None:
+    """The recipe for data in memory, if there is one for their field and the name of
+    the task other than `photos`, whose plan needs files.
     """
-    recipe = _recipe_of(raw_field.raw_field(source.name, source.options), "")
+    field = raw_field.raw_field(source.name, source.options)
+    recipe = _recipe_of(field, "", task)
     return None if recipe in (PHOTOS, DATA) else recipe
 
 

@@ -146,7 +146,8 @@ def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Reque
             Path(recipe), _task_input(changes), lambda _: options, _task_name(changes)
         )
     if recipe is None and "source" in changes and "model" not in changes:
-        own = command_line.recipe_of_object(_source(changes["source"]))
+        task = _task_name(changes)
+        own = command_line.recipe_of_object(_source(changes["source"]), task)
         if own:
             return command_line.data_request(_source(changes.pop("source")), recipe=own)
     if recipe is None and "source" in changes:

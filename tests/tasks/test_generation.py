@@ -14,7 +14,7 @@ import tensorflow as tf
 from PIL import Image
 
 from pipeline import predict
-from pipeline.config import command_line, registry
+from pipeline.config import command_line, python_call, registry
 from pipeline.data import seeds
 from pipeline.data.in_memory import from_object
 from pipeline.fit import fit
@@ -300,8 +300,12 @@ def test_both_engines_and_a_stopped_run_are_equal(workplace, digits_run, monkeyp
     changes = {
         **TINY,
         "task": {"name": "generation", "options": options},
-        "data": {"limit": 200},
-        "train": {"epochs": 3, "evaluate_every": 2, "steps_per_call": 1},
+        "source": {"name": "scikit_learn", "dataset": "digits"},
+        "data": {"limit": 200, "validation": 0.1, "augment": {}},
+        "train": {
+            **{"epochs": 3, "batch_size": 16, "evaluate_every": 2},
+            **{"steps_per_call": 1, "learning_rate": 0.01},
+        },
         "export": {"enabled": False},
     }
     results = []
@@ -313,10 +317,11 @@ def test_both_engines_and_a_stopped_run_are_equal(workplace, digits_run, monkeyp
             with monkeypatch.context() as patch:
                 stopping.stop_after(patch, calls=6)
                 with pytest.raises(stopping.Terminated):
-                    fit("digits_generation", **sections)
-        run = fit("digits_generation", **sections)
+                    fit("fashion_mnist_generation", **sections)
+        run = fit("fashion_mnist_generation", **sections)
         results.append(stopping.everything(run, folder))
     state, history, *_ = results[0]
+    assert history["loss"][-1] < 0.9 * history["loss"][0]
     assert len(state) > 20 and np.isfinite(history["val_recall"][1])
     for expected, actual in zip(state, results[1][0], strict=True):
         np.testing.assert_array_equal(expected, actual)
@@ -379,6 +384,15 @@ def test_a_folder_of_one_class_is_enough(workplace):
     assert run.test["loss"] > 0 and run.test["samples"] == 8
     answer = run.predict(seed=[1], class_id=[0], guidance=[1.0])
     assert answer["images"].shape == (1, 9, 7, 3)
+
+
+def test_arrays_in_python_use_the_recipe(workplace):
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 1), np.uint8)
+    request = python_call.request(
+        None, {"data": (images, np.arange(30) % 2), "task": "generation"}
+    )
+    assert request.config.recipe == "generation"
+    assert request.config.model.name == "diffusion_unet"
 
 
 def test_a_thousand_classes_have_a_sheet():
