@@ -14,6 +14,7 @@ from pipeline.contracts import Batches, Example, Metadata, Task
 from pipeline.training.distributed import name_undecodable_examples
 from pipeline.training.own_keras.metric import unique_name
 from pipeline.training.train_step import SteppedModel, forward
+from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import with_options
 
 Forward = Callable[[Task, Any, Example], tuple[Any, Any, tf.Tensor]]
@@ -78,7 +79,10 @@ def _output_function(
         result = {"batch": batch, "y": y, "outputs": outputs, "loss": losses}
         return {**result, "masks": _masks(outputs)}, weight
 
-    compiled[key] = tf.function(compute).get_concrete_function(any_size)
+    try:
+        compiled[key] = tf.function(compute).get_concrete_function(any_size)
+    except UsageError as error:  # AutoGraph adds where it was raised
+        raise UsageError(reason(error).removeprefix("UsageError: ")) from None
     return compiled[key]
 
 

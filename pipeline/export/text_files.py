@@ -84,7 +84,10 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 def differences(values: Mapping[str, float]) -> str:
     """Describes the result of `savedmodel.difference`."""
     parts = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
-    return f"largest difference (of classes and labels, how many differ): {parts}"
+    return (
+        "largest difference (of pixels, the mean; of classes and labels, how many"
+        f" differ): {parts}"
+    )
 
 
 def write(

@@ -203,7 +203,14 @@ class Generation(Task):
         The seed of an example decides its time, its noise and whether its class is
         hidden. Times are logit-normal: Esser et al., "Scaling rectified flow
         transformers", ICML 2024, section 3.1.
+
+        Raises UsageError for images that augmentation has mixed.
         """
+        if "partner_label" in batch:
+            raise UsageError(
+                "--data.augment: generation would draw images like those that mixup and"
+                " cutmix make; remove them"
+            )
         time = tf.sigmoid(random.normal(seeds, (), _TIME))
         noise = random.normal(seeds, self.image_shape, _NOISE)
         share = time[:, None, None, None]
@@ -313,6 +320,12 @@ class Generation(Task):
         rest = 1 - inputs["time"][:, None, None, None]
         denoised = inputs["image"] + rest * tf.cast(outputs, tf.float32)
         return {"time": inputs["time"], "denoised": self._pixels(denoised)}
+
+    def outputs_of(self, answers: Example) -> Any:
+        raise UsageError(
+            "an export that draws pictures cannot be evaluated on data; evaluate its"
+            " run: pipeline evaluate RUN"
+        )
 
     def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
         return SampleEvaluator(self, model)
@@ -449,6 +462,8 @@ class Generation(Task):
 
     def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
         """A picture of the class of each of the first examples."""
+        if tf.is_symbolic_tensor(columns["label"]):  # an export is to be evaluated
+            self.outputs_of({})
         labels = columns["label"][:_GOLDEN].astype(np.int32)
         return {
             "seed": np.arange(len(labels), dtype=np.int64),

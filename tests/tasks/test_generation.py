@@ -13,7 +13,7 @@ import stopping
 import tensorflow as tf
 from PIL import Image
 
-from pipeline import predict
+from pipeline import evaluate, predict
 from pipeline.config import command_line, python_call, registry
 from pipeline.data import seeds
 from pipeline.data.in_memory import from_object
@@ -326,6 +326,20 @@ def test_both_engines_and_a_stopped_run_are_equal(workplace, digits_run, monkeyp
     for expected, actual in zip(state, results[1][0], strict=True):
         np.testing.assert_array_equal(expected, actual)
     assert json.dumps(results[0][1:]) == json.dumps(results[1][1:])
+
+
+def test_an_export_is_not_evaluated_on_data(trained, workplace):
+    np.savez("data.npz", images=np.zeros((9, 8, 8, 1), np.uint8), labels=np.arange(9))
+    with pytest.raises(UsageError) as caught:
+        evaluate.main([str(trained.export), "data.npz"])
+    assert "evaluate its run: pipeline evaluate RUN" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_mixed_images_are_refused():
+    batch = {**batch_of(8), "partner_label": tf.zeros(8, tf.int64)}
+    with pytest.raises(UsageError, match="mixup and cutmix"):
+        generation(METADATA).target(batch, batch["id"])
 
 
 def info_of(dtype=np.uint8, size=(8, 8)):
