@@ -516,7 +516,9 @@ class SampleEvaluator(Evaluator):
         self._loss = np.zeros(_BINS)
         self._by_time = np.zeros(_BINS)
         self._real: list[np.ndarray] = []
-        self._labels: list[np.ndarray] = []
+        """Images of the split, as many as samples."""
+        self._features: list[np.ndarray] = []
+        self._is_right: list[np.ndarray] = []
         self._judge: quality.Judge | None = None
         self._samples: np.ndarray | None = None
         self._nearest: tuple[quality.Nearest, quality.Nearest] | None = None
@@ -536,14 +538,20 @@ class SampleEvaluator(Evaluator):
         self._count += len(losses)
         self._loss += np.bincount(bins, losses, _BINS)
         self._by_time += np.bincount(bins, minlength=_BINS)
-        if self._model is not None:
-            self._real.append(batch["image"].numpy())
-            self._labels.append(batch["label"].numpy())
+        if self._model is None:
+            return
+        images = batch["image"].numpy()
+        missing = len(self._asked) - sum(map(len, self._real))
+        self._real.append(images[: max(0, missing)])
+        if self._judge is not None:
+            features, classes = self._judge(images)
+            self._features.append(features)
+            self._is_right.append(classes == batch["label"].numpy())
 
     def update_training(self, batch: Example) -> None:
         if self._nearest is None:
             samples = self._draw()
-            real = np.concatenate(self._real)[: len(samples)]
+            real = np.concatenate(self._real)
             self._nearest = quality.Nearest(samples), quality.Nearest(real)
         for nearest in self._nearest:
             nearest.add(batch["image"].numpy())
@@ -583,13 +591,12 @@ class SampleEvaluator(Evaluator):
 
     def _judged(self, samples: np.ndarray, judge: quality.Judge) -> dict[str, float]:
         features, classes = judge(samples)
-        real, real_classes = judge(np.concatenate(self._real))
-        labels = np.concatenate(self._labels)
+        real = np.concatenate(self._features)
         count = min(len(features), len(real))
         precision, recall = quality.precision_and_recall(real[:count], features[:count])
         return {
             "accuracy": float((classes == self._asked).mean()),
-            "judge_accuracy": float((real_classes == labels).mean()),
+            "judge_accuracy": float(np.concatenate(self._is_right).mean()),
             "frechet_distance": quality.frechet_distance(real, features),
             "precision": precision,
             "recall": recall,

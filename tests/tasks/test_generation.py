@@ -15,6 +15,7 @@ from PIL import Image
 
 from pipeline import evaluate, predict
 from pipeline.config import command_line, python_call, registry
+from pipeline.contracts import Info
 from pipeline.data import seeds
 from pipeline.data.in_memory import from_object
 from pipeline.fit import fit
@@ -357,6 +358,17 @@ def info_of(dtype=np.uint8, size=(8, 8)):
 def test_other_images_are_refused(info, message):
     with pytest.raises(UsageError, match=message):
         generation(info_of(**info))
+
+
+def test_images_without_classes_are_all_of_one():
+    fields = {
+        "id": tf.TensorSpec((), tf.int64),
+        "image": tf.TensorSpec((8, 8, 1), tf.uint8),
+    }
+    task = generation(Info({"train": 9}, fields))
+    image = tf.zeros((8, 8, 1), tf.uint8)
+    decoded = task.decode({"id": tf.constant(3, tf.int64), "image": image})
+    assert decoded["label"] == 0 and task.class_names == ["image"]
 
 
 def test_a_judge_must_classify_the_same_images(digits_run, tmp_path):
