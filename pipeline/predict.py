@@ -181,9 +181,14 @@ def _with_pictures(
 
 def _draw(client: Client, model: str, words: list[str], options: PredictOptions) -> int:
     """Writes a sheet of pictures that the model draws for arguments in words."""
-    given = {}
-    for flag, value in _pairs(words):
-        given[flag] = value
+    given = dict(_pairs(words))
+    for flag in ("format", "pictures", "column"):
+        if getattr(options, flag) is not None:
+            raise UsageError(
+                f"--{flag} is not for models that draw pictures; remove it"
+            )
+    if options.output and options.output.suffix.lower() != ".png":
+        raise UsageError(f"--output: {options.output} must end in .png")
     count = options.count or _DRAWN
     values = model_arguments.request(client.arguments, given, count)
     parts = []

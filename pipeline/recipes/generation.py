@@ -28,7 +28,7 @@ def fashion_mnist_generation() -> Config:
         recipe="fashion_mnist_generation",
         source=SourceConfig(name="tfds", options={"dataset": "fashion_mnist"}),
         task=TaskConfig(name="generation"),
-        data=DataConfig(validation=0.02, augment={"flip": {}}),
+        data=DataConfig(validation=0.02),
         model=ModelConfig(name="diffusion_unet"),
         train=_training(epochs=9, batch_size=128, ema=0.999, evaluate_every=1),
     )

@@ -39,6 +39,9 @@ class Argument:
     def _read(self, flag: str, word: str) -> float:
         if word in self.names:
             return self.names.index(word)
+        lower = [name.casefold() for name in self.names]
+        if lower.count(word.casefold()) == 1:
+            return lower.index(word.casefold())
         is_whole = self.dtype.kind in "iu"
         try:
             value = int(word) if is_whole else float(word)

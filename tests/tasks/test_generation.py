@@ -19,6 +19,7 @@ from pipeline.contracts import Info
 from pipeline.data import seeds
 from pipeline.data.in_memory import from_object
 from pipeline.fit import fit
+from pipeline.serving.arguments import Argument
 from pipeline.serving.client import Client
 from pipeline.tasks import _sample_quality as quality
 from pipeline.tasks.generation import generation
@@ -281,12 +282,22 @@ def test_predict_writes_a_sheet(trained, workplace, capsys):
         (["--seed", "9" * 20], "--seed must fit int64"),
         (["--sed", "1"], "unknown option --sed; did you mean 'seed'?"),
         (["--seed"], "--seed needs a value"),
+        (["--format", "csv"], "--format is not for models that draw pictures"),
+        (["--output", "a.jpg"], "--output: a.jpg must end in .png"),
     ],
 )
 def test_wrong_arguments_are_one_line(trained, words, message):
     with pytest.raises(UsageError) as caught:
         predict.main([str(trained.export), *words])
     assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_classes_are_named_in_any_case():
+    argument = Argument(0, np.dtype(np.int32), names=("Coat", "Sneaker", "2"))
+    for word, number in {"sneaker": 1, "Coat": 0, "2": 2, "0": 0}.items():
+        assert argument.values("--class", word, 2).tolist() == [number, number]
+    assert argument.values("--class", None, 4).tolist() == [0, 1, 2, 0]
+    assert Argument(5, np.dtype(np.int64), True).values("--seed", None, 3)[2] == 7
 
 
 def test_a_model_that_takes_files_needs_them(digits_run):
