@@ -220,6 +220,14 @@ class ServingInput:
     """
     meaning: str = ""
     """What an argument contains if its type does not tell, for `SERVING.md`."""
+    defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Values of arguments that are one number each, for `pipeline predict`; empty if
+    requests are made of files.
+    """
+    counts_up: tuple[str, ...] = ()
+    """Which of these arguments grow by 1 from example to example, such as a seed."""
+    names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Names of the values 0, 1, ... of an argument, such as those of classes."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -283,6 +291,9 @@ class Score:
 class Evaluator(abc.ABC):
     """Computes the metrics of a split from one batch after the other."""
 
+    reads_training = False
+    """Whether `update_training` is to be called, which reads the training examples."""
+
     @abc.abstractmethod
     def update(self, outputs: Any, answers: Example, batch: Example) -> None:
         """Adds a batch, without padding.
@@ -296,6 +307,16 @@ class Evaluator(abc.ABC):
         """The metrics of all examples so far, as JSON values; with `examples`, their
         number, and `loss`, their mean loss.
         """
+
+    def update_training(self, batch: Example) -> None:
+        """Adds a decoded batch of training examples, without padding, with which
+        answers are compared; called after `update`, if they are at hand.
+        """
+        return None
+
+    def pictures(self) -> dict[str, np.ndarray]:
+        """Name -> picture of the answers, uint8 (height, width, 3), after `result`."""
+        return {}
 
 
 class Calibrator(abc.ABC):
@@ -440,9 +461,9 @@ class Objective(abc.ABC):
     def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
         """Computes the metrics of a split; it may ask the model for samples."""
 
-    def calibrator(self) -> Calibrator | None:
-        """Fits a calibration of the answers on held-out examples; None: nothing is
-        calibrated.
+    def calibrator(self, model: Callable[..., Any] | None = None) -> Calibrator | None:
+        """Fits a calibration of the answers on held-out examples; it may ask the model
+        for samples. None: nothing is calibrated.
         """
         return None
 

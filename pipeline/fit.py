@@ -195,7 +195,7 @@ def _run(
 
     # Data and model
     data = dataset.load(config, source)
-    trainer = Trainer(config, machine, data, stops, evaluate.metrics)
+    trainer = Trainer(config, machine, data, stops, evaluate.evaluate)
     trainer.build()
     is_exported = config.export.enabled or config.data.fold is not None
     if is_exported and config.export.formats:
@@ -223,7 +223,7 @@ def _run(
             # Test, pictures, export, verification
             def show(result: dict[str, Any]) -> None:
                 run = Run(config, directory.path, history, result, trainer=trainer)
-                evaluation = run.test_evaluation(handoff.table)
+                evaluation = run.test_evaluation(handoff.table, handoff.pictures)
                 parts["evaluation"] = evaluation
                 if not config.dry_run:
                     results.show(evaluation, directory.path, history)

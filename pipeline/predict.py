@@ -8,16 +8,22 @@ import dataclasses
 import io
 import itertools
 import json
+import math
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TextIO
 
+import numpy as np
+
 from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require
 from pipeline.report import box_pictures
 from pipeline.report.run import Run
+from pipeline.serving import arguments as model_arguments
+from pipeline.serving import repository
 from pipeline.serving.client import EXPECTED, Client
 from pipeline.serving.file_predictions import (
     answers_boxes,
@@ -25,14 +31,17 @@ from pipeline.serving.file_predictions import (
     predict,
     takes_texts,
 )
-from pipeline.utils import files
+from pipeline.utils import console, files
 from pipeline.utils.errors import UsageError, plain, run_command
+from pipeline.utils.image_sheets import png, sheet
 
 PROGRAM = "pipeline predict"
+_DRAWN = 16  # pictures
 _MOST_LINES = 3  # about rows of a file that are skipped for the same reason
 _PURPOSE = """\
 Prints a model's answer for each image or row, in order. Files that are damaged or
-cannot be read are reported and skipped, and the exit code is 1."""
+cannot be read are reported and skipped, and the exit code is 1. A model that draws
+pictures takes no files, but --class, --seed and --guidance, and writes a sheet."""
 _ARGUMENTS = {
     "MODEL": (
         "The directory of a version; the directory of a model, to use its served"
@@ -60,7 +69,12 @@ class PredictOptions:
     output: Path | None = None
     """Write the answers to this file, which appears once it is complete. If the server
     stops responding, FILE.part contains the answers received so far. None: answers are
-    printed.
+    printed, and drawn pictures written to a .png file named after the model and its
+    arguments.
+    """
+    count: Annotated[int, (1, 10**5)] | None = None
+    """Number of pictures to draw. None: 16. Without --class, they are of all classes in
+    turn.
     """
     pictures: Path | None = None
     """Write each image with its boxes to this directory, as JPEG. None: no images are
@@ -165,22 +179,86 @@ def _with_pictures(
         yield record
 
 
+def _draw(client: Client, model: str, words: list[str], options: PredictOptions) -> int:
+    """Writes a sheet of pictures that the model draws for arguments in words."""
+    given = dict(_pairs(words))
+    for flag in ("format", "pictures", "column"):
+        if getattr(options, flag) is not None:
+            raise UsageError(
+                f"--{flag} is not for models that draw pictures; remove it"
+            )
+    if options.output and options.output.suffix.lower() != ".png":
+        raise UsageError(f"--output: {options.output} must end in .png")
+    count = options.count or _DRAWN
+    values = model_arguments.request(client.arguments, given, count)
+    parts = []
+    for start in range(0, count, options.batch_size):
+        rows = slice(start, start + options.batch_size)
+        answer = client.predict(**{name: v[rows] for name, v in values.items()})
+        parts.append(answer["images"])
+    images = np.concatenate(parts)
+    path = options.output
+    if path is None:
+        texts = [text for pair in given.items() for text in pair]
+        stem = "-".join([repository.select_version(Path(model)).parent.name, *texts])
+        path = Path(re.sub(r"[^\w.-]+", "_", stem) + ".png")
+    files.write_bytes(path, png(sheet(images, math.ceil(math.sqrt(count)))))
+    _say("drawn", f"{console.pluralize(count, 'picture')}: {path}")
+    return 0
+
+
 def _say(name: str, text: str) -> None:
     print(f"{name:<10} {plain(text)}", file=sys.stderr, flush=True)
 
 
-def _parse(arguments: list[str]) -> tuple[str, list[str], PredictOptions]:
-    """Returns the model, the words that name files, and the options."""
+def _parse(words: list[str]) -> tuple[list[str], list[str], PredictOptions]:
+    """Returns the model and the words that name files, the words of a model's own
+    arguments if there are no files, and the options.
+    """
     is_word = lambda word: word == "-" or not word.startswith("-")  # noqa: E731
-    words = list(itertools.takewhile(is_word, arguments))
-    changes = cli_parser.changes(arguments[len(words) :], PredictOptions)
-    options = PredictOptions(**changes)
-    if len(words) < 2:
-        raise UsageError(
-            f"{PROGRAM} MODEL FILES takes {EXPECTED}, and then files, directories,"
-            f" patterns or - for a list; got {' '.join(arguments)[:200]!r}"
-        )
-    return words[0], words[1:], options
+    names = list(itertools.takewhile(is_word, words))
+    rest = words[len(names) :]
+    own: list[str] = []
+    if len(names) == 1:
+        own, rest = _split_options(rest)
+    changes = cli_parser.changes(rest, PredictOptions)
+    if not names:
+        raise UsageError(_usage(words))
+    return names, own, PredictOptions(**changes)
+
+
+def _usage(words: list[str]) -> str:
+    return (
+        f"{PROGRAM} MODEL FILES takes {EXPECTED}, and then files, directories,"
+        f" patterns or - for a list; got {' '.join(words)[:200]!r}"
+    )
+
+
+def _split_options(words: list[str]) -> tuple[list[str], list[str]]:
+    """Separates the options that are not those of this command, with their values."""
+    own: list[str] = []
+    rest: list[str] = []
+    part = rest
+    for word in words:
+        if word.startswith("--"):
+            flag = word.partition("=")[0].replace("_", "-")
+            part = rest if flag in cli_parser.flags(PredictOptions) else own
+        part.append(word)
+    return own, rest
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    """The names and values of options, each with one value."""
+    rest = list(words)
+    while rest:
+        flag, equals, value = rest.pop(0).partition("=")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                raise UsageError(f"{flag} needs a value")
+            value = rest.pop(0)
+        if not flag.startswith("--"):
+            raise UsageError(f"unexpected {flag!r} before the options")
+        yield flag[2:].replace("-", "_"), value
 
 
 def _read_names() -> list[str]:
@@ -225,14 +303,14 @@ def _format(output: Path | None, has_boxes: bool) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """`pipeline predict MODEL FILES [--option VALUE ...]`.
+    """`pipeline predict MODEL [FILES] [--option VALUE ...]`.
 
     Returns 1 if a file was skipped.
     """
     if {"--help", "-h"} & set(arguments):
         print(help_text.page(PROGRAM, _PURPOSE, PredictOptions(), _ARGUMENTS))
         return 0
-    model, words, options = _parse(arguments)
+    (model, *words), own, options = _parse(arguments)
     output = options.output
     if output:
         require(not output.is_dir(), "--output", output, "a file")
@@ -247,6 +325,12 @@ def main(arguments: list[str]) -> int:
             )
         model = str(export)
     with Client(model, options.timeout) as client:
+        if client.arguments and not words:
+            return _draw(client, model, own, options)
+        if not words:
+            raise UsageError(_usage(arguments))
+        if options.count is not None:
+            raise UsageError("--count is for models that draw pictures; remove it")
         names = []
         for word in words:
             reads_names = word == "-" and not takes_texts(client.metadata())

@@ -110,7 +110,11 @@ def request(
         start = data_request(SourceConfig.from_file(fields, checked=False), recipe=DATA)
     else:
         start = _recipe_request(
-            name, source, _task_input(options), allow_no_data=topic is not None
+            name,
+            source,
+            _task_word(options, "input"),
+            _task_word(options, "name"),
+            allow_no_data=topic is not None,
         )
     if topic is not None:
         with contextlib.suppress(UsageError):  # as far as the options are right
@@ -173,7 +177,7 @@ def _read_functions(options: dict[str, Any], default: Config) -> dict[str, Any]:
     """
     source = options.get("source", {})
     if "path" not in registry.find("sources", default.source.name).options:
-        _add_kind(source, _task_input(options))
+        _add_kind(source, _task_word(options, "input"))
     for choice in registry.choices(Config):
         part = options.get(choice.section, {})
         section = getattr(default, choice.section)
@@ -212,9 +216,9 @@ def _has_other_data(source: Mapping[str, Any]) -> bool:
     return is_own or raw_field.raw_field(name, options) != file_types.IMAGE
 
 
-def _task_input(options: Mapping[str, Any]) -> str | None:
-    """The word of `--task.input`."""
-    words = options.get("task", {}).get("input")
+def _task_word(options: Mapping[str, Any], option: str) -> str | None:
+    """The word of `--task.input` or `--task.name`."""
+    words = options.get("task", {}).get(option)
     return None if words is None else _word(words)
 
 
@@ -264,6 +268,7 @@ def path_request(
     path: Path,
     task_input: str | None = None,
     options: Callable[[str], Mapping[str, Any]] | None = None,
+    task: str | None = None,
 ) -> Request:
     """The request for the data at a path.
 
@@ -272,12 +277,17 @@ def path_request(
         task_input: The input of the task if the user set it; it says which files are
             examples.
         options: Maps the name of the source to its options that the user set.
+        task: The name of the task if the user set it.
     """
     require_path(path, "the path of the data")
-    values = data_path.source(path, task_input=task_input)
+    # One class may be enough for tasks other than telling classes apart.
+    allow_one_class = task not in (None, "supervised")
+    values = data_path.source(
+        path, task_input=task_input, allow_one_class=allow_one_class
+    )
     source = SourceConfig(name=values.pop("name"), options=values)
     set_by_user = options(source.name) if options else {}
-    request = data_request(source, set_by_user)
+    request = data_request(source, set_by_user, task=task)
     file = path.resolve()
     name = formats.model_name(file.name if file.is_dir() else file.stem)
     config = request.config.changed(export={"name": name})
@@ -288,41 +298,47 @@ def data_request(
     source: SourceConfig,
     options: Mapping[str, Any] | None = None,
     recipe: str | None = None,
+    task: str | None = None,
 ) -> Request:
     """The request for the data of a source, with a recipe of `OWN_DATA`.
 
-    Without a `recipe`, it is the one for the field of the examples. `options` are the
-    options of the source that the user also set.
+    Without a `recipe`, it is the one for the field of the examples and the name of the
+    task. `options` are the options of the source that the user also set.
     """
     if recipe is None:
         all_options = {**source.options, **(options or {})}
         field = raw_field.raw_field(source.name, all_options)
         truth = raw_field.truth_field(source.name, all_options)
-        recipe = _recipe_of(field, truth)
+        recipe = _recipe_of(field, truth, task)
     start = registry.load("recipes", recipe)(source)
     return Request(start) if isinstance(start, Config) else start
 
 
-def _recipe_of(field: str, truth: str) -> str:
+def _recipe_of(field: str, truth: str, task: str | None = None) -> str:
     """The recipe for data with this raw field: its option `field` has this default.
 
-    The option `target` is for data with this field to predict, which other recipes for
-    the raw field leave out.
+    The option `target` is for data with this field to predict, and the option `task`
+    for this task, which other recipes for the raw field leave out.
     """
     recipes: dict[str, str] = {}
     for name in OWN_DATA:
         options = registry.find("recipes", name).options
         if "field" in options and options["field"].default == repr(field):
+            if "task" in options:
+                if options["task"].default == repr(task):
+                    return name
+                continue
             target = options["target"].default if "target" in options else ""
             recipes[target or ""] = name
     return recipes.get(repr(truth)) or recipes.get("", DATA)
 
 
-def recipe_of_object(source: SourceConfig) -> str | None:
-    """The recipe for data in memory, if there is one for their field other than
-    `photos`, whose plan needs files.
+def recipe_of_object(source: SourceConfig, task: str | None = None) -> str | None:
+    """The recipe for data in memory, if there is one for their field and the name of
+    the task other than `photos`, whose plan needs files.
     """
-    recipe = _recipe_of(raw_field.raw_field(source.name, source.options), "")
+    field = raw_field.raw_field(source.name, source.options)
+    recipe = _recipe_of(field, "", task)
     return None if recipe in (PHOTOS, DATA) else recipe
 
 
@@ -336,6 +352,7 @@ def _recipe_request(
     name: str | None,
     source: dict[str, Any],
     task_input: str | None,
+    task: str | None,
     allow_no_data: bool = False,
 ) -> Request:
     """The request of a recipe; None is the recipe for the data of `source`.
@@ -345,7 +362,7 @@ def _recipe_request(
     if name is not None and is_data(name) and not is_own_data(name, source):
         options_of = functools.partial(_valid_options, source)
         try:
-            return path_request(Path(name), task_input, options_of)
+            return path_request(Path(name), task_input, options_of, task)
         except UsageError:  # a folder of this name should not hide the help page
             if name not in OWN_DATA or not allow_no_data:
                 raise
@@ -358,7 +375,7 @@ def _recipe_request(
             return recipe_request(name)
         options = _source_options(source["name"], source)
         return data_request(
-            SourceConfig(name=source["name"], options=options), recipe=name
+            SourceConfig(name=source["name"], options=options), recipe=name, task=task
         )
     except UsageError:
         if not allow_no_data:

@@ -72,7 +72,10 @@ def is_path(text: str) -> bool:
 
 
 def source(
-    path: Path, class_names: Collection[str] = (), task_input: str | None = None
+    path: Path,
+    class_names: Collection[str] = (),
+    task_input: str | None = None,
+    allow_one_class: bool = False,
 ) -> dict[str, Any]:
     """The source for the data at a path: `name`, `path` and perhaps other options, as
     for `Config.changed`.
@@ -80,20 +83,23 @@ def source(
     A directory that contains nothing but another one stands for the inner one, which is
     printed. The files are those of the input `task_input`, or by default of all
     registered inputs. Raises UsageError if there are no data, or files of a single
-    class that is not among the `class_names`.
+    class that is not among the `class_names`, unless one class is allowed.
     """
     options: dict[str, Any] = {}
     file_type = file_types.of(task_input) if task_input else None
     if file_type:
         options = file_type._asdict()
     types = file_types.select(**options) if options else file_types.fields()
-    data = _find(path, class_names, types)
+    data = _find(path, class_names, types, allow_one_class)
     reads_files = data["name"] in ("folder", "csv", "jsonl")
     return {**data, **options} if reads_files else data
 
 
 def _find(
-    path: Path, class_names: Collection[str], types: Mapping[str, tuple[str, ...]]
+    path: Path,
+    class_names: Collection[str],
+    types: Mapping[str, tuple[str, ...]],
+    allow_one_class: bool,
 ) -> dict[str, Any]:
     """The source for the data at a path, whose files have these types."""
     root = path
@@ -126,6 +132,8 @@ def _find(
             raise UsageError(_problem(path, folders, classes, types))
         inner = path / entries[0]
         if entries == classes and not list_folder(inner)[0]:
+            if allow_one_class:
+                return _source("folder", path, root)
             raise UsageError(_problem(path, folders, classes, types))
         path = inner
     if not path.exists():

@@ -143,10 +143,11 @@ def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Reque
     if isinstance(recipe, Path) or (recipe and command_line.is_data(recipe)):
         options = _options(source)
         return command_line.path_request(
-            Path(recipe), _task_input(changes), lambda _: options
+            Path(recipe), _task_input(changes), lambda _: options, _task_name(changes)
         )
     if recipe is None and "source" in changes and "model" not in changes:
-        own = command_line.recipe_of_object(_source(changes["source"]))
+        task = _task_name(changes)
+        own = command_line.recipe_of_object(_source(changes["source"]), task)
         if own:
             return command_line.data_request(_source(changes.pop("source")), recipe=own)
     if recipe is None and "source" in changes:
@@ -178,6 +179,13 @@ def _task_input(arguments: Mapping[str, Any]) -> str | None:
     task = arguments.get("task")
     value = task.get("input") if isinstance(task, Mapping) else None
     return None if value is None else objects.name_of(value, "inputs")
+
+
+def _task_name(arguments: Mapping[str, Any]) -> str | None:
+    """The name in `task={"name": ...}`."""
+    task = arguments.get("task")
+    value = task.get("name") if isinstance(task, Mapping) else task
+    return value if isinstance(value, str) else None
 
 
 # Arguments of a Keras optimizer -> options of the run, which hold for all replicas

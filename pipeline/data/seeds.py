@@ -7,6 +7,8 @@ seed for a whole batch.
 """
 
 import hashlib
+import math
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -62,6 +64,19 @@ def integers(
     2**32.
     """
     return tf.math.floormod(_shift(fold(seeds, draw), 32), tf.cast(below, tf.int64))
+
+
+def normal(seeds: tf.Tensor, shape: Sequence[int], draw: int = 0) -> tf.Tensor:
+    """Float32 numbers of a standard normal distribution, (batch, *shape).
+
+    There is a seed for each example, int64 (batch,). The numbers are quantiles of
+    2**23 equally likely probabilities, so at most 5.4. Unlike the bits of the other
+    functions, they may differ by rounding from device to device.
+    """
+    positions = tf.range(math.prod(shape), dtype=tf.int64)
+    bits = _shift(fold(fold(seeds, draw)[:, None], positions), 41)
+    probabilities = (tf.cast(bits, tf.float32) + 0.5) * (1.0 / (1 << 23))
+    return tf.reshape(tf.math.ndtri(probabilities), (-1, *shape))
 
 
 def choice(seeds: tf.Tensor, table: np.ndarray, draw: int = 0) -> tf.Tensor:

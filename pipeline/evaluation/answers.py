@@ -39,6 +39,8 @@ class Evaluation:
     """The network, if it is at hand."""
     forward: Any = None
     """The function that calls the network, as `train_step.forward`."""
+    pictures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    """Name -> picture of the answers, uint8 (height, width, 3)."""
 
     def __len__(self) -> int:
         return len(self.table["id"])

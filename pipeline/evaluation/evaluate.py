@@ -14,6 +14,7 @@ from pipeline.contracts import Batches, Example, Metadata, Task
 from pipeline.training.distributed import name_undecodable_examples
 from pipeline.training.own_keras.metric import unique_name
 from pipeline.training.train_step import SteppedModel, forward
+from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import with_options
 
 Forward = Callable[[Task, Any, Example], tuple[Any, Any, tf.Tensor]]
@@ -78,7 +79,10 @@ def _output_function(
         result = {"batch": batch, "y": y, "outputs": outputs, "loss": losses}
         return {**result, "masks": _masks(outputs)}, weight
 
-    compiled[key] = tf.function(compute).get_concrete_function(any_size)
+    try:
+        compiled[key] = tf.function(compute).get_concrete_function(any_size)
+    except UsageError as error:  # AutoGraph adds where it was raised
+        raise UsageError(reason(error).removeprefix("UsageError: ")) from None
     return compiled[key]
 
 
@@ -101,12 +105,22 @@ class SplitResult:
     """Metrics of the task and of `train.metrics`, as JSON values."""
     table: dict[str, np.ndarray]
     """`id`, and the columns of `Task.table`, (examples,)."""
+    pictures: dict[str, np.ndarray]
+    """Name -> picture of the answers, uint8 (height, width, 3)."""
 
 
 def evaluate(
-    model: SteppedModel, task: Task, batches: Batches, forward: Forward = forward
+    model: SteppedModel,
+    task: Task,
+    batches: Batches,
+    forward: Forward = forward,
+    training: Batches | None = None,
 ) -> SplitResult:
-    """Evaluates a split in one pass; its memory grows by the columns of the table."""
+    """Evaluates a split in one pass; its memory grows by the columns of the table.
+
+    `training` has the training examples, for metrics that compare answers with them;
+    None if they are not at hand or it would take too long.
+    """
     evaluator = task.evaluator(model)
     added = [_copy(metric) for metric in _added_metrics(model)]
     parts = []
@@ -116,16 +130,22 @@ def evaluate(
         for metric in added:
             metric.update_state(y, values)
         parts.append({"id": batch["id"].numpy(), **task.table(answers, batch)})
+    if training is not None and evaluator.reads_training:
+        for batch in _examples(training):
+            evaluator.update_training(batch)
     results = evaluator.result()
     for metric in added:
         name = unique_name(metric.name, results)
         results[name] = np.asarray(metric.result()).tolist()
-    return SplitResult(results, concatenate(parts))
+    return SplitResult(results, concatenate(parts), evaluator.pictures())
 
 
-def metrics(model: SteppedModel, task: Task, batches: Batches) -> dict[str, Any]:
-    """The metrics of `evaluate`."""
-    return evaluate(model, task, batches).metrics
+def _examples(batches: Batches) -> Iterator[Example]:
+    """Decoded batches without padding."""
+    with name_undecodable_examples(batches, 0, batches.last_step):
+        for batch in with_options(batches.dataset(0)):
+            batch = batches.gather(batch)
+            yield _first(int(np.count_nonzero(batch["weight"])), batch)
 
 
 def concatenate(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -144,7 +164,7 @@ def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
 
 def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
     """Calibrates the task on examples that the model was not trained on."""
-    calibrator = task.calibrator()
+    calibrator = task.calibrator(model)
     if calibrator is None:
         return {}
     for batch, _, results, _ in outputs(model, task, held_out):

@@ -111,6 +111,7 @@ def evaluate_split(
     split: str | None,
     options: TrainConfig,
     forward: Forward = forward,
+    training: Split | None = None,
 ) -> Evaluation:
     """Evaluates a network on a split.
 
@@ -121,6 +122,7 @@ def evaluate_split(
         split: Name of the split; None: test, or else validation, train or all data.
         options: The options of its training.
         forward: The function that calls the network.
+        training: The training examples, for metrics that compare answers with them.
     """
     splits, locate = examples
     name = split or split_names.evaluation_split(splits) or "data"
@@ -128,8 +130,9 @@ def evaluate_split(
         raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
     store = splits[name].store
     batches = batching.evaluation(splits[name], options)
+    trained = None if training is None else batching.evaluation(training, options)
     with decoder_warnings.collect() as warned:
-        result = evaluate.evaluate(model, task, batches, forward)
+        result = evaluate.evaluate(model, task, batches, forward, trained)
     if isinstance(store, OnTheFly):
         for note in warned.notes(store, locate):
             say(note.name, note)
@@ -143,6 +146,7 @@ def evaluate_split(
         answer_function(model, task, forward),
         model,
         forward,
+        result.pictures,
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from pipeline.config import objects, registry
 from pipeline.config.config import Config
 from pipeline.contracts import Metadata, Task
-from pipeline.data import dataset, split_names
+from pipeline.data import batching, dataset, split_names
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
@@ -64,6 +64,8 @@ class Handoff:
         """The split of the final test: test, or else validation, or else train."""
         self.table: dict[str, np.ndarray] = {}
         """The table of calibrated answers to the test split, after the test."""
+        self.pictures: dict[str, np.ndarray] = {}
+        """Pictures of these answers."""
 
     def conclude(
         self,
@@ -173,11 +175,18 @@ class Handoff:
             )
         calibrated = evaluate.apply_calibration(task, calibration)
         metrics = {}
+        training = batching.evaluation(self.data.splits["train"], self.config.train)
         for name, batches in evaluated.items():
-            evaluation = evaluate.evaluate(self.model, calibrated, batches)
+            evaluation = evaluate.evaluate(
+                self.model,
+                calibrated,
+                batches,
+                training=training if name == self.test_split else None,
+            )
             metrics[name] = evaluation.metrics
             if name == self.test_split:
                 self.table = evaluation.table
+                self.pictures = evaluation.pictures
         seconds = time.monotonic() - self.start
         result = run_result.summarize(
             self.config, self.checkpoint, metrics, seconds, calibration

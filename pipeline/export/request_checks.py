@@ -51,9 +51,9 @@ def check_answers(
     """Sends the stored requests of a signature; raises Failure if an answer differs.
 
     Floats may differ by `tolerances` times the tolerance of the precision; integers and
-    strings must be equal, except for ranks with nearly equal scores. The entries of
-    lists (`_lists`) are compared in any order. If a batch needs more examples than are
-    stored, examples are repeated.
+    strings must be equal, except for ranks with nearly equal scores, and pixels
+    (`are_pixels`). The entries of lists (`_lists`) are compared in any order. If a
+    batch needs more examples than are stored, examples are repeated.
     """
     inputs = golden["inputs"]
     outputs = golden["outputs"]
@@ -77,7 +77,9 @@ def check_answers(
                 )
             if name in lists:
                 continue
-            if actual.dtype.kind == "f":
+            if are_pixels(expected):
+                worst = max(worst, _compare_pixels(name, actual, expected, tolerance))
+            elif actual.dtype.kind == "f":
                 difference = float(np.abs(actual - expected).max(initial=0.0))
                 limit = tolerance * np.abs(stored).max(initial=0.0)
                 if not difference <= limit:  # also if NaN
@@ -104,6 +106,32 @@ def check_answers(
     if swapped:
         summary += f"; {swapped} values differ where scores are nearly equal"
     return summary
+
+
+def are_pixels(values: np.ndarray) -> bool:
+    """Whether an output has images: uint8 (examples, height, width, channels)."""
+    return values.dtype == np.uint8 and values.ndim == 4
+
+
+def _compare_pixels(
+    name: str, actual: np.ndarray, expected: np.ndarray, tolerance: float
+) -> float:
+    """The largest difference of pixels; raises Failure if an image differs.
+
+    A pixel may differ by 1, because rounding can turn any difference into 1, or the
+    pixels of an image on average by the tolerance.
+    """
+    difference = np.abs(actual.astype(np.int64) - expected)
+    largest = difference.max(axis=(1, 2, 3))
+    mean = difference.mean(axis=(1, 2, 3))
+    differs = (largest > 1) & (mean > 255 * tolerance)
+    if differs.any():
+        row = int(np.argmax(differs))
+        raise Failure(
+            f"{name}: image {row} differs by up to {largest[row]}, on average by"
+            f" {mean[row]:.2g}, in a batch of {len(actual)}"
+        )
+    return float(largest.max())
 
 
 def _lists(outputs: Mapping[str, np.ndarray]) -> list[str]:

@@ -138,8 +138,13 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
     if result["calibration"] == {"temperature": 1.0}:
         say_result("calibrated", "not: all answers to the validation split are right")
     elif result["calibration"]:
-        values = result["calibration"].items()
-        calibration = ", ".join(f"{name} {value:.3f}" for name, value in values)
+        parts = []
+        for name, value in result["calibration"].items():
+            if isinstance(value, float):
+                parts.append(f"{name} {value:.3f}")
+            elif isinstance(value, int):
+                parts.append(f"{name} {value}")
+        calibration = ", ".join(parts)
         changes = []
         for name, value in metrics.get("calibrated", {}).items():
             # The calibrated loss is the cross-entropy; `loss` may be another one.

@@ -15,7 +15,14 @@ from pipeline.contracts import Example, ServingInput, Task
 from pipeline.data import batching, split_names
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.export import formats, proof, run_result, text_files, warmup
+from pipeline.export import (
+    formats,
+    proof,
+    request_checks,
+    run_result,
+    text_files,
+    warmup,
+)
 from pipeline.export.verification import Check, Verification, begin, start, verify
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, request_guards, version_manifest
@@ -303,9 +310,10 @@ def difference(
 ) -> dict[str, float]:
     """Compares the stored answers with the trained model.
 
-    Returns the largest difference for each output; for integers and strings, the number
-    of answers that differ. Raises UsageError if both networks compute in float32 and
-    the exported network is not a copy of the trained network.
+    Returns the largest difference for each output; of pixels, the mean difference; for
+    other integers and strings, the number of answers that differ. Raises UsageError if
+    both networks compute in float32 and the exported network is not a copy of the
+    trained network.
     """
     default = task.serving_inputs()[0]
     function = serving_function(task, model, default)
@@ -316,10 +324,14 @@ def difference(
     differences: dict[str, float] = {}
     are_float32 = exported.dtype_policy.name == model.dtype_policy.name == "float32"
     for name, stored in golden["outputs"].items():
-        if stored.dtype.kind != "f":
+        if request_checks.are_pixels(stored):
+            pixels = stored.astype(np.float64)
+            largest = float(np.abs(pixels - trained[name]).mean())
+        elif stored.dtype.kind == "f":
+            largest = float(np.abs(stored - trained[name]).max())
+        else:
             differences[name] = int((stored != trained[name]).sum())
             continue
-        largest = float(np.abs(stored - trained[name]).max())
         is_copy = largest <= _COPY * np.abs(stored).max()  # False if NaN
         if are_float32 and not is_copy:
             raise UsageError(
@@ -373,6 +385,9 @@ def _describe_signatures(task: Task, endpoints: Endpoints) -> dict[str, dict[str
             **_describe(*endpoints[serving_input.name]),
             "files": list(serving_input.files),
             "meaning": serving_input.meaning,
+            "defaults": dict(serving_input.defaults),
+            "counts_up": list(serving_input.counts_up),
+            "names": {key: list(words) for key, words in serving_input.names.items()},
         }
     return signatures
 

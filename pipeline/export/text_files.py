@@ -84,7 +84,10 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 def differences(values: Mapping[str, float]) -> str:
     """Describes the result of `savedmodel.difference`."""
     parts = ", ".join(f"{name} {value:.3g}" for name, value in values.items())
-    return f"largest difference (of classes and labels, how many differ): {parts}"
+    return (
+        "largest difference (of pixels, the mean; of classes and labels, how many"
+        f" differ): {parts}"
+    )
 
 
 def write(
@@ -169,6 +172,7 @@ def _describe(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
             values[key] = _CONTENT
             continue
         number = "0.0" if "float" in field["dtype"] else "0"
+        number = str(signature.get("defaults", {}).get(key, number))
         value = {"string": '"text"', "bool": "False"}.get(field["dtype"], number)
         for size in reversed(field["shape"][1:]):
             value = f"[{value}] * {size or 1}"

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
+import numpy as np
 
 from pipeline.serving.savedmodel_session import ServerError, Session
 from pipeline.serving.signatures import strings
@@ -67,14 +68,16 @@ def tensor(values: Any, size: int) -> Any:
     """Returns a `TensorProto` of `size` rows: the first string repeated, or ones.
 
     The last value of a tensor stands for all missing ones (tensor.proto), so the file
-    is as long as a single example. Ones are enough for numbers, because compilation,
+    is as long as a single example. Ones are enough for arrays, because compilation,
     allocation and run time depend on shapes only; zeros may be padding, and the mean
-    over a sequence of padding is not a number. Strings are decoded and must be real.
+    over a sequence of padding is not a number. Strings are decoded and must be real, as
+    must single numbers, such as that of a class.
     """
     texts = isinstance(values, list)
     message = protobuf.to_tensor(strings(values[:1]) if texts else values[:1])
     if not message.string_val:
-        protobuf.fill(message, 1)
+        is_single = np.ndim(values) == 1
+        protobuf.fill(message, values[0] if is_single else 1)
     message.tensor_shape.dim[0].size = size
     return message
 

@@ -10,9 +10,10 @@ from pipeline.evaluation import grad_cam
 from pipeline.evaluation.answers import Evaluation
 from pipeline.export import text_files
 from pipeline.report import blocks, examples
-from pipeline.report.blocks import Block, Cards, Grid, Heading, Table, Text
+from pipeline.report.blocks import Block, Card, Cards, Grid, Heading, Table, Text
 from pipeline.report.subject import Subject
 from pipeline.utils.columns import Columns
+from pipeline.utils.image_sheets import png
 
 _MISTAKES = 24  # examples
 _ERRORS = 8  # of numbers
@@ -30,6 +31,13 @@ def answers(subject: Subject) -> Iterator[Block]:
             cells.append(_cell(panel))
     finally:
         yield Grid(cells)
+    cards = []
+    for name, picture in evaluation.pictures.items():
+        title = name.replace("_", " ").capitalize()
+        content = blocks.image("png", png(picture))
+        cards.append(Card(content, title, is_wide=True))
+    if cards:
+        yield Cards(cards)
 
 
 def _metrics(subject: Subject) -> Columns:

@@ -10,6 +10,7 @@ from pipeline.evaluation.answers import Evaluation
 from pipeline.utils import files
 from pipeline.utils.console import say, say_lines, say_result
 from pipeline.utils.errors import reason
+from pipeline.utils.image_sheets import png
 
 if TYPE_CHECKING:
     from pipeline.report.subject import Subject
@@ -42,6 +43,9 @@ def show(
     with _note_failure("pictures"):
         from pipeline.report import pictures  # fails if matplotlib is badly configured
 
+        for name, picture in evaluation.pictures.items():
+            files.write_bytes(folder / f"{name}.png", png(picture))
+            written.append(f"{name}.png")
         for name, draw in pictures.drawings(evaluation, history):
             with _note_failure(name):
                 files.write_bytes(folder / name, pictures.png(draw()))

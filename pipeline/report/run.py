@@ -180,7 +180,9 @@ class Run:
             self._evaluation = self.evaluate()
         return self._evaluation
 
-    def test_evaluation(self, table: "dict[str, np.ndarray]") -> "Evaluation":
+    def test_evaluation(
+        self, table: "dict[str, np.ndarray]", pictures: "dict[str, np.ndarray]"
+    ) -> "Evaluation":
         """The evaluation of the final test, from the answers of this process."""
         from pipeline.evaluation.answers import Evaluation, answer_function
         from pipeline.training.train_step import forward
@@ -195,6 +197,7 @@ class Run:
             answer_function(self.network, self.task, forward),
             self.network,
             forward,
+            pictures,
         )
 
     def evaluate(self, data: Any = None, split: str | None = None) -> "Evaluation":
@@ -219,9 +222,9 @@ class Run:
         if data is not None:
             columns = self.config.source.options
             examples = labelled_data.load_splits(data, task, columns)
-        options = self.config.train
+        training = self.splits["train"] if data is None else None
         return labelled_data.evaluate_split(
-            self.network, task, examples, split, options
+            self.network, task, examples, split, self.config.train, training=training
         )
 
     def _examples(self) -> "Examples":

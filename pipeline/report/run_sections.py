@@ -14,7 +14,7 @@ from pipeline.config import command_line, registry, type_hints
 from pipeline.config.config import Config
 from pipeline.export.verification import PROVED
 from pipeline.report import blocks
-from pipeline.report.blocks import Block, Heading, Table, Text
+from pipeline.report.blocks import Block, Card, Cards, Heading, Table, Text
 from pipeline.report.subject import Subject
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import version_manifest
@@ -22,6 +22,7 @@ from pipeline.utils import console, safe_io
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
 
+_PICTURES = 6  # along training
 _HIDDEN = ("skipped_steps", "gradient_norm_max")
 _UNTOLD = ("format", "recipe", "reasons", "run_directory", "dry_run", "force")
 """Entries of a config that are no options of its command."""
@@ -86,6 +87,9 @@ def training(subject: Subject) -> Iterator[Block]:
         yield blocks.drawing(*figures)
     else:
         yield Text("No epoch is complete yet.")
+    if cards := _pictures(RunDirectory(run.directory)):
+        yield Heading("Answers to the validation split")
+        yield Cards(cards)
     if folds := run.result.get("cross_validation"):
         yield Heading(f"Cross-validation with {folds['folds']} folds")
         yield _folds(folds)
@@ -98,6 +102,18 @@ def training(subject: Subject) -> Iterator[Block]:
         yield Text("Excludes time before the last resume.")
     if speed := run.result.get("examples_per_second"):
         yield Text(f"The median speed of training was {speed:,.0f} examples/s.")
+
+
+def _pictures(run: RunDirectory) -> list[Card]:
+    """Some of the pictures of the epochs that were evaluated, with the last."""
+    paths = sorted(run.pictures.glob("*-*.png"))
+    every = -(-len(paths) // _PICTURES)
+    cards = []
+    for path in paths[::-1][:: max(1, every)][::-1]:
+        name, _, epoch = path.stem.rpartition("-")
+        content = blocks.image("png", path.read_bytes())
+        cards.append(Card(content, f"{name}, epoch {int(epoch)}", is_wide=True))
+    return cards
 
 
 def _curve(name: str, history: Mapping[str, Sequence[float]]) -> Figure:
@@ -219,6 +235,8 @@ def exact_command(config: Config) -> str | None:
         return None
     is_own = config.recipe in command_line.OWN_DATA
     words = [str(config.source.path) if is_own else config.recipe]
+    if is_own and config.task.name != "supervised":
+        words += ["--task", config.task.name]
     for option, (_, value) in differences(recipe, config).items():
         section, _, name = option.partition(".")
         if isinstance(value, bool):
@@ -240,7 +258,8 @@ def _recipe(config: Config) -> Config | None:
     try:
         if config.recipe in command_line.OWN_DATA:
             path = config.source.path
-            return command_line.path_request(path).config if path else None
+            task = config.task.name
+            return command_line.path_request(path, task=task).config if path else None
         if config.recipe in registry.names("recipes"):
             return command_line.recipe(config.recipe)
     except UsageError:  # the data is gone

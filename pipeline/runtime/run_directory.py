@@ -51,6 +51,7 @@ class RunDirectory:
         self.gallery = path / "gallery.html"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
+        self.pictures = path / "pictures"
         self.folds = path / "folds"
 
     def __str__(self) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.config.validation import require, require_path
 from pipeline.serving import signatures
+from pipeline.serving.arguments import Argument
 from pipeline.serving.signatures import Signature
 from pipeline.utils.errors import UsageError, suggest
 
@@ -56,6 +57,8 @@ class Client:
             if a server is used.
         suffixes: Signature -> suffixes of the files that it takes; empty if a server is
             used.
+        arguments: Name of an argument of a model that takes numbers instead of files ->
+            its default and meaning; empty if it takes files, and if a server is used.
         text_column: Column of texts in the table of the training; None if it was found
             by its name, and if a server is used.
 
@@ -75,6 +78,7 @@ class Client:
         self.suffixes: dict[str, tuple[str, ...]] = getattr(
             self._transport, "suffixes", {}
         )
+        self.arguments: dict[str, Argument] = getattr(self._transport, "arguments", {})
         self.text_column: str | None = getattr(self._transport, "text_column", None)
 
     def predict(

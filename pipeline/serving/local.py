@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pipeline.serving import repository, signatures, version_manifest
+from pipeline.serving.arguments import arguments_of
 from pipeline.serving.savedmodel_session import ServerError, Session
 from pipeline.serving.signatures import Arrays, Field, ServingError, Signature
 from pipeline.utils import protobuf
@@ -21,6 +22,8 @@ class Local:
         properties = version_manifest.properties(self._version)
         self.feature_names = properties.get("feature_names")
         self.text_column = properties.get("source_options", {}).get("column")
+        default = properties.get("signatures", {}).get("serving_default", {})
+        self.arguments = arguments_of(default)
         self.suffixes = {}
         for name, signature in properties.get("signatures", {}).items():
             if "files" in signature:

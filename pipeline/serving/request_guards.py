@@ -77,6 +77,12 @@ def within(values: tf.Tensor, limits: Sequence[float], name: str) -> tf.Tensor:
     return _require(good, message, values)
 
 
+def between(values: tf.Tensor, low: float, high: float, name: str) -> tf.Tensor:
+    """Requires values from `low` to `high`."""
+    good = tf.reduce_all((values >= low) & (values <= high))
+    return _require(good, f"{name} must be from {low:g} to {high:g}", values)
+
+
 def finite(values: tf.Tensor, name: str) -> tf.Tensor:
     """Requires values without NaN and infinity."""
     return tf.debugging.check_numerics(values, f"{name} must be finite")

@@ -336,8 +336,8 @@ class Supervised(Task):
     def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
         return self.objective.evaluator(model)
 
-    def calibrator(self) -> Calibrator | None:
-        return self.objective.calibrator()
+    def calibrator(self, model: Callable[..., Any] | None = None) -> Calibrator | None:
+        return self.objective.calibrator(model)
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
         return self.objective.table(answers, batch)

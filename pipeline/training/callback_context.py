@@ -33,7 +33,7 @@ class CallbackContext:
     locate: Callable[[int], str]
     """Id of an example -> its name in messages."""
     is_chief: bool
-    evaluate: Callable[[Any], dict[str, Any]] | None = None
-    """Returns the metrics of the final test for the validation split with the current
-    weights of the model; None if there is no such split.
+    evaluate: Callable[[Any], Any] | None = None
+    """Returns `metrics` and `pictures` of the final test for the validation split with
+    the current weights of the model; None if there is no such split.
     """

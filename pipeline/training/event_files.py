@@ -76,13 +76,25 @@ def write_results(
             if isinstance(value, float):
                 file.add(epoch, f"epoch_{name}", simple_value=value)
         for path in sorted(run.path.glob("*.png")):
-            png = path.read_bytes()
-            width, height = struct.unpack(">II", png[16:24])
-            image = _Summary.Image(width=width, height=height, encoded_image_string=png)
-            file.add(epoch, path.stem, image=image)
+            file.add(epoch, path.stem, image=_image(path))
         file.flush()
     except (OSError, tf.errors.OpError) as error:
         say("note", f"{run.tensorboard} cannot be written: {reason(error)}")
+
+
+def write_pictures(run: RunDirectory) -> None:
+    """Writes the pictures of all epochs; raises OSError or `tf.errors.OpError`."""
+    file = EventFile(run.tensorboard / "pictures")
+    for path in sorted(run.pictures.glob("*-*.png")):
+        name, _, epoch = path.stem.rpartition("-")
+        file.add(int(epoch) - 1, name, image=_image(path))
+    file.flush()
+
+
+def _image(path: Path) -> Any:
+    png = path.read_bytes()
+    width, height = struct.unpack(">II", png[16:24])
+    return _Summary.Image(width=width, height=height, encoded_image_string=png)
 
 
 def write_hparams(

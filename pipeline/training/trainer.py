@@ -57,8 +57,8 @@ class Trainer:
     """Builds, resumes and trains the model of a run; retries after a failure.
 
     `config` is the config of the run, if it follows folds with the epochs that these
-    have found; it never changes. `attempt` has what a retry changes. `evaluate`
-    computes the metrics of a split, for `train.evaluate_every`.
+    have found; it never changes. `attempt` has what a retry changes. `evaluate` is
+    `evaluation.evaluate.evaluate`, for `train.evaluate_every`.
     """
 
     model: keras.Model  # set by `build`
@@ -72,7 +72,7 @@ class Trainer:
         machine: Machine,
         data: LoadedData,
         stops: StopSignals,
-        evaluate: Callable[[Any, Task, Batches], dict[str, Any]] | None = None,
+        evaluate: Callable[[Any, Task, Batches], Any] | None = None,
     ) -> None:
         # Before anything is written: importing a user's module may raise an error.
         registry.load("engines", config.train.engine)
@@ -212,8 +212,8 @@ class Trainer:
         metric, direction = self.data.task.selection_metric
         return EarlyStopping(patience, f"val_{metric}", direction)
 
-    def _evaluate_validation(self) -> Callable[[Any], dict[str, Any]] | None:
-        """A function from the model to its metrics on the validation split."""
+    def _evaluate_validation(self) -> Callable[[Any], Any] | None:
+        """A function from the model to its results on the validation split."""
         evaluate = self._evaluate
         validation = self.evaluation_batches.get("validation")
         if evaluate is None or validation is None:

@@ -1,5 +1,6 @@
 """Every recipe returns a complete, valid Config that survives a file."""
 
+import ast
 import json
 
 import pytest
@@ -10,7 +11,10 @@ from pipeline.training import preflight
 
 RECIPES = registry.names("recipes")
 
-FILES = {"photos": "1.jpg", "texts": "1.txt", "recordings": "1.wav"}
+FILES = {
+    **{"photos": "1.jpg", "generation": "1.jpg"},
+    **{"texts": "1.txt", "recordings": "1.wav"},
+}
 
 
 def write_data(folder):
@@ -34,7 +38,10 @@ def write_data(folder):
 def test_a_valid_config_that_survives_a_file(name, workplace):
     if name in command_line.OWN_DATA:  # takes its data from a directory of this name
         write_data(workplace / name)
-    config = command_line.recipe(name)
+    words = [name]
+    if task := registry.find("recipes", name).options.get("task"):
+        words += ["--task", ast.literal_eval(task.default)]
+    config = command_line.configure(words)
     assert isinstance(config, Config) and config.recipe == name
     assert config.run_directory is None and not config.dry_run and not config.force
     preflight.check(config)
@@ -42,7 +49,6 @@ def test_a_valid_config_that_survives_a_file(name, workplace):
     del values["format"]  # of a saved run
     again = command_line.recipe("digits").changed(**values)
     assert again.digest() == config.digest() and again.as_json() == config.as_json()
-    changed = command_line.configure(
-        [name, "--train.epochs", "3", "--runtime.seed", "7"]
-    )
+    words += ["--train.epochs", "3", "--runtime.seed", "7"]
+    changed = command_line.configure(words)
     assert changed == config.changed(train={"epochs": 3}, runtime={"seed": 7})

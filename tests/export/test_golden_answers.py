@@ -47,6 +47,20 @@ def test_other_outputs_differ(answer):
         request_checks.check_answers(model, "s", golden(ONES))
 
 
+def test_pixels_may_differ_by_rounding_or_on_average_by_the_tolerance():
+    stored = np.full((4, 5, 5, 1), 100, np.uint8)
+    rounded = stored + (np.arange(25) % 2).reshape(5, 5, 1).astype(np.uint8)
+    text = request_checks.check_answers(server(rounded), "s", golden(stored))
+    assert "largest difference 1" in text
+    changed = stored.copy()
+    changed[2, 0, 0] += 2
+    with pytest.raises(Failure, match="image 2 differs by up to 2, on average by 0.08"):
+        request_checks.check_answers(server(changed), "s", golden(stored))
+    request_checks.check_answers(
+        server(changed), "s", golden(stored), precision="bfloat16"
+    )
+
+
 def test_only_labels_of_nearly_equal_scores_may_swap():
     scores = np.float32([[0.5, 0.25, 0.2499999, 0.0000001], [0.6, 0.3, 0.07, 0.03]])
     names = np.array([[b"a", b"b", b"c"], [b"a", b"b", b"c"]], object)

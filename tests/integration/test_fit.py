@@ -334,8 +334,9 @@ def test_impossible_requests_leave_nothing_behind(workplace, changes, message):
         ("digits", 'fit("digits", ', 'fit("digits", epochs=2, ', "test accuracy 0."),
         ("recordings", 'fit("tones", ', 'fit("tones", epochs=2, ', "test accuracy 0."),
         ("detection", "epochs=40", "epochs=2", "average precision 0."),
+        ("generation", "epochs=40", "epochs=2", "of the samples are taken for"),
     ],
-    ids=["digits", "recordings", "detection"],
+    ids=["digits", "recordings", "detection", "generation"],
 )
 def test_the_cells_of_the_notebook_run(workplace, name, call, short, shown):
     """With fewer epochs, and without Jupyter."""

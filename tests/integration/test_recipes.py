@@ -47,10 +47,11 @@ CASES = {
 def test_every_recipe_has_a_case():
     """`test_fit.py` trains `digits`, `test_regression.py` `regression_linear`,
     `test_photos.py`, `test_text_runs.py`, `test_audio_files.py` and `test_detection.py`
-    those of own data.
+    those of own data, and `tasks/test_generation.py` those that draw.
     """
     others = {"digits", "digits_tiny", "regression_linear", "photos", "data"}
     others |= {"texts", "recordings", "transcripts", "boxes"}
+    others |= {"digits_generation", "fashion_mnist_generation", "generation"}
     assert {*CASES, *others} == set(registry.names("recipes"))
 
 

@@ -266,7 +266,7 @@ class BoxTarget(Target):
     def evaluator(self, model: Any = None) -> Evaluator:
         return BoxEvaluator(self.class_names)
 
-    def calibrator(self) -> Calibrator:
+    def calibrator(self, model: Any = None) -> Calibrator:
         return _ScoreCalibrator(self)
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:

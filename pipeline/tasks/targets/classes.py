@@ -290,7 +290,7 @@ class ClassTarget(Target):
         logits = tf.math.log(tf.maximum(answers["probabilities"], 1e-38))
         return logits * self.temperature
 
-    def calibrator(self) -> Calibrator:
+    def calibrator(self, model: Any = None) -> Calibrator:
         """Fits the temperature by which the logits are divided."""
         return _Temperature()
 

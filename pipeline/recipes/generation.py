@@ -1,0 +1,69 @@
+"""Recipes for models that draw pictures: `generation`, the one for your own images."""
+
+from pipeline.config.config import Config
+from pipeline.config.request import Request
+from pipeline.config.sections import (
+    DataConfig,
+    ModelConfig,
+    SourceConfig,
+    TaskConfig,
+    TrainConfig,
+)
+
+
+def digits_generation() -> Config:
+    """Draws 8x8 handwritten digits, from those of scikit-learn; needs no download."""
+    return Config(
+        recipe="digits_generation",
+        source=SourceConfig(name="scikit_learn", options={"dataset": "digits"}),
+        task=TaskConfig(name="generation"),
+        model=ModelConfig(name="diffusion_unet", options={"widths": (32, 64)}),
+        train=_training(epochs=40, batch_size=64, ema=0.99, evaluate_every=20),
+    )
+
+
+def fashion_mnist_generation() -> Config:
+    """Draws Fashion-MNIST, 28x28 pictures of clothes, after 9 epochs."""
+    return Config(
+        recipe="fashion_mnist_generation",
+        source=SourceConfig(name="tfds", options={"dataset": "fashion_mnist"}),
+        task=TaskConfig(name="generation"),
+        data=DataConfig(validation=0.02),
+        model=ModelConfig(name="diffusion_unet"),
+        train=_training(epochs=9, batch_size=128, ema=0.999, evaluate_every=1),
+    )
+
+
+def generation(
+    data: SourceConfig, *, field: str = "image", task: str = "generation"
+) -> Request:
+    """Draws pictures like your own images, which have one size or are resized.
+
+    Args:
+        field: The raw field of the examples that the recipe is for.
+        task: The task that the recipe is for.
+    """
+    config = Config(
+        recipe="generation",
+        source=data,
+        task=TaskConfig(name="generation"),
+        model=ModelConfig(name="diffusion_unet"),
+        train=_training(epochs=50, batch_size=32, ema=0.999, evaluate_every=10),
+    )
+    return Request(config, planned=("train.epochs",), plan="epochs")
+
+
+def _training(
+    epochs: int, batch_size: int, ema: float, evaluate_every: int
+) -> TrainConfig:
+    return TrainConfig(
+        epochs=epochs,
+        batch_size=batch_size,
+        optimizer="adam",
+        learning_rate=0.002,
+        schedule="cosine",
+        schedule_options={"warmup": 0.05},
+        clip_norm=1.0,
+        ema=ema,
+        evaluate_every=evaluate_every,
+    )

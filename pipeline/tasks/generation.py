@@ -1,0 +1,651 @@
+"""Generation: pictures like those of the training examples, drawn from noise.
+
+Flow matching with straight paths: Lipman et al., "Flow matching for generative
+modeling", ICLR 2023; Liu et al., "Flow straight and fast", ICLR 2023. At time 0, an
+image is noise, and at time 1 the example; in between, it is the mean of both weighted
+by the time. The network predicts the velocity, the example minus the noise, and a
+sample is drawn by following its velocities from noise.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import (
+    Calibrator,
+    Decision,
+    Evaluator,
+    Example,
+    Info,
+    Metadata,
+    OutputSpec,
+    Panel,
+    Request,
+    ServingInput,
+    Similarity,
+    Source,
+    Task,
+    TrainingExamples,
+)
+from pipeline.data import seeds as random
+from pipeline.serving import request_guards
+from pipeline.tasks import _sample_quality as quality
+from pipeline.tasks.inputs.image import ImageInput, image
+from pipeline.tasks.targets.classes import ClassTarget
+from pipeline.utils.columns import Columns
+from pipeline.utils.errors import UsageError
+from pipeline.utils.image_sheets import sheet
+
+_LARGEST = 128  # pixels of a side
+_MOST_GUIDANCE = 20.0
+_STEPS = 8
+"""Steps of the sampler until their number is chosen."""
+_CHOICES = (4, 8, 12, 16, 24, 32)
+_EXACT = 64  # steps whose samples all others are compared with
+_CLOSE = 3.0  # mean difference of pixels from 0 to 255
+_GOLDEN = 16  # pictures that the export is verified with
+_BATCH = 64  # samples at a time
+_COLUMNS = 8  # of a sheet
+_BINS = 10  # of the time, for the loss
+# Numbers of the independent draws from the seed of an example; augmentations use
+# smaller ones.
+_TIME, _DROP, _NOISE = 1001, 1002, 1003
+
+
+def generation(
+    info: Info | Metadata,
+    *,
+    image_size: tuple[int, int] | None = None,
+    guidance: Annotated[float, (1, 20)] = 2.0,
+    drop_label: Annotated[float, (0, 1)] = 0.1,
+    steps: Annotated[int, (1, 1000)] | None = None,
+    samples: Annotated[int, (8, 1_000_000)] = 256,
+    judge: Path | None = None,
+) -> Task:
+    """New pictures of a class, drawn from noise by a network that learned from yours.
+
+    Args:
+        info: The source's description, or the metadata of a run.
+        image_size: Height and width to resize images to; None: the size they all have.
+        guidance: How much samples follow their class, unless a request says otherwise:
+            1 is as learned, and more makes them more typical and less diverse.
+        drop_label: Share of the examples whose class is hidden from the network, so
+            that it also learns images of any class, which guidance needs.
+        steps: Steps of the sampler, each with two evaluations of the network; None: the
+            fewest whose samples are close to those of 64 steps, chosen after training.
+        samples: Number of pictures to draw in each evaluation.
+        judge: The directory of a run that classifies the same images: it tells of which
+            class samples are, and its features measure quality and diversity. None:
+            only the loss is measured.
+
+    Raises:
+        UsageError: The images do not have 8 bits, differ in size or are large, or the
+            judge is for other images.
+    """
+    if not isinstance(info, Info):
+        return Generation(info)
+    found = image(info, image_size=image_size).metadata
+    if "image_dtype" in found:
+        raise UsageError(
+            "generation takes images of uint8 pixels or files; got"
+            f" {found['image_dtype']}"
+        )
+    height, width, _ = found["image_shape"]
+    if max(height, width) > _LARGEST:
+        raise UsageError(
+            f"generation is for images of up to {_LARGEST} x {_LARGEST} pixels; got"
+            f" {height} x {width}; set --data.image-size 64 64"
+        )
+    names = info.class_names if "label" in info.fields else None
+    metadata = {
+        **found,
+        "class_names": list(names or ("image",)),
+        "guidance": guidance,
+        "drop_label": drop_label,
+        "samples": samples,
+    }
+    if steps is not None:
+        metadata["steps"] = steps
+    if judge is not None:
+        quality.check_judge(judge, metadata["class_names"], found["image_shape"])
+        metadata["judge"] = str(judge.absolute())
+    return Generation(metadata)
+
+
+# As what a source reads its arrays.
+generation.kinds = ("image", "classes")  # type: ignore[attr-defined]
+
+
+class Generation(Task):
+    """Decoded examples have `image`, uint8 (height, width, channels), and `label`,
+    int64 (), which is 0 if the source has no classes.
+    """
+
+    selection_metric = ("loss", -1)
+    not_decoded = frozenset(
+        {"class_names", "guidance", "drop_label", "samples", "steps", "differences"}
+        | {"judge"}
+    )
+
+    def __init__(
+        self,
+        metadata: Metadata,
+        images: ImageInput | None = None,
+        labels: ClassTarget | None = None,
+    ) -> None:
+        super().__init__(metadata)
+        self.images = images or ImageInput(metadata)
+        self.labels = labels or ClassTarget({"class_names": metadata["class_names"]})
+        self.class_names: list[str] = metadata["class_names"]
+        self.image_shape = self.images.image_shape
+        self.guidance = float(metadata.get("guidance", 2.0))
+        self.steps = int(metadata.get("steps", _STEPS))
+        self.output = OutputSpec(self.image_shape)
+
+    @property
+    def title(self) -> str:
+        return "generation of images"
+
+    @property
+    def decoders(self) -> list[Any]:
+        return [self, self.images, self.labels]
+
+    def match(self, source: Source) -> "Generation":
+        labels = self.labels
+        if "label" in source.info.fields:
+            labels = labels.match(source)
+        return Generation(self.metadata, self.images.match(source), labels)
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        return self.images.learn(examples)
+
+    def decode(self, example: Example) -> Example:
+        kept: Example = {k: v for k, v in example.items() if k in ("id", "group")}
+        fields = {**kept, **self.images.decode(example)[0]}
+        if "label" not in example:
+            return {**fields, "label": tf.constant(0, tf.int64)}
+        return {**fields, **self.labels.decode(example, None)}
+
+    def check(
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
+    ) -> None:
+        self.labels.check(columns, split, locate)
+
+    def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
+        if "judge" in self.metadata:
+            return []
+        remedy = "--task.options judge=RUN, a run that classifies these images"
+        return [Decision("note", "samples are drawn, but not measured", remedy)]
+
+    def class_counts(self, columns: Mapping[str, np.ndarray]) -> dict[str, int]:
+        return self.labels.class_counts(columns)
+
+    def describe(
+        self, columns: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Iterator[tuple[str, str]]:
+        return self.labels.describe(columns)
+
+    def prepare(self, batch: Example) -> Example:
+        """Scales pixels from -1 to 1."""
+        pixels = tf.cast(batch["image"], tf.float32)
+        return {**batch, "image": pixels * (2.0 / 255) - 1.0}
+
+    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
+        """Inputs at a random time, the velocity there, and the weight.
+
+        The seed of an example decides its time, its noise and whether its class is
+        hidden. Times are logit-normal: Esser et al., "Scaling rectified flow
+        transformers", ICML 2024, section 3.1.
+
+        Raises UsageError for images that augmentation has mixed.
+        """
+        if "partner_label" in batch:
+            raise UsageError(
+                "--data.augment: generation would draw images like those that mixup and"
+                " cutmix make; remove them"
+            )
+        time = tf.sigmoid(random.normal(seeds, (), _TIME))
+        noise = random.normal(seeds, self.image_shape, _NOISE)
+        share = time[:, None, None, None]
+        is_hidden = random.uniform(seeds, _DROP) < self.metadata["drop_label"]
+        label = tf.cast(batch["label"], tf.int32)
+        label = tf.where(is_hidden, len(self.class_names), label)
+        inputs = {
+            "image": share * batch["image"] + (1 - share) * noise,
+            "time": time,
+            "class": label,
+        }
+        return inputs, batch["image"] - noise, batch["weight"]
+
+    def inputs(self) -> dict[str, keras.KerasTensor]:
+        """A noisy image, its time from 0 to 1, and the number of its class, which is
+        the number of classes if it is hidden.
+        """
+        return {
+            "image": keras.Input(self.image_shape, dtype="float32", name="image"),
+            "time": keras.Input((), dtype="float32", name="time"),
+            "class": keras.Input((), dtype="int32", name="class"),
+        }
+
+    def head(self, features: Any, inputs: Any) -> keras.KerasTensor:
+        """The velocity of each pixel; UsageError unless features are a map of the size
+        of the images.
+        """
+        if (
+            tuple(features.shape[1:3]) != self.image_shape[:2]
+            or len(features.shape) < 4
+        ):
+            raise UsageError(
+                "--model.name: generation needs a map of the size of the images, such"
+                " as that of diffusion_unet"
+            )
+        velocity = keras.layers.Conv2D(
+            self.image_shape[2],
+            3,
+            padding="same",
+            kernel_initializer="zeros",
+            dtype="float32",
+            name="velocity",
+        )
+        return velocity(features)
+
+    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
+        """The squared error of the velocity, averaged over the pixels."""
+        return _squared_error
+
+    def sample(
+        self,
+        model: Callable[..., Any],
+        seeds: tf.Tensor,
+        classes: tf.Tensor,
+        guidance: tf.Tensor,
+        steps: int | None = None,
+    ) -> tf.Tensor:
+        """Draws images, uint8 (batch, height, width, channels), by the midpoint rule.
+
+        A seed decides the noise, whatever the batch. Guidance without a classifier: Ho
+        and Salimans, arXiv 2207.12598.
+
+        Args:
+            model: The network.
+            seeds: int64 (batch,).
+            classes: int32 (batch,).
+            guidance: float32 (batch,); 1 is the velocity of the class, 0 that of any.
+            steps: The number of steps; None: that of the task.
+        """
+        steps = steps or self.steps
+        size = tf.constant(1 / steps, tf.float32)
+        both = tf.concat([classes, tf.zeros_like(classes) + len(self.class_names)], 0)
+        guidance = guidance[:, None, None, None]
+
+        def velocity(images: tf.Tensor, time: tf.Tensor) -> tf.Tensor:
+            inputs = {
+                "image": tf.concat([images, images], 0),
+                "time": tf.zeros_like(both, tf.float32) + time,
+                "class": both,
+            }
+            outputs = model(inputs, training=False)
+            of_class, of_any = tf.split(outputs, 2)
+            return of_any + guidance * (of_class - of_any)
+
+        def advance(step: tf.Tensor, images: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            time = tf.cast(step, tf.float32) * size
+            middle = images + velocity(images, time) * (size / 2)
+            return step + 1, images + velocity(middle, time + size / 2) * size
+
+        noise = random.normal(seeds, self.image_shape, _NOISE)
+        start = (tf.constant(0), noise)
+        _, images = tf.while_loop(lambda step, _: step < steps, advance, start)
+        return self._pixels(images)
+
+    def _pixels(self, images: tf.Tensor) -> tf.Tensor:
+        """Images from -1 to 1 as uint8."""
+        images = request_guards.finite(images, "images")
+        pixels = tf.round((images + 1) * 127.5)
+        return tf.cast(tf.clip_by_value(pixels, 0, 255), tf.uint8)
+
+    def answer(self, outputs: Any, batch: Example) -> Example:
+        """Returns `time`, float32 (batch,), and `denoised`: the image that the velocity
+        points to, uint8 (batch, height, width, channels).
+        """
+        prepared = self.prepare({**batch, "weight": batch["label"]})
+        inputs, _, _ = self.target(prepared, batch["id"])  # as in evaluation
+        rest = 1 - inputs["time"][:, None, None, None]
+        denoised = inputs["image"] + rest * tf.cast(outputs, tf.float32)
+        return {"time": inputs["time"], "denoised": self._pixels(denoised)}
+
+    def outputs_of(self, answers: Example) -> Any:
+        raise UsageError(
+            "an export that draws pictures cannot be evaluated on data; evaluate its"
+            " run: pipeline evaluate RUN"
+        )
+
+    def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
+        return SampleEvaluator(self, model)
+
+    def calibrator(self, model: Callable[..., Any] | None = None) -> Calibrator | None:
+        """Chooses the number of steps, unless it is an option."""
+        if model is None or "steps" in self.metadata:
+            return None
+        return _Steps(self, model)
+
+    def draw_samples(
+        self,
+        model: Callable[..., Any],
+        classes: np.ndarray,
+        steps: int | None = None,
+        first_seed: int = 0,
+    ) -> np.ndarray:
+        """Samples of these classes, uint8 (classes, height, width, channels), with the
+        guidance of the task and a seed each.
+        """
+
+        @tf.function(autograph=False)
+        def draw(seeds: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
+            guidance = tf.zeros_like(seeds, tf.float32) + self.guidance
+            return self.sample(model, seeds, classes, guidance, steps)
+
+        specs = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int32)
+        draw = draw.get_concrete_function(*specs)
+        parts = []
+        for start in range(0, len(classes), _BATCH):
+            part = tf.constant(classes[start : start + _BATCH], tf.int32)
+            seeds = tf.range(len(part), dtype=tf.int64) + first_seed + start
+            parts.append(draw(seeds, part).numpy())
+        return np.concatenate(parts)
+
+    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+        """`class`, `time` and `loss`."""
+        return {
+            "class": batch["label"].numpy().astype(np.int32),
+            "time": answers["time"].numpy(),
+            "loss": answers["loss"].numpy(),
+        }
+
+    def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        names = np.array(self.class_names)
+        return {**columns, "class": names[columns["class"]]}
+
+    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
+        """How the number of steps was chosen."""
+        differences = self.metadata.get("differences")
+        if not differences:
+            return []
+        parts = [f"{steps} steps {value:.1f}" for steps, value in differences.items()]
+        return [
+            f"{'sampler':10} {self.steps} steps, {2 * self.steps} evaluations of the"
+            f" network; mean difference of pixels, of 255, from {_EXACT} steps:"
+            f" {', '.join(parts)}"
+        ]
+
+    def headline(self, metrics: Mapping[str, Any]) -> str:
+        if "accuracy" not in metrics:
+            return f"loss {metrics['loss']:.4f}; samples were not measured"
+        return (
+            f"of {metrics['samples']:,} samples, {metrics['accuracy']:.1%} are of the"
+            f" class asked for, according to a classifier that is right about"
+            f" {metrics['judge_accuracy']:.1%} of the real images"
+        )
+
+    def panels(
+        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
+    ) -> Iterator[Panel]:
+        losses = metrics["loss_by_time"]
+        times = [f"{i / _BINS:.1f} to {(i + 1) / _BINS:.1f}" for i in range(_BINS)]
+        rows = [(t, x) for t, x in zip(times, losses, strict=True) if x is not None]
+        yield Panel(
+            "Loss by time",
+            Columns(time=[time for time, _ in rows], loss=[loss for _, loss in rows]),
+            "At time 0, an image is only noise, and the best prediction is the mean of"
+            " the images; at time 1, it is the example, and the noise is to be found.",
+        )
+
+    def truth(self, example: Mapping[str, Any]) -> str:
+        return self.labels.truth(example)
+
+    def draw(
+        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+    ) -> None:
+        """Draws an example beside what it was taken for when it was noisy."""
+        both = np.concatenate([example["image"], answer["denoised"]], axis=1)
+        self.images.draw(axes, {"image": both})
+        time = float(answer["time"])
+        axes.set_title(f"{self.truth(example)}, denoised from {time:.2f}", fontsize=8)
+
+    def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
+        self.images.draw(axes, example)
+
+    def similarity(self, info: Info) -> Similarity | None:
+        return self.images.similarity(info)
+
+    def serving_inputs(self) -> list[ServingInput]:
+        """`serving_default` takes a seed, a class and the guidance of each picture."""
+        specs = {
+            "seed": tf.TensorSpec((None,), tf.int64, name="seed"),
+            "class_id": tf.TensorSpec((None,), tf.int32, name="class_id"),
+            "guidance": tf.TensorSpec((None,), tf.float32, name="guidance"),
+        }
+        names = ", ".join(f"{i} ({n})" for i, n in enumerate(self.class_names[:10]))
+        if len(self.class_names) > 10:
+            names += ", ..."
+        return [
+            ServingInput(
+                "serving_default",
+                specs,
+                self._read,
+                self._request,
+                meaning=f"`class_id` is {names}; `guidance` is from 0 to"
+                f" {_MOST_GUIDANCE:g}",
+                defaults={"seed": 0, "class_id": 0, "guidance": self.guidance},
+                counts_up=("seed",),
+                names={"class_id": tuple(self.class_names)},
+            )
+        ]
+
+    def _read(self, seed: tf.Tensor, label: tf.Tensor, guidance: tf.Tensor) -> Example:
+        seed = request_guards.batch(seed, (None,))
+        count = tf.shape(seed)[0]
+        label = request_guards.batch(label, (None,))
+        label = request_guards.count(label, count, "class_id")
+        label = request_guards.between(label, 0, len(self.class_names) - 1, "class_id")
+        guidance = request_guards.batch(guidance, (None,))
+        guidance = request_guards.count(guidance, count, "guidance")
+        guidance = request_guards.between(guidance, 0, _MOST_GUIDANCE, "guidance")
+        return {"seed": seed, "class": label, "guidance": guidance}
+
+    def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
+        """A picture of the class of each of the first examples."""
+        if tf.is_symbolic_tensor(columns["label"]):  # an export is to be evaluated
+            self.outputs_of({})
+        labels = columns["label"][:_GOLDEN].astype(np.int32)
+        return {
+            "seed": np.arange(len(labels), dtype=np.int64),
+            "class_id": labels,
+            "guidance": np.full(len(labels), self.guidance, np.float32),
+        }
+
+    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
+        """Returns `images`, uint8 (batch, height, width, channels)."""
+        seeds, classes = batch["seed"], batch["class"]
+        return {"images": self.sample(model, seeds, classes, batch["guidance"])}
+
+    def answer_notes(self) -> list[str]:
+        return [
+            (
+                "`seed` decides the noise from which a picture is drawn: the same seed,"
+                " class and guidance give the same picture in any batch, up to"
+                " rounding."
+            ),
+            (
+                "`guidance` says how much a picture follows its class: 1 is as learned,"
+                f" the default of `predict` is {self.guidance:g}."
+            ),
+        ]
+
+    def limitations(self) -> list[str]:
+        return [
+            (
+                "Pictures are like the training examples, with their errors and biases;"
+                " some may be nearly copies of them."
+            )
+        ]
+
+
+@tf.autograph.experimental.do_not_convert
+def _squared_error(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
+    difference = tf.cast(outputs, tf.float32) - y
+    return tf.reduce_mean(tf.square(difference), axis=(1, 2, 3))
+
+
+class SampleEvaluator(Evaluator):
+    """The loss, and with a model samples; with a judge, how good they are.
+
+    Samples are of all classes in turn, with the seeds 0, 1, ...
+    """
+
+    def __init__(self, task: Generation, model: Callable[..., Any] | None) -> None:
+        self._task = task
+        self._count = 0
+        self._loss = np.zeros(_BINS)
+        self._by_time = np.zeros(_BINS)
+        self._real: list[np.ndarray] = []
+        """Images of the split, as many as samples."""
+        self._features: list[np.ndarray] = []
+        self._is_right: list[np.ndarray] = []
+        self._judge: quality.Judge | None = None
+        self._samples: np.ndarray | None = None
+        self._nearest: tuple[quality.Nearest, quality.Nearest] | None = None
+        """Of the samples and of as many real images, among the training images."""
+        self._model = model if callable(model) else None
+        self.reads_training = self._model is not None
+        if self._model is not None and "judge" in task.metadata:
+            judge = Path(task.metadata["judge"])
+            self._judge = quality.Judge(judge, task.class_names)
+        # In the order of the classes.
+        numbers = np.arange(task.metadata.get("samples", 256))
+        self._asked = numbers * len(task.class_names) // len(numbers)
+
+    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+        losses = answers["loss"].numpy().astype(np.float64)
+        bins = (answers["time"].numpy() * _BINS).astype(np.int64).clip(0, _BINS - 1)
+        self._count += len(losses)
+        self._loss += np.bincount(bins, losses, _BINS)
+        self._by_time += np.bincount(bins, minlength=_BINS)
+        if self._model is None:
+            return
+        images = batch["image"].numpy()
+        missing = len(self._asked) - sum(map(len, self._real))
+        self._real.append(images[: max(0, missing)])
+        if self._judge is not None:
+            features, classes = self._judge(images)
+            self._features.append(features)
+            self._is_right.append(classes == batch["label"].numpy())
+
+    def update_training(self, batch: Example) -> None:
+        if self._nearest is None:
+            samples = self._draw()
+            real = np.concatenate(self._real)
+            self._nearest = quality.Nearest(samples), quality.Nearest(real)
+        for nearest in self._nearest:
+            nearest.add(batch["image"].numpy())
+
+    def _draw(self) -> np.ndarray:
+        if self._samples is None and self._model is not None:
+            self._samples = self._task.draw_samples(self._model, self._asked)
+        return np.asarray(self._samples)
+
+    def result(self) -> dict[str, Any]:
+        """`loss`, and `loss_by_time` in tenths of the time.
+
+        With a judge also `accuracy`, the share of samples of the class asked for,
+        `judge_accuracy` on the real images, `frechet_distance`, `precision` and
+        `recall`; with the training examples `nearer_than_real`: the probability that a
+        sample is nearer to a training image than a real image of the split is, which is
+        0.5 for new images and 1 for copies.
+        """
+        losses: list[float | None] = []
+        for loss, count in zip(self._loss, self._by_time, strict=True):
+            losses.append(float(loss / count) if count else None)
+        metrics: dict[str, Any] = {
+            "examples": self._count,
+            "loss": float(self._loss.sum() / self._count),
+            "loss_by_time": losses,
+        }
+        if self._model is None:
+            return metrics
+        samples = self._draw()
+        metrics["samples"] = len(samples)
+        if self._judge is not None:
+            metrics |= self._judged(samples, self._judge)
+        if self._nearest is not None:
+            squares = [nearest.squares for nearest in self._nearest]
+            metrics["nearer_than_real"] = quality.share_nearer(*squares)
+        return metrics
+
+    def _judged(self, samples: np.ndarray, judge: quality.Judge) -> dict[str, float]:
+        features, classes = judge(samples)
+        real = np.concatenate(self._features)
+        count = min(len(features), len(real))
+        precision, recall = quality.precision_and_recall(real[:count], features[:count])
+        return {
+            "accuracy": float((classes == self._asked).mean()),
+            "judge_accuracy": float(np.concatenate(self._is_right).mean()),
+            "frechet_distance": quality.frechet_distance(real, features),
+            "precision": precision,
+            "recall": recall,
+        }
+
+    def pictures(self) -> dict[str, np.ndarray]:
+        """`samples`: a row for each of some classes; and `nearest`: samples above the
+        training images that are nearest to them.
+        """
+        if self._samples is None:
+            return {}
+        count = len(self._task.class_names)
+        shown = []
+        for label in np.linspace(0, count - 1, min(count, 10)).round():
+            rows = np.flatnonzero(self._asked == label)[:_COLUMNS]
+            shown.extend(rows.tolist())
+        columns = _COLUMNS
+        pictures = {"samples": sheet(self._samples[shown], columns)}
+        if self._nearest is not None:
+            spread = np.linspace(0, len(self._samples) - 1, 2 * _COLUMNS).astype(int)
+            pairs = []
+            for rows in (spread[:_COLUMNS], spread[_COLUMNS:]):
+                pairs += [self._samples[rows], self._nearest[0].images[rows]]
+            pictures["nearest"] = sheet(np.concatenate(pairs), columns)
+        return pictures
+
+
+class _Steps(Calibrator):
+    """Chooses the fewest steps whose samples are close to those of many steps."""
+
+    def __init__(self, task: Generation, model: Callable[..., Any]) -> None:
+        self._task = task
+        self._model = model
+
+    def update(self, outputs: Any, batch: Example) -> None:
+        return None
+
+    def result(self) -> Metadata:
+        """`steps`, and `differences`: steps -> mean difference of pixels."""
+        classes = np.arange(_GOLDEN) % len(self._task.class_names)
+        exact = self._draw(classes, _EXACT)
+        differences = {}
+        for steps in _CHOICES:
+            difference = float(np.abs(self._draw(classes, steps) - exact).mean())
+            differences[str(steps)] = round(difference, 2)
+            if difference <= _CLOSE:
+                break
+        return {"steps": steps, "differences": differences}
+
+    def _draw(self, classes: np.ndarray, steps: int) -> np.ndarray:
+        samples = self._task.draw_samples(self._model, classes, steps)
+        return samples.astype(np.float64)
