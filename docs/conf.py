@@ -2,11 +2,13 @@
 the code.
 
 Where a page has the comment `<!-- NAME -->`, the result of `_NAME()` below takes its
-place.
+place. Each page in `notebooks/` is the stored notebook of that name.
 """
 
 import ast
 import dataclasses
+import html
+import json
 import os
 import re
 import subprocess
@@ -26,8 +28,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 project = "pipeline"
 version = release = pipeline.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-html_theme = "alabaster"
-html_theme_options = {"page_width": "1100px"}
+html_theme = "furo"
+html_title = f"pipeline {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = html_show_sourcelink = False
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]
 default_role = "code"  # docstrings have single backticks around code
@@ -37,6 +42,8 @@ autodoc_member_order = "bysource"
 _SIGNATURE = dict.fromkeys(
     ("pipeline.config.config", "pipeline.config.sections"), "(**options)"
 )
+# Around text that may contain such fences of three.
+_FENCE = "`" * 6
 
 
 def _commands() -> str:
@@ -135,6 +142,38 @@ def _api() -> str:
     )
 
 
+def _notebook(name: str) -> str:
+    """The cells of a notebook with their stored outputs."""
+    path = Path(__file__).parents[1] / f"notebooks/{name}.ipynb"
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        # Pygments knows no commands of a shell within Python.
+        language = "text" if re.search("^!", source, re.MULTILINE) else "python"
+        parts.append(f"{_FENCE}{language}\n{source}\n{_FENCE}")
+        parts += [_output(output) for output in cell["outputs"]]
+    return "\n\n".join(parts)
+
+
+def _output(output: dict[str, typing.Any]) -> str:
+    """An output of a cell: pictures as HTML, all else as text."""
+    data = output.get("data", {})
+    text = "".join(output.get("text") or data.get("text/plain", ""))
+    pictures = "".join(data.get("text/html", ""))
+    if "image/png" in data:
+        code = "".join(data["image/png"]).strip()
+        alt = html.escape(text)
+        pictures = f'<img src="data:image/png;base64,{code}" alt="{alt}">'
+    if "<img" not in pictures:
+        options = "{code-block} text\n:class: output\n\n"
+        return f"{_FENCE}{options}{text.rstrip()}\n{_FENCE}"
+    block = f'<div class="output">{pictures}</div>'
+    return f"{_FENCE}{{raw}} html\n{block}\n{_FENCE}"
+
+
 def _defines(file: str, name: str) -> bool:
     path = Path(pipeline.__file__).with_name(file)
     nodes = ast.parse(path.read_bytes()).body if path.is_file() else []
@@ -144,6 +183,8 @@ def _defines(file: str, name: str) -> bool:
 
 
 def _fill(app: typing.Any, page: str, source: list[str]) -> None:
+    if page.startswith("notebooks/"):
+        source[0] = _notebook(page.removeprefix("notebooks/"))
     for name in ("commands", "options", "registries", "api"):
         mark = f"<!-- {name} -->"
         if mark in source[0]:

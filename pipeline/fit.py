@@ -207,6 +207,7 @@ def _run(
 
     # Training
     parts: dict[str, Any] = {"trainer": trainer}
+    run = None
     try:
         with (
             run_directory.open_run(config) as directory,
@@ -217,7 +218,8 @@ def _run(
             trainer.resume(directory)
             data.write(directory)
             trainer.report()
-            trained = trainer.train()
+            run = Run(config, directory.path, {}, {}, trainer=trainer)
+            trained = trainer.train(run)
             history = trainer.checkpoint.history
 
             # Test, pictures, export, verification
@@ -238,12 +240,15 @@ def _run(
             result, written = handoff.conclude(trained, show, report)
             parts["model"] = handoff.standalone()
             trainer.wait_for_workers()
+        run = Run(config, directory.path, history, result, written, **parts)
     except BaseException as error:
         is_notebook = hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")
         if not is_notebook or not isinstance(signals.behind(error), KeyboardInterrupt):
             raise
         return Run(config, trainer.run.path, trainer.checkpoint.history, {})
-    return Run(config, directory.path, history, result, written, **parts)
+    finally:
+        trainer.end_callbacks(run)
+    return run
 
 
 def main(arguments: list[str]) -> int:

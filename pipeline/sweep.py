@@ -108,7 +108,8 @@ def main(arguments: list[str]) -> int:
         return 0
     if importlib.util.find_spec("optuna") is None:
         raise UsageError(
-            f"{PROGRAM} needs the package optuna: pip install 'pipeline[sweep]'"
+            f"{PROGRAM} needs the package optuna: pip install optuna (or install this"
+            " package with its extra: '.[sweep]')"
         )
     if arguments[:1] == ["--resume"]:
         folder, plan = _saved(arguments[1:])

@@ -4,11 +4,16 @@ works.
 
 import ast
 import contextlib
+import html
+import importlib.util
 import io
+import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from conftest import REPOSITORY
@@ -25,6 +30,7 @@ TEXTS = [
 ]
 BENCHMARKS = sorted(REPOSITORY.glob("benchmarks/*.md"))
 PACKAGE = REPOSITORY / "pipeline"
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 def _read(path: Path) -> str:
@@ -38,22 +44,40 @@ def _blocks(path: Path, language: str) -> list[str]:
     return [block for kind, block in found if kind == language]
 
 
-def test_the_site_has_every_command_option_function_and_public_name(tmp_path):
-    """As Sphinx builds it; a warning is an error."""
-    command = [
-        sys.executable,
-        "-m",
-        "sphinx",
-        "-W",
-        "-q",
-        "-b",
-        "text",
-        "docs",
-        str(tmp_path),
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The docs as Sphinx builds them, as text and, with the theme, as HTML; a warning is
+    an error.
+    """
+    folder = tmp_path_factory.mktemp("site")
+    for builder in ("text", "html") if importlib.util.find_spec("furo") else ("text",):
+        options = ["-W", "-q", "-b", builder, "-d", folder / "doctrees"]
+        command = ["sphinx", *options, "docs", folder / builder]
+        done = subprocess.run(
+            [sys.executable, "-m", *map(str, command)],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    return folder
+
+
+@pytest.fixture
+def pages(site):
+    """The pages of the site as HTML, without those that Sphinx generates."""
+    if not (site / "html").exists():
+        pytest.skip("needs furo")
+    texts = REPOSITORY.glob("docs/**/*.md")
+    names = [
+        path.relative_to(REPOSITORY / "docs").with_suffix(".html") for path in texts
     ]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    page = " ".join(_read(tmp_path / "commands.txt").split())
+    return [site / "html" / name for name in names]
+
+
+def test_the_site_has_every_command_option_function_and_public_name(site):
+    site /= "text"
+    page = " ".join(_read(site / "commands.txt").split())
     for flag in cli_parser.flags(Config):
         negated = "no-" in flag and flag not in ("--source", "--task", "--model")
         assert f'"{flag}"' in page or negated or "." not in flag, flag
@@ -66,7 +90,7 @@ def test_the_site_has_every_command_option_function_and_public_name(tmp_path):
     for name, summary in commands().items():
         assert f"{name} {'-' * len(name)} {summary}" in page
     assert "usage: pipeline fit [RECIPE or PATH]" in page
-    api = _read(tmp_path / "api.txt")
+    api = _read(site / "api.txt")
     for name in pipeline.__all__:
         value = getattr(pipeline, name)
         if isinstance(value, type):
@@ -80,6 +104,68 @@ def test_the_site_has_every_command_option_function_and_public_name(tmp_path):
         "contracts.Task(",
     ):
         assert f"pipeline.{name}" in api
+
+
+def test_links_within_the_site_work(pages):
+    """Also those to headings and terms."""
+    ids = {page: set(re.findall(r' id="([^"]+)"', _read(page))) for page in pages}
+    for page in pages:
+        links = re.findall(r'(?:href|src)="([^"]+)"', _read(page))
+        assert len(links) > 20
+        for link in links:
+            target, _, anchor = html.unescape(link).partition("#")
+            if "://" in target or target.startswith("data:"):
+                continue
+            path = (
+                (page.parent / target.partition("?")[0]).resolve() if target else page
+            )
+            assert path.is_file(), (page.name, link)
+            if anchor and path in ids:
+                assert unquote(anchor) in ids[path], (page.name, link)
+
+
+_FRAMES = """
+<script>
+addEventListener("load", async () => {
+  const over = {}
+  for (const width of [400, 1400]) for (const page of PAGES) {
+    const frame = document.createElement("iframe")
+    frame.style = `border: 0; height: 900px; width: ${width}px`
+    frame.src = page
+    await new Promise(loaded => { frame.onload = loaded; document.body.append(frame) })
+    const text = frame.contentDocument.querySelector(".content")  // the theme cuts html
+    const broken = [...frame.contentDocument.images].filter(i => !i.naturalWidth).length
+    if (text.scrollWidth > text.clientWidth || broken || !text.innerText.trim())
+      over[`${page} at ${width}`] = [text.scrollWidth, text.clientWidth, broken]
+    frame.remove()
+  }
+  document.body.innerText = JSON.stringify(over)
+})
+</script>
+<body>not finished</body>
+"""
+
+
+@pytest.mark.long
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed")
+def test_no_page_is_wider_than_the_window(site, pages, tmp_path):
+    """At 400 and 1,400 pixels; what is wider, such as a table, scrolls by itself."""
+    frames = site / "html/frames.html"
+    names = json.dumps([path.relative_to(frames.parent).as_posix() for path in pages])
+    frames.write_text(_FRAMES.replace("PAGES", names), encoding="utf-8")
+    words = [
+        *("--headless", "--no-sandbox", "--disable-gpu"),
+        "--allow-file-access-from-files",
+        "--virtual-time-budget=60000",
+        f"--user-data-dir={tmp_path / 'profile'}",
+        "--window-size=1500,900",
+        "--dump-dom",
+        frames.as_uri(),
+    ]
+    shown = subprocess.run(
+        [CHROMIUM, *words], capture_output=True, text=True, timeout=300
+    )
+    assert re.search(r"<body>(.*?)</body>", shown.stdout, re.DOTALL)[1] == "{}"
 
 
 def test_the_readme_lists_the_commands():
@@ -132,9 +218,8 @@ def test_links_files_commands_and_options_exist(path):
     for command in re.findall(r"(?:^|`)pipeline ([a-z]+) [^\n]", text, re.MULTILINE):
         assert command in commands(), command
     for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text):
-        mine = (
-            name.startswith("mine") or name == "pipeline.py"
-        )  # the reader's own files
+        # The reader's own files.
+        mine = name.startswith("mine") or name in ("pipeline.py", "make_digits.py")
         assert (PACKAGE / name).is_file() or (REPOSITORY / name).is_file() or mine, name
     siblings = [
         registry.find(k, n) for k in ("sources", "tasks") for n in registry.names(k)

@@ -98,8 +98,11 @@ class Function:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the function belongs to this package."""
-        return self.path.is_relative_to(_PACKAGE)
+        """Whether the function belongs to a subpackage of this package.
+
+        The modules beside them, such as `trackers`, are used like those of a user.
+        """
+        return self.path.is_relative_to(_PACKAGE) and self.path.parent != _PACKAGE
 
     @property
     def summary(self) -> str:

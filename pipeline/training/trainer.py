@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import gc
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -41,6 +41,7 @@ from pipeline.utils.errors import (
     Terminated,
     UsageError,
     WorkerLost,
+    reason,
 )
 
 # With one of these, the rate that a callback has assigned no longer counts.
@@ -88,6 +89,9 @@ class Trainer:
         self.data = data
         self.stops = stops
         self._evaluate = evaluate
+        self._begun: list[
+            Any
+        ] = []  # callbacks that `on_run_end` is still to be called of
         self.attempt = recovery.first_attempt(config, machine.replicas)
         seed = config.runtime.seed
         self.unaugmented = batching.training(data.splits["train"], config.train, seed)
@@ -307,18 +311,21 @@ class Trainer:
         epochs = pluralize(count, "epoch")
         return f"{epochs} of the log {verb} repeated" if count > 0 else ""
 
-    def train(self) -> bool:
+    def train(self, run: Any = None) -> bool:
         """Trains to the last step or until the time is up.
 
         If a call runs out of memory or training diverges, training continues from the
         latest checkpoint with the next attempt, if there is one.
+
+        Args:
+            run: What `on_run_begin` of the callbacks gets.
 
         Returns:
             Whether there was anything to train.
         """
         while True:
             try:
-                return self._train()
+                return self._train(run)
             except (OutOfMemory, Diverged) as error:
                 self.attempt = recovery.next_attempt(
                     error,
@@ -338,7 +345,32 @@ class Trainer:
                 where = f"after step {step:,}" if step else "from the start"
                 say(decision.name, f"{decision}; again {where}")
 
-    def _train(self) -> bool:
+    def end_callbacks(self, run: Any) -> None:
+        """Calls `on_run_end` of the callbacks that have it; an error is a note.
+
+        Args:
+            run: The run with its result and its export; without a result if it ended
+                early.
+        """
+        for callback in self._begun:
+            try:
+                callback.on_run_end(run)
+            except Exception as error:
+                say("note", f"after the run, a callback failed: {reason(error)}")
+        self._begun = []
+
+    def _begin_callbacks(
+        self, run: Any, callbacks: Sequence[keras.callbacks.Callback]
+    ) -> None:
+        self.end_callbacks(run)  # of an attempt that has failed
+        if self.config.dry_run:
+            return
+        for callback in callbacks:
+            if hasattr(callback, "on_run_begin"):
+                self._begun.append(callback)
+                callback.on_run_begin(run)
+
+    def _train(self, run: Any) -> bool:
         config = self.config
         machine = self.machine
         checkpoint = self.checkpoint
@@ -361,6 +393,7 @@ class Trainer:
         ):
             _require_same_start(batches)
             callbacks = [watchdog, *standard_callbacks(context)]
+            self._begin_callbacks(run, callbacks)
             reasons = [getattr(callback, "per_batch", None) for callback in callbacks]
             progress_bar.stage("tracing", "the training step")
             with watchdog.watching():

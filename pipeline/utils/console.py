@@ -133,7 +133,12 @@ def table(
         # `Text`: a file name such as a[b].png is not markup.
         grid.add_row(*(Text(plain(str(cell)).replace("\n", " ")) for cell in row))
     output = io.StringIO()
-    width = 10**6  # rich must not wrap
-    console = Console(file=output, width=width, color_system=None, force_terminal=False)
+    console = Console(
+        file=output,
+        width=10**6,  # rich must not wrap
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,  # otherwise, rich shows the table and returns nothing
+    )
     console.print(grid)
     return "\n".join(line.rstrip() for line in output.getvalue().splitlines())

@@ -1,6 +1,4 @@
-"""Training as a user meets it: the command, a dry run, repeated commands, errors, a
-notebook.
-"""
+"""Training as a user meets it: the command, a dry run, repeated commands, errors."""
 
 import json
 import math
@@ -13,7 +11,7 @@ from pathlib import Path
 import fork_server
 import numpy as np
 import pytest
-from conftest import REPOSITORY, images_and_labels, run_module, run_python
+from conftest import images_and_labels, run_module
 
 from pipeline.config.command_line import configure
 from pipeline.fit import fit
@@ -325,32 +323,3 @@ def test_impossible_requests_leave_nothing_behind(workplace, changes, message):
     with pytest.raises(UsageError, match=message):
         fit("digits", **changes)
     assert not list(workplace.iterdir())
-
-
-@pytest.mark.filterwarnings("ignore")  # of nbformat
-@pytest.mark.parametrize(
-    ("name", "call", "short", "shown"),
-    [
-        ("digits", 'fit("digits", ', 'fit("digits", epochs=2, ', "test accuracy 0."),
-        ("recordings", 'fit("tones", ', 'fit("tones", epochs=2, ', "test accuracy 0."),
-        ("detection", "epochs=40", "epochs=2", "average precision 0."),
-        ("generation", "epochs=40", "epochs=2", "of the samples are taken for"),
-    ],
-    ids=["digits", "recordings", "detection", "generation"],
-)
-def test_the_cells_of_the_notebook_run(workplace, name, call, short, shown):
-    """With fewer epochs, and without Jupyter."""
-    import nbformat
-
-    path = REPOSITORY / f"notebooks/{name}.ipynb"
-    cells = nbformat.read(path, as_version=4).cells
-    assert not any(cell.get("outputs") for cell in cells), "commit it without outputs"
-    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
-    assert call in code
-    code = code.replace(call, short)
-    done = run_python("-c", code, cwd=workplace, env={"MPLBACKEND": "agg"})
-    assert (done.returncode, done.stderr) == (0, "")
-    assert shown in done.stdout and "FAILED" not in done.stdout
-    assert "without importing Python TensorFlow" in done.stdout, (
-        "it ends with the verification"
-    )

@@ -318,14 +318,15 @@ class Recorder(keras.callbacks.Callback):
 
 @pytest.mark.parametrize("engine", ["model_fit", "gradient_tape"])
 def test_callbacks_are_called_as_keras_calls_them(workplace, engine, capfd):
-    seen, scheduler = (
+    seen, scheduler, tracker = (
         Recorder(),
         keras.callbacks.LearningRateScheduler(lambda e, r: 0.01 / (e + 1)),
+        SeesRun(),
     )
     run = go(
         model=network(),
         epochs=9,
-        callbacks=[seen, scheduler, keras.callbacks.TerminateOnNaN()],
+        callbacks=[seen, scheduler, keras.callbacks.TerminateOnNaN(), tracker],
         train={"engine": engine},
         runtime={"deterministic": False},
     )
@@ -335,7 +336,28 @@ def test_callbacks_are_called_as_keras_calls_them(workplace, engine, capfd):
     assert seen.calls[3][2] > seen.calls[1][2], "the model has the present weights"
     rates = run.history["learning_rate"]
     np.testing.assert_allclose(rates, [0.01, 0.005, 0.01 / 3], rtol=1e-5)
-    assert "call" in capfd.readouterr().out
+    output = capfd.readouterr().out
+    assert "call" in output
+    begun, ended = tracker.runs
+    assert begun.directory == ended.directory == run.directory and not begun.result
+    assert ended.result == run.result
+    assert "note       after the run, a callback failed: no server" in output
+
+
+class SeesRun(keras.callbacks.Callback):
+    """As a tracker; its server cannot be reached at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.runs = []
+
+    def on_run_begin(self, run):
+        assert (run.directory / "config.json").exists()
+        self.runs.append(run)
+
+    def on_run_end(self, run):
+        self.runs.append(run)
+        raise OSError("no server")
 
 
 class Counter(keras.callbacks.Callback):
@@ -364,6 +386,9 @@ class Raises(keras.callbacks.Callback):
         if epoch == self.epoch:
             raise self.error
 
+    def on_run_end(self, run):
+        self.ended = run
+
 
 class SetsRate(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
@@ -389,8 +414,10 @@ def test_an_error_of_a_callback_passes_through_and_the_run_resumes(workplace):
         (StopIteration("mine"), 0, "model_fit", SetsRate()),
         (KeyError("other"), 2, "gradient_tape"),
     ):
+        raises = Raises(error, epoch)
         with pytest.raises(type(error)) as caught:
-            trained("parts", engine, *others, Raises(error, epoch))
+            trained("parts", engine, *others, raises)
+        assert raises.ended.result == {}, "it was called, with a run without a result"
         assert "raised by the callback Raises" in caught.value.__notes__[0]
     resumed = trained("parts", "gradient_tape")
     for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):

@@ -2,12 +2,19 @@
 installed.
 """
 
+import hashlib
+import json
+import sqlite3
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from pipeline import trackers
 from pipeline.fit import fit
+from pipeline.training import event_files
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
 DIGITS = load_digits()
@@ -26,17 +33,128 @@ def small(input_shape, classes):
 @pytest.fixture(params=["model_fit", "gradient_tape"])
 def go(workplace, request):
     def run(callback, epochs=3):
-        return fit(
-            model=small,
-            data=(DIGITS.images.astype("uint8"), DIGITS.target),
-            epochs=epochs,
-            callbacks=[callback],
-            train={"engine": request.param},
-            log={"progress": False, "tensorboard": False},
-            export={"enabled": False},
-        )
+        return train(callback, epochs, request.param)
 
     return run
+
+
+def train(callback, epochs=2, engine="model_fit", export=False):
+    return fit(
+        model=small,
+        data=(DIGITS.images.astype("uint8"), DIGITS.target),
+        epochs=epochs,
+        callbacks=[callback] if callback else None,
+        train={"engine": engine},
+        log={"progress": False},
+        report={"robustness": "off"},
+        export=export,
+    )
+
+
+def test_mlflow_has_config_metrics_pictures_and_export(workplace, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{workplace}/mlflow.db")
+    mlflow.set_tracking_uri(None)
+    run = train(trackers.MLflow(experiment="digits"), export=True)
+    assert mlflow.active_run() is None
+    (record,) = mlflow.search_runs(experiment_names=["digits"], output_format="list")
+    assert (record.info.run_name, record.info.status) == ("custom-1", "FINISHED")
+    assert record.data.params["train.epochs"] == "2"
+    assert record.data.metrics["test_accuracy"] == run.test["accuracy"]
+    client = mlflow.MlflowClient()
+    points = client.get_metric_history(record.info.run_id, "val_loss")
+    logged = {point.step: point.value for point in points}
+    assert [logged[1], logged[2]] == pytest.approx(run.history["val_loss"])
+    names = {file.path for file in client.list_artifacts(record.info.run_id)}
+    assert {"curves.png", "mistakes.png", "report.html", "export"} <= names
+    folder = mlflow.artifacts.download_artifacts(
+        run_id=record.info.run_id, artifact_path="export"
+    )
+    assert same_files(run.export, folder)
+    with mlflow.start_run() as outer:
+        train(trackers.MLflow())
+        assert mlflow.active_run().info.run_id == outer.info.run_id
+    (inner,) = mlflow.search_runs(
+        filter_string=f"tags.mlflow.parentRunId = '{outer.info.run_id}'",
+        output_format="list",
+    )
+    assert inner.info.run_name == "custom-2"
+
+
+def test_wandb_offline_has_config_metrics_pictures_and_export(workplace, monkeypatch):
+    wandb = pytest.importorskip("wandb", reason="needs wandb")
+    records, added = [], []
+    finish, add_dir = wandb.Run.finish, wandb.Artifact.add_dir
+
+    def on_finish(record, *arguments, **named):
+        records.append((record.name, dict(record.config), dict(record.summary)))
+        finish(record, *arguments, **named)
+
+    def on_add(artifact, path):
+        added.append(path)
+        return add_dir(artifact, path)
+
+    monkeypatch.setattr(wandb.Run, "finish", on_finish)
+    monkeypatch.setattr(wandb.Artifact, "add_dir", on_add)
+    run = train(trackers.WandB(project="digits", mode="offline"), export=True)
+    ((name, config, summary),) = records
+    assert name == "custom-1" and config["train"]["epochs"] == 2
+    assert summary["val_loss"] == pytest.approx(run.history["val_loss"][-1])
+    assert summary["test_accuracy"] == run.test["accuracy"]
+    assert added == [str(run.export)]
+    assert list(workplace.glob("wandb/offline-run-*/files/media/images/curves*.png"))
+    assert list(workplace.glob("wandb/offline-run-*/*.wandb"))
+    assert wandb.run is None, "it is over"
+
+
+def test_trackio_on_this_machine_has_config_metrics_pictures_and_export(
+    workplace, monkeypatch
+):
+    monkeypatch.setenv("TRACKIO_DIR", str(workplace / "trackio"))
+    trackio = pytest.importorskip("trackio", reason="needs trackio")
+    run = train(trackers.Trackio(project="digits"), export=True)
+    (record,) = trackio.Api().runs("digits")
+    assert record.name == "custom-1" and record.config["train"]["epochs"] == 2
+    with sqlite3.connect(workplace / "trackio/digits.db") as database:
+        rows = database.execute("SELECT step, metrics FROM metrics").fetchall()
+    logged = {}
+    for step, text in rows:
+        logged.setdefault(step, {}).update(json.loads(text))
+    losses = [logged[1]["val_loss"], logged[2]["val_loss"]]
+    assert losses == pytest.approx(run.history["val_loss"])
+    assert logged[3]["test_accuracy"] == run.test["accuracy"]
+    assert logged[3]["curves"]["_type"] == "trackio.image"
+    stored = {
+        path.name for path in workplace.glob("trackio/artifacts/digits/blobs/*/*/*")
+    }
+    for path in run.export.rglob("*"):
+        if path.is_file():
+            assert hashlib.sha256(path.read_bytes()).hexdigest() in stored, path
+
+
+def test_tensorboard_has_config_metrics_and_pictures(workplace):
+    """Without a callback."""
+    run = train(None)
+    folder = run.directory / "tensorboard"
+    tags = {part.name: tags_of(part) for part in folder.iterdir()}
+    assert {"epoch_loss", "epoch_accuracy"} <= tags["train"]
+    assert {"epoch_accuracy", "curves", "mistakes"} <= tags["test"]
+    assert any("config" in names for names in tags.values())
+
+
+def tags_of(folder):
+    values = [
+        value for event in event_files.read(folder) for value in event.summary.value
+    ]
+    return {value.tag for value in values}
+
+
+def same_files(folder, other):
+    names = [p.relative_to(folder) for p in folder.rglob("*") if p.is_file()]
+    return names and all(
+        (folder / name).read_bytes() == (Path(other) / name).read_bytes()
+        for name in names
+    )
 
 
 def test_weights_and_biases_offline(go, workplace, monkeypatch, capfd):

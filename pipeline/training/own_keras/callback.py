@@ -13,7 +13,7 @@ from pipeline.training import plain_model
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.distributed import mean_over_workers
 from pipeline.training.own_keras import optimizer_view
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import UsageError, reason, suggest
 
 # Callbacks that would work against the run -> what to use instead.
 _REPLACED = {
@@ -109,6 +109,27 @@ class OwnCallback(keras.callbacks.Callback):
         if self._is_chief:
             self.callback.set_model(self._view)
             _set_mode(self.callback, model.metrics)
+
+    def on_run_begin(self, run: Any) -> None:
+        """Calls the method of the user's callback if it has one.
+
+        Raises:
+            UsageError: It fails, such as a tracker that cannot reach its server.
+        """
+        begin = getattr(self.callback, "on_run_begin", None)
+        if not begin or not self._is_chief:
+            return
+        try:
+            begin(run)
+        except Exception as error:
+            kind = type(self.callback).__name__
+            raise UsageError(f"the callback {kind}: {reason(error)}") from error
+
+    def on_run_end(self, run: Any) -> None:
+        """Calls the method of the user's callback if it has one."""
+        end = getattr(self.callback, "on_run_end", None)
+        if end and self._is_chief:
+            end(run)
 
     def share(self) -> None:
         """Passes the rate and `stop_training` of the chief to all workers."""
