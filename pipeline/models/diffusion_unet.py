@@ -70,11 +70,11 @@ def diffusion_unet(
         x = block(x, widths[-1], f"middle{number}")
     for stage in range(len(widths) - 1, 0, -1):
         skip = skipped.pop()
-        enlarge = keras.layers.Resizing(
-            *skip.shape[1:3], interpolation="nearest", name=f"up{stage}_enlarge"
-        )
+        # Not `Resizing`, whose gradient XLA does not have.
+        enlarge = keras.layers.UpSampling2D(2, name=f"up{stage}_enlarge")
+        height, width = skip.shape[1:3]
         join = keras.layers.Concatenate(name=f"up{stage}_join")
-        x = join([skip, enlarge(x)])
+        x = join([skip, enlarge(x)[:, :height, :width]])
         for number in range(1, blocks + 1):
             x = block(x, widths[stage - 1], f"up{stage}_{number}")
     return keras.layers.ReLU(name="activation")(_normalized(x))

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.models.detector import detector
+from pipeline.models.diffusion_unet import diffusion_unet
 from pipeline.models.unet import unet
 
 
@@ -21,13 +22,14 @@ def bfloat16():
     [
         lambda x: detector(x, widths=(4, 8, 8), min_level=1, pyramid_channels=4),
         lambda x: unet(x, widths=(4, 8)),
+        lambda x: diffusion_unet(x, widths=(8, 8, 8)),
     ],
-    ids=["detector", "unet"],
+    ids=["detector", "unet", "diffusion_unet"],
 )
 def test_maps_that_are_enlarged_are_trained_under_xla(features, bfloat16):
-    inputs = keras.Input((20, 12, 3))
+    inputs = keras.Input((20, 14, 3))
     model = keras.Model(inputs, features(inputs))
-    images = tf.random.stateless_uniform((2, 20, 12, 3), (0, 1))
+    images = tf.random.stateless_uniform((2, 20, 14, 3), (0, 1))
 
     @tf.function(jit_compile=True)
     def gradients():
