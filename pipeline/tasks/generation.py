@@ -127,8 +127,10 @@ class Generation(Task):
 
     selection_metric = ("loss", -1)
     not_decoded = frozenset(
-        {"class_names", "guidance", "drop_label", "samples", "steps", "differences"}
-        | {"judge"}
+        (
+            *("class_names", "guidance", "drop_label", "samples", "judge"),
+            *("steps", "differences"),
+        )
     )
 
     def __init__(
@@ -613,14 +615,13 @@ class SampleEvaluator(Evaluator):
         for label in np.linspace(0, count - 1, min(count, 10)).round():
             rows = np.flatnonzero(self._asked == label)[:_COLUMNS]
             shown.extend(rows.tolist())
-        columns = _COLUMNS
-        pictures = {"samples": sheet(self._samples[shown], columns)}
+        pictures = {"samples": sheet(self._samples[shown], _COLUMNS)}
         if self._nearest is not None:
             spread = np.linspace(0, len(self._samples) - 1, 2 * _COLUMNS).astype(int)
             pairs = []
             for rows in (spread[:_COLUMNS], spread[_COLUMNS:]):
                 pairs += [self._samples[rows], self._nearest[0].images[rows]]
-            pictures["nearest"] = sheet(np.concatenate(pairs), columns)
+            pictures["nearest"] = sheet(np.concatenate(pairs), _COLUMNS)
         return pictures
 
 
