@@ -391,9 +391,10 @@ class Generation(Task):
         if "accuracy" not in metrics:
             return f"loss {metrics['loss']:.4f}; samples were not measured"
         return (
-            f"of {metrics['samples']:,} samples, {metrics['accuracy']:.1%} are of the"
-            f" class asked for, according to a classifier that is right about"
-            f" {metrics['judge_accuracy']:.1%} of the real images"
+            f"accuracy {metrics['accuracy']:.1%}: this share of"
+            f" {metrics['samples']:,} samples is of the class asked for, according to a"
+            f" classifier that is right about {metrics['judge_accuracy']:.1%} of the"
+            " real images"
         )
 
     def panels(
