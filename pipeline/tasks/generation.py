@@ -127,8 +127,10 @@ class Generation(Task):
 
     selection_metric = ("loss", -1)
     not_decoded = frozenset(
-        {"class_names", "guidance", "drop_label", "samples", "steps", "differences"}
-        | {"judge"}
+        (
+            *("class_names", "guidance", "drop_label", "samples", "judge"),
+            *("steps", "differences"),
+        )
     )
 
     def __init__(
@@ -389,9 +391,10 @@ class Generation(Task):
         if "accuracy" not in metrics:
             return f"loss {metrics['loss']:.4f}; samples were not measured"
         return (
-            f"of {metrics['samples']:,} samples, {metrics['accuracy']:.1%} are of the"
-            f" class asked for, according to a classifier that is right about"
-            f" {metrics['judge_accuracy']:.1%} of the real images"
+            f"accuracy {metrics['accuracy']:.1%}: this share of"
+            f" {metrics['samples']:,} samples is of the class asked for, according to a"
+            f" classifier that is right about {metrics['judge_accuracy']:.1%} of the"
+            " real images"
         )
 
     def panels(
@@ -613,14 +616,13 @@ class SampleEvaluator(Evaluator):
         for label in np.linspace(0, count - 1, min(count, 10)).round():
             rows = np.flatnonzero(self._asked == label)[:_COLUMNS]
             shown.extend(rows.tolist())
-        columns = _COLUMNS
-        pictures = {"samples": sheet(self._samples[shown], columns)}
+        pictures = {"samples": sheet(self._samples[shown], _COLUMNS)}
         if self._nearest is not None:
             spread = np.linspace(0, len(self._samples) - 1, 2 * _COLUMNS).astype(int)
             pairs = []
             for rows in (spread[:_COLUMNS], spread[_COLUMNS:]):
                 pairs += [self._samples[rows], self._nearest[0].images[rows]]
-            pictures["nearest"] = sheet(np.concatenate(pairs), columns)
+            pictures["nearest"] = sheet(np.concatenate(pairs), _COLUMNS)
         return pictures
 
 

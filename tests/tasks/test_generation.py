@@ -232,7 +232,12 @@ def test_samples_are_measured_along_training_and_at_the_end(trained):
     assert b"samples" in next(events.iterdir()).read_bytes()
     report = (folder / "report.html").read_text(encoding="utf-8")
     assert "could not be made" not in report
-    for words in ("samples, epoch 16", "Nearest", "of 60 samples, ", "Loss by time"):
+    for words in (
+        "samples, epoch 16",
+        "Nearest",
+        "this share of 60 samples",
+        "Loss by time",
+    ):
         assert words in report
     header = (folder / "predictions.csv").read_text().splitlines()[0]
     assert header == "file,class,time,loss"
