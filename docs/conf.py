@@ -116,8 +116,8 @@ def _prose(text: str) -> str:
 
 
 def _api() -> str:
-    """The functions behind the commands, the public names of the package, the
-    contracts.
+    """The functions behind the commands, the public names of the package, the trackers,
+    the contracts.
     """
     functions = [name for name in commands() if _defines(f"{name}.py", name)]
     values = {name: getattr(pipeline, name) for name in pipeline.__all__}
@@ -134,6 +134,7 @@ def _api() -> str:
             f".. autofunction:: pipeline.{name}.{name}" for name in functions
         ],
         "Classes": list(classes.values()),
+        "Trackers": [".. automodule:: pipeline.trackers\n   :members:"],
         "Contracts": [".. automodule:: pipeline.contracts\n   :members:"],
     }
     return "\n\n".join(
@@ -184,7 +185,9 @@ def _defines(file: str, name: str) -> bool:
 
 def _fill(app: typing.Any, page: str, source: list[str]) -> None:
     if page.startswith("notebooks/"):
-        source[0] = _notebook(page.removeprefix("notebooks/"))
+        name = page.removeprefix("notebooks/")
+        app.env.note_dependency(f"../notebooks/{name}.ipynb")  # from the docs
+        source[0] = _notebook(name)
     for name in ("commands", "options", "registries", "api"):
         mark = f"<!-- {name} -->"
         if mark in source[0]:
