@@ -123,6 +123,8 @@ def _cleaned(output: Any, folder: Path) -> Any:
             if isinstance(value, str) and not name.startswith("image/"):
                 value = _OVERWRITTEN.sub("", value.replace("\r\n", "\n"))
                 part[name] = _ANSI.sub("", value).replace(f"{folder}/", "")
+    if "image/png" in output.get("data", {}):
+        output.data.pop("image/jpeg", None)  # IPython shows an image in both formats
     if output.get("name") == "stderr":
         output.text = _START.sub("", output.text)
     return output
