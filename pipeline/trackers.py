@@ -75,14 +75,23 @@ class MLflow(_Tracker):
 
     def on_run_begin(self, run: Run) -> None:
         """Starts a run of MLflow, inside of the active one if there is one."""
-        if self.experiment is not None:
-            self.module.set_experiment(self.experiment)
-        nested = self.module.active_run() is not None
-        name = run.directory.name
-        self.run = self.module.start_run(run_name=name, nested=nested)
+        self.run = self.module.start_run(
+            experiment_id=self._experiment_id(),
+            run_name=run.directory.name,
+            nested=self.module.active_run() is not None,
+        )
         values = list(_flat(run.config.as_json()).items())
         for first in range(0, len(values), _PARAMETERS):
             self.module.log_params(dict(values[first : first + _PARAMETERS]))
+
+    def _experiment_id(self) -> str | None:
+        # Not `set_experiment`, which would hold for all later runs of the process.
+        if self.experiment is None:
+            return None
+        found = self.module.get_experiment_by_name(self.experiment)
+        if found is None:
+            return self.module.create_experiment(self.experiment)
+        return found.experiment_id
 
     def _log(self, metrics: dict[str, float], epoch: int) -> None:
         # Asynchronously, so that the training does not wait for a server.

@@ -157,11 +157,10 @@ def same_files(folder, other):
     )
 
 
-def test_weights_and_biases_offline(go, workplace, monkeypatch, capfd):
+def test_weights_and_biases_offline(go, workplace, capfd):
     wandb = pytest.importorskip("wandb", reason="needs wandb")
     keras_callbacks = pytest.importorskip("wandb.integration.keras")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    with wandb.init(project="digits", dir=workplace) as record:
+    with wandb.init(project="digits", dir=workplace, mode="offline") as record:
         run = go(keras_callbacks.WandbMetricsLogger())
         logged = dict(record.summary)
     assert logged["epoch/epoch"] == 2
