@@ -8,7 +8,7 @@ the tracker defines it, for example by `MLFLOW_TRACKING_URI` or `WANDB_MODE`.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pipeline.report.run import Run
 from pipeline.runtime import environment
@@ -82,7 +82,13 @@ class MLflow(_Tracker):
         )
         values = list(_flat(run.config.as_json()).items())
         for first in range(0, len(values), _PARAMETERS):
-            self.module.log_params(dict(values[first : first + _PARAMETERS]))
+            part = dict(values[first : first + _PARAMETERS])
+            self.module.log_params(part, run_id=self._id)
+
+    # The active run may be another one: of another callback, or of the user.
+    @property
+    def _id(self) -> str:
+        return self.run.info.run_id
 
     def _experiment_id(self) -> str | None:
         # Not `set_experiment`, which would hold for all later runs of the process.
@@ -95,17 +101,27 @@ class MLflow(_Tracker):
 
     def _log(self, metrics: dict[str, float], epoch: int) -> None:
         # Asynchronously, so that the training does not wait for a server.
-        self.module.log_metrics(metrics, step=epoch, synchronous=False)
+        self.module.log_metrics(
+            _flat(metrics), step=epoch, synchronous=False, run_id=self._id
+        )
 
     def _finish(self, run: Run) -> None:
-        self.module.flush_async_logging()
-        if run.result:
-            self.module.log_metrics(_test_metrics(run))
-        for path in _pictures(run):
-            self.module.log_artifact(str(path))
-        if run.export is not None:
-            self.module.log_artifacts(str(run.export), "export")
-        self.module.end_run("FINISHED" if run.result else "KILLED")
+        status = "FAILED"
+        try:
+            self.module.flush_async_logging()
+            if run.result:
+                self.module.log_metrics(_flat(_test_metrics(run)), run_id=self._id)
+            for path in _pictures(run):
+                self.module.log_artifact(str(path), run_id=self._id)
+            if run.export is not None:
+                self.module.log_artifacts(str(run.export), "export", run_id=self._id)
+            status = "FINISHED" if run.result else "FAILED"
+        finally:
+            active = self.module.active_run()
+            if active is not None and active.info.run_id == self._id:
+                self.module.end_run(status)
+            else:
+                self.module.MlflowClient().set_terminated(self._id, status)
 
 
 class WandB(_Tracker):
@@ -120,7 +136,12 @@ class WandB(_Tracker):
         UsageError: The package wandb is not installed.
     """
 
-    def __init__(self, *, project: str | None = None, mode: str | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        project: str | None = None,
+        mode: Literal["online", "offline"] | None = None,
+    ) -> None:
         try:
             import wandb
         except ModuleNotFoundError as error:

@@ -23,8 +23,14 @@ def load(part: str, option: str, preset: str, **options: Any) -> Any:
     kind = getattr(getattr(_keras_hub(option), module), name)
     try:
         return kind.from_preset(preset, **options)
-    except (OSError, ValueError, LookupError) as error:
-        raise UsageError(f"{option} cannot be loaded: {reason(error)}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{option} cannot be loaded: it is not UTF-8") from None
+    # What a file of a preset contains decides which exception Keras raises.
+    except Exception as error:
+        problem = reason(error)
+        if "Unknown preset identifier" in problem:
+            problem = "there is no such directory, and KerasHub has no such preset"
+        raise UsageError(f"{option} cannot be loaded: {problem}") from None
 
 
 def word_piece_tokenizer(option: str, preset: str) -> Any:

@@ -89,9 +89,7 @@ class Trainer:
         self.data = data
         self.stops = stops
         self._evaluate = evaluate
-        self._begun: list[
-            Any
-        ] = []  # callbacks that `on_run_end` is still to be called of
+        self._begun: list[Any] = []  # callbacks whose `on_run_end` is to be called
         self.attempt = recovery.first_attempt(config, machine.replicas)
         seed = config.runtime.seed
         self.unaugmented = batching.training(data.splits["train"], config.train, seed)
@@ -352,11 +350,13 @@ class Trainer:
             run: The run with its result and its export; without a result if it ended
                 early.
         """
-        for callback in self._begun:
+        for callback in reversed(self._begun):
             try:
                 callback.on_run_end(run)
             except Exception as error:
-                say("note", f"after the run, a callback failed: {reason(error)}")
+                own = getattr(callback, "callback", callback)
+                kind = type(own).__name__
+                say("note", f"after the run, the callback {kind}: {reason(error)}")
         self._begun = []
 
     def _begin_callbacks(

@@ -81,6 +81,29 @@ def test_mlflow_has_config_metrics_pictures_and_export(workplace, monkeypatch):
     assert inner.info.run_name == "custom-2"
 
 
+def test_two_records_of_mlflow_are_apart(workplace, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{workplace}/mlflow.db")
+    mlflow.set_tracking_uri(None)
+    names = ["first", "second"]
+    run = fit(
+        "digits",
+        epochs=2,
+        export=False,
+        metrics=[keras.metrics.SparseCategoricalAccuracy(name="right@1 (%)")],
+        callbacks=[trackers.MLflow(experiment=name) for name in names],
+    )
+    assert mlflow.active_run() is None
+    client = mlflow.MlflowClient()
+    for name in names:
+        (record,) = mlflow.search_runs(experiment_names=[name], output_format="list")
+        assert record.info.status == "FINISHED"
+        points = client.get_metric_history(record.info.run_id, "loss")
+        assert sorted(point.step for point in points) == [1, 2]
+        assert record.data.metrics["test_accuracy"] == run.test["accuracy"]
+        assert "test_right_1 ___" in record.data.metrics
+
+
 def test_wandb_offline_has_config_metrics_pictures_and_export(workplace, monkeypatch):
     wandb = pytest.importorskip("wandb", reason="needs wandb")
     records, added = [], []
