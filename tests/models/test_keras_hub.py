@@ -116,7 +116,7 @@ def test_a_frozen_backbone_is_trained_exported_and_loaded_by_keras(preset, workp
 def test_what_cannot_be_loaded_is_one_line(hub, preset, tmp_path):
     for shape, name, message in (
         ((8, 8, 4), preset, "images of 1 or 3 channels; got 4"),
-        ((8, 8, 3), "resnet50", "preset=resnet50 cannot be loaded: Unknown preset"),
+        ((8, 8, 3), "resnet50", "resnet50 cannot be loaded: there is no such dir"),
         ((8, 8, 3), str(tmp_path), "config.json"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
