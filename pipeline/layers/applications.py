@@ -26,11 +26,11 @@ def application_maps(
     Raises:
         UsageError: As for `application`; the network has no maps with a stride.
     """
-    construct = find(name, "application")
+    construct = find(name, "backbone")
     height, width = image_size(x)
     if min(height, width) < (smallest := SMALLEST.get(name, 32)):
         raise UsageError(
-            f"--model.options application={name} needs images of at least {smallest} x"
+            f"--model.options backbone={name} needs images of at least {smallest} x"
             f" {smallest} pixels; set --image-size"
         )
     x = preprocess(to_rgb(x, name), construct)
@@ -42,7 +42,7 @@ def application_maps(
     sizes = [(math.ceil(height / n), math.ceil(width / n)) for n in strides]
     if not maps.keys() >= {*sizes}:
         raise UsageError(
-            f"--model.options application={name}: it has no features with the strides"
+            f"--model.options backbone={name}: it has no features with the strides"
             f" {', '.join(map(str, strides))} for images of {height} x {width} pixels;"
             " MobileNetV2, ResNet50 and EfficientNetB0 have them"
         )

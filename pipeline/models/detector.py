@@ -16,7 +16,7 @@ def detector(
     blocks: Annotated[int, (1, None)] = 1,
     min_level: Annotated[int, (1, 5)] = 3,
     pyramid_channels: Annotated[int, (1, None)] = 64,
-    application: str | None = None,
+    backbone: str | None = None,
     weights: str | None = None,
     momentum: Annotated[float, (0, 1)] = 0.9,
 ) -> list[keras.KerasTensor]:
@@ -38,18 +38,18 @@ def detector(
         min_level: First stage with a map, from 1; 2 finds smaller objects, and takes
             longer.
         pyramid_channels: Channels of the maps.
-        application: Instead of the residual stages, a network of keras.applications,
+        backbone: Instead of the residual stages, a network of keras.applications,
             such as `MobileNetV2`, with maps up to stride 32.
-        weights: Of the application, as for the model `application`: `imagenet`, or an
+        weights: Of the backbone, as for the model `application`: `imagenet`, or an
             `.h5` file. None: random weights.
         momentum: Weight of the old value in the moving mean and variance.
     """
-    if application is None:
+    if backbone is None:
         stages = residual_stages(x, widths, blocks, 2, momentum)
         stages = stages[min(min_level, len(widths)) - 1 :]
     else:
         strides = [2**level for level in range(min_level, 6)]
-        stages = application_maps(x, application, weights, strides)
+        stages = application_maps(x, backbone, weights, strides)
     maps: list[keras.KerasTensor] = []
     for level in range(len(stages), 0, -1):
         x = normalized_convolution(

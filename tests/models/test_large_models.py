@@ -197,7 +197,7 @@ def test_a_detector_takes_the_maps_of_an_application(tmp_path):
     )
     there.save_weights(tmp_path / "mobile.weights.h5")
     options = {
-        "application": "MobileNetV2",
+        "backbone": "MobileNetV2",
         "weights": str(tmp_path / "mobile.weights.h5"),
     }
     x = keras.Input((70, 96, 1))
@@ -218,9 +218,9 @@ def test_a_detector_takes_the_maps_of_an_application(tmp_path):
     for one, other in zip(ours, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
     with pytest.raises(UsageError, match="needs images of at least 75 x 75 pixels"):
-        detector(x, application="InceptionV3")
+        detector(x, backbone="InceptionV3")
     with pytest.raises(UsageError, match="InceptionV3: it has no features with the st"):
-        detector(keras.Input((80, 80, 3)), application="InceptionV3")
+        detector(keras.Input((80, 80, 3)), backbone="InceptionV3")
 
 
 @pytest.mark.parametrize(
