@@ -1,7 +1,9 @@
 """Writes the model card of a version, and the text files next to the versions."""
 
 import json
+import re
 import shlex
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,26 @@ from pipeline.serving import file_predictions, repository
 from pipeline.serving.signatures import Field, Signature
 from pipeline.utils import files
 
-IMAGE = "tensorflow/serving:2.20.0"
-"""The newest released server; the tag `latest` has lagged behind."""
-GENERATED = ("batching.config", "monitoring.config", "compose.yaml", "SERVING.md")
+SERVER_VERSION = "2.20.0"
+"""The newest released TensorFlow Serving. It must be named: the tag `latest` has lagged
+behind, and KServe's default, 2.6.2 of 2021, lacks operations of current SavedModels,
+such as `DisableCopyOnRead`.
+"""
+IMAGE = f"tensorflow/serving:{SERVER_VERSION}"
+GENERATED = (
+    "batching.config",
+    "monitoring.config",
+    "compose.yaml",
+    "inferenceservice.yaml",
+    "SERVING.md",
+)
 """Files that each export writes again, unless the user has removed their first line."""
 _MARK = "Written by pipeline at each export; delete this line to keep your own changes."
 _CONTENT = '{"b64": content}'  # in a request that is a Python expression
 MODEL_CARD = Path("assets.extra/MODEL_CARD.md")
 _MOST_CLASSES = 10  # in the table of the classes with the lowest recall
+# KServe derives names such as NAME-predictor-00001, which have at most 63 characters.
+_LONGEST_KUBERNETES_NAME = 47
 
 
 def model_card(
@@ -128,6 +142,8 @@ def write(
         "target": target,
         "options": options,
         "image": IMAGE,
+        "version": SERVER_VERSION,
+        "kubernetes_name": kubernetes_name(name),
         "batch_sizes": sorted(set(batch_sizes)),
         "address": f"http://localhost:8501/v1/models/{quote(name)}",
         "signatures": [_describe(key, signatures) for key in signatures],
@@ -139,6 +155,18 @@ def write(
         path = parent / file
         if not path.exists() or _has_mark(path):
             files.write_text(path, _render(file, **values))
+
+
+def kubernetes_name(name: str) -> str:
+    """Returns the most similar name that KServe accepts for an InferenceService.
+
+    It has lowercase ASCII letters, digits and hyphens, and begins with a letter.
+    """
+    ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    label = re.sub("[^a-z0-9]+", "-", ascii_name.lower()).strip("-")
+    if not label[:1].isalpha():
+        label = f"model-{label}"
+    return label[:_LONGEST_KUBERNETES_NAME].strip("-")
 
 
 def _has_mark(path: Path) -> bool:

@@ -52,6 +52,39 @@ def test_compose_and_docker_start_the_same_server(model):
         assert not file or (model / file).is_file()
 
 
+def test_kserve_starts_the_same_server(model):
+    """The storage has to be set: KServe's admission webhook refuses any other scheme
+    than those of its storage providers.
+    """
+    service = yaml.safe_load((model / "inferenceservice.yaml").read_text())
+    assert (service["apiVersion"], service["kind"]) == (
+        "serving.kserve.io/v1beta1",
+        "InferenceService",
+    )
+    assert service["metadata"] == {"name": "it-s-first"}
+    served = service["spec"]["predictor"]["model"]
+    assert served["modelFormat"] == {"name": "tensorflow"}
+    assert f"tensorflow/serving:{served['runtimeVersion']}" == text_files.IMAGE
+    assert served["runtime"] == "kserve-tensorflow-serving"
+    assert served["storageUri"].startswith("replace-me://")
+    assert "/v1/models/it-s-first:predict" in (model / "SERVING.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("digits", "digits"),
+        ("fashion_mnist_LeNet", "fashion-mnist-lenet"),
+        ("2024 Größen.", "model-2024-groen"),
+        ("写真", "model"),
+        ("a" * 46 + "_b", "a" * 46),
+        ("-_x_-", "x"),
+    ],
+)
+def test_names_are_legal_in_kubernetes(name, expected):
+    assert text_files.kubernetes_name(name) == expected
+
+
 def test_edited_files_are_kept(model):
     edited, models = model / "batching.config", model / "models.config"
     edited.write_text(edited.read_text().partition("\n")[2])

@@ -30,7 +30,7 @@ def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
     assert verification["passed"] and len(verification["checks"]) == 13
     assert {p.name for p in digits_run.export.parent.iterdir()} == {
         *("1", "models.config", "batching.config", "monitoring.config", "compose.yaml"),
-        *("SERVING.md", ".published"),
+        *("inferenceservice.yaml", "SERVING.md", ".published"),
     }
 
 
