@@ -3,13 +3,14 @@
     unshare --net sh -c 'ip link set lo up; exec "$0" "$@"' \
         python benchmarks/scripts/workers.py [ROUNDS [steps | lost]]
 
-`steps` trains networks of several sizes on generated images, each worker on one core
-with batches of its own: alone, with the other as one cluster, and at the same time as
-the other without a cluster, in interleaved rounds. It prints medians and ranges of the
-time of a step, of the bytes that go over the loopback interface in a step (only the
-workers use that of the network namespace in which `unshare` starts them), and of the
-seconds from the command to the end of the first call; and the size and time of a
-checkpoint. `lost` trains `digits` with two workers, kills one with SIGKILL, and prints
+`steps` trains networks of several sizes on generated images with two processes, each on
+one core and with batches of its own: as the two workers of a cluster, and as two runs
+of one worker, in interleaved rounds. It prints medians and ranges of the time of a
+step, of the bytes that go over the loopback interface in a step (only the workers use
+that of the network namespace in which `unshare` starts them), and of the time from the
+command to the end of the first call; and the size and time of a checkpoint.
+
+`lost` trains `digits` with two workers, kills one with SIGKILL, and prints
 how long the other takes to end, and the same command to train again.
 """
 
@@ -27,6 +28,7 @@ from pathlib import Path
 
 BATCH = 64
 STEPS = 32
+REPEATS = 3
 # Name -> model and options. The gradients of `mlp` have 3.4 and 28 MB.
 MODELS = {
     "convnet": ("convnet", {}),
@@ -42,30 +44,31 @@ _FIT = (
 
 def compare(rounds: int) -> None:
     """Prints a line for each network and number of workers."""
-    ways: dict[str, list[dict]] = {"alone": [], "two workers": [], "two apart": []}
+    ways: dict[str, list[dict]] = {"two workers": [], "two runs": []}
     for _ in range(rounds):
-        ways["alone"] += [_slower(_run([None]))]
-        ways["two workers"] += [_slower(_run(_configs()))]
-        ways["two apart"] += [_slower(_run([None, None]))]
+        ways["two workers"] += _run(_configs())
+        ways["two runs"] += _run([None, None])
     for way, results in ways.items():
         starts = spread([result["start"] for result in results])
-        print(f"{way}: {starts} s from the command to the first call")
+        seconds = spread([result["start_cpu"] for result in results])
+        print(f"{way}: {starts} s to the first call, {seconds} s of CPU time")
     for name in MODELS:
         models = {
             way: [result[name] for result in results] for way, results in ways.items()
         }
-        first = models["alone"][0]
+        first = models["two workers"][0]
         print(
             f"{name}: {first['parameters']:,} parameters, gradients of"
             f" {first['gradients']:,} bytes"
         )
         for way, results in models.items():
-            steps = spread([1000 * result["step"] for result in results])
-            print(f"  {way}: {steps} ms per step")
+            steps = spread([ms for result in results for ms in result["step"]])
+            cpu = spread([ms for result in results for ms in result["step_cpu"]])
+            print(f"  {way}: {steps} ms per step, {cpu} ms of CPU time per worker")
         traffic = spread([result["bytes"] for result in models["two workers"]], 0)
         print(f"  two workers: {traffic} bytes per step")
-        saves = [1000 * result["save"] for result in models["two apart"]]
-        print(f"  checkpoint: {first['checkpoint']:,} bytes, {spread(saves)} ms")
+        saves = spread([result["save"] for result in models["two runs"]])
+        print(f"  checkpoint: {first['checkpoint']:,} bytes, {saves} ms")
 
 
 def spread(values: list[float], digits: int = 1) -> str:
@@ -73,17 +76,6 @@ def spread(values: list[float], digits: int = 1) -> str:
     numbers = statistics.median(values), min(values), max(values)
     middle, low, high = (f"{number:,.{digits}f}" for number in numbers)
     return f"{middle} ({low} to {high})"
-
-
-def _slower(results: list[dict]) -> dict:
-    """The slower values of the workers of a round."""
-    first = dict(results[0])
-    first["start"] = max(result["start"] for result in results)
-    for name in MODELS:
-        first[name] = max(
-            (result[name] for result in results), key=lambda model: model["step"]
-        )
-    return first
 
 
 def _configs() -> list[str]:
@@ -143,6 +135,7 @@ def child(core: str, started: str) -> None:
             engine = _prepare(changed, machine)
             engine(last_step=4)  # the first call traces
             result.setdefault("start", time.monotonic() - float(started))
+            result.setdefault("start_cpu", time.process_time())
             result[name] = _measure(engine)
     print(json.dumps(result))
 
@@ -181,14 +174,18 @@ def _prepare(settings: object, machine: object) -> Callable[..., object]:
 def _measure(train: Callable[..., object]) -> dict:
     from pipeline.training.checkpoints import Checkpoints
 
-    traffic, begin = _loopback_bytes(), time.monotonic()
-    model = train()
-    step = (time.monotonic() - begin) / STEPS
-    traffic = (_loopback_bytes() - traffic) / STEPS
+    steps, cpu_times = [], []
+    traffic = _loopback_bytes()
+    for _ in range(REPEATS):
+        begin, cpu = time.monotonic(), time.process_time()
+        model = train()
+        steps.append(1000 * (time.monotonic() - begin) / STEPS)
+        cpu_times.append(1000 * (time.process_time() - cpu) / STEPS)
+    traffic = (_loopback_bytes() - traffic) / STEPS / REPEATS
     with tempfile.TemporaryDirectory() as folder:
         begin = time.monotonic()
         Checkpoints(model.state, Path(folder)).save(1, {})
-        save = time.monotonic() - begin
+        save = 1000 * (time.monotonic() - begin)
         files = [path for path in Path(folder).rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
     sizes = [
@@ -197,7 +194,8 @@ def _measure(train: Callable[..., object]) -> dict:
     return {
         "parameters": sum(sizes),
         "gradients": 4 * sum(sizes),
-        "step": step,
+        "step": steps,
+        "step_cpu": cpu_times,
         "bytes": traffic,
         "save": save,
         "checkpoint": size,
