@@ -68,7 +68,11 @@ def compare(rounds: int) -> None:
         traffic = spread([result["bytes"] for result in models["two workers"]], 0)
         print(f"  two workers: {traffic} bytes per step")
         saves = spread([result["save"] for result in models["two runs"]])
-        print(f"  checkpoint: {first['checkpoint']:,} bytes, {saves} ms")
+        cpu = spread([result["save_cpu"] for result in models["two runs"]])
+        print(
+            f"  checkpoint: {first['checkpoint']:,} bytes, {saves} ms, {cpu} ms of CPU"
+            " time"
+        )
 
 
 def spread(values: list[float], digits: int = 1) -> str:
@@ -183,9 +187,10 @@ def _measure(train: Callable[..., object]) -> dict:
         cpu_times.append(1000 * (time.process_time() - cpu) / STEPS)
     traffic = (_loopback_bytes() - traffic) / STEPS / REPEATS
     with tempfile.TemporaryDirectory() as folder:
-        begin = time.monotonic()
+        begin, cpu = time.monotonic(), time.process_time()
         Checkpoints(model.state, Path(folder)).save(1, {})
         save = 1000 * (time.monotonic() - begin)
+        save_cpu = 1000 * (time.process_time() - cpu)
         files = [path for path in Path(folder).rglob("*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
     sizes = [
@@ -198,6 +203,7 @@ def _measure(train: Callable[..., object]) -> dict:
         "step_cpu": cpu_times,
         "bytes": traffic,
         "save": save,
+        "save_cpu": save_cpu,
         "checkpoint": size,
     }
 
