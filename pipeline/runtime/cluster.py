@@ -133,25 +133,32 @@ def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
 def of_run(config: Config) -> Cluster | None:
     """Reads TF_CONFIG; raises UsageError if this run does not support it."""
     workers = read()
-    if workers and config.train.engine == "model_fit":
-        raise UsageError(
-            "TF_CONFIG names several workers, but Keras's fit crashes with more than"
-            " one; use --train.engine gradient_tape"
-        )
-    if workers and config.clean.enabled:
-        raise UsageError(
-            "TF_CONFIG names several workers, which must exclude the same examples: run"
-            " pipeline clean once, and use its --clean.manifest for all of"
-            " them"
-        )
-    if workers and config.data.folds:
-        raise UsageError(
-            "TF_CONFIG names several workers, but --data.folds trains in one process;"
-            " use only one of them"
-        )
-    if workers and (config.run_directory is None or config.dry_run):
-        raise UsageError(
-            "TF_CONFIG names several workers, which need a common run: set"
-            " --run-directory to a directory on a shared disk, without --dry-run"
-        )
+    if workers:
+        require_supported(config, "TF_CONFIG names several workers")
     return workers
+
+
+def require_supported(config: Config, cause: str) -> None:
+    """Raises UsageError if several workers cannot carry out this run.
+
+    `cause` says what asks for several workers.
+    """
+    if config.train.engine == "model_fit":
+        raise UsageError(
+            f"{cause}, but Keras's fit crashes with more than one; use --train.engine"
+            " gradient_tape"
+        )
+    if config.clean.enabled:
+        raise UsageError(
+            f"{cause}, which must exclude the same examples: run pipeline clean once,"
+            " and use its --clean.manifest for all of them"
+        )
+    if config.data.folds:
+        raise UsageError(
+            f"{cause}, but --data.folds trains in one process; use only one of them"
+        )
+    if config.run_directory is None or config.dry_run:
+        raise UsageError(
+            f"{cause}, which need a common run: set --run-directory to a directory on a"
+            " shared disk, without --dry-run"
+        )

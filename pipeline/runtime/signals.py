@@ -91,6 +91,14 @@ class StopSignals:
             return TIME
         return ELSEWHERE if number is None else signal.Signals(number).name
 
+    def request(self, number: int) -> None:
+        """Stops training after the current call, as this signal would.
+
+        For a thread that is told otherwise than by a signal. Outside of `defer`,
+        training does not begin.
+        """
+        self._signal = number
+
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
         """Handles the signals inside; only in the main thread, as Python requires."""
