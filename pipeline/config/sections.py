@@ -458,7 +458,7 @@ class RuntimeConfig(Checked):
     time before a resume. To continue, resume with a longer limit.
     """
     worker_timeout: Positive = 60.0
-    """Seconds to wait at the start for the other workers of TF_CONFIG."""
+    """Seconds to wait at the start for the other workers."""
     hang_timeout: Positive | None = 1800.0
     """End the process if a call takes longer than this many seconds, tracing included;
     None: no limit.

@@ -88,10 +88,6 @@ def fit(
 def _request(recipe: Any, arguments: Mapping[str, Any], workers: int) -> Request:
     """The request for all workers; UsageError if it cannot be carried out."""
     request = python_call.request(recipe, arguments)
-    train = arguments.get("train")
-    has_engine = isinstance(train, Mapping) and "engine" in train
-    if workers > 1 and not has_engine:
-        request = request.changed(train={"engine": "gradient_tape"})
     if request.config.dry_run:
         raise UsageError("--dry-run needs no workers; use pipeline.fit.fit")
     request = _with_absolute_paths(request)

@@ -1,4 +1,6 @@
-"""Training on several machines: reads TF_CONFIG and waits for all workers."""
+"""Training on several machines: finds the workers in the environment, and waits for all
+of them.
+"""
 
 import contextlib
 import dataclasses
@@ -12,9 +14,16 @@ from pipeline.config.config import Config
 from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
-# A host name or IPv4 address, and a port: what TensorFlow's servers accept.
-_ADDRESS = re.compile(r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}:[1-9][0-9]{0,4}")
+# A host name, IPv4 address or IPv6 address in brackets, and a port: what TensorFlow's
+# servers accept.
+_HOST = r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}|\[[0-9A-Fa-f:.]{2,45}\]"
+_ADDRESS = re.compile(rf"(?:{_HOST}):[1-9][0-9]{{0,4}}")
 _POLL = 0.2  # seconds between two attempts to reach a worker
+# Ports of jobs, below those that Linux gives to connections (32768 and up).
+_FIRST_PORT = 20_000
+_PORTS = 12_000
+_PORTS_OF_JOB = 16
+_SAGEMAKER_PORT = 2222
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +34,8 @@ class Cluster:
     """host:port of each; only worker 0, the chief, writes and prints."""
     index: int
     """The index of this process."""
+    source: str = "TF_CONFIG"
+    """The environment variable that names the workers."""
 
     @property
     def is_chief(self) -> bool:
@@ -58,7 +69,7 @@ class Cluster:
                     absent = sorted(peers - (reached & set(tokens)))
                     names = ", ".join(map(self.name, absent))
                     raise UsageError(
-                        f"TF_CONFIG: {names} did not respond within {seconds:g}"
+                        f"{self.source}: {names} did not respond within {seconds:g}"
                         " seconds; start all workers together, or increase"
                         " --runtime.worker-timeout"
                     )
@@ -66,24 +77,32 @@ class Cluster:
         if different := sorted(index for index in peers if tokens[index] != token):
             names = ", ".join(map(self.name, different))
             raise UsageError(
-                f"TF_CONFIG: {names} was started with other options; use the same for"
-                " all workers"
+                f"{self.source}: {names} was started with other options; use the same"
+                " for all workers"
             )
 
     def _listen(self) -> socket.socket:
-        port = self.workers[self.index].rpartition(":")[2]
+        host, _, port = self.workers[self.index].rpartition(":")
+        is_ipv6 = host.startswith("[")
+        family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+        backlog = len(self.workers)
         try:
-            return socket.create_server(("", int(port)), backlog=len(self.workers))
+            return socket.create_server(
+                ("", int(port)),
+                family=family,
+                backlog=backlog,
+                dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
+            )
         except (OSError, OverflowError) as error:
             raise UsageError(
-                f"TF_CONFIG: {self.name(self.index)}, this process, cannot use its"
+                f"{self.source}: {self.name(self.index)}, this process, cannot use its"
                 f" port: {error}"
             ) from None
 
     def _call(self, index: int, token: str) -> bool:
         host, _, port = self.workers[index].rpartition(":")
         try:
-            address = (host, int(port))
+            address = (host.strip("[]"), int(port))
             with socket.create_connection(address, timeout=_POLL) as connection:
                 connection.sendall(f"{self.index} {token}\n".encode())
         except OSError:
@@ -104,37 +123,140 @@ def _answer(listener: socket.socket) -> dict[int, str]:
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Reads TF_CONFIG; returns None if it is not set, or has only one worker.
+    """Finds the workers; returns None if this process is the only one.
 
-    Raises UsageError naming the mistake in it.
+    Reads TF_CONFIG if it is set; otherwise the variables of a step of Slurm with
+    several tasks, or those of SageMaker.
+
+    Raises UsageError naming the variable with a mistake in it.
     """
-    text = environment.get("TF_CONFIG", "")
-    if not text.strip():
+    if environment.get("TF_CONFIG", "").strip():
+        found = _tf_config(environment["TF_CONFIG"])
+    elif environment.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        found = _slurm(environment)
+    elif "SM_HOSTS" in environment:
+        found = _sagemaker(environment)
+    else:
         return None
+    return found if len(found.workers) > 1 else None
+
+
+def _tf_config(text: str) -> Cluster:
+    """Reads the value of TF_CONFIG, of which other keys are ignored.
+
+    Vertex AI adds `job` and `environment`, for example.
+    """
     try:
         values = safe_io.parse_json(text)
-        addresses = values["cluster"]
+        addresses = {kind: list(some) for kind, some in values["cluster"].items()}
         task = values["task"]
-        workers = (*addresses.get("chief", []), *addresses.get("worker", []))
-        good = addresses.keys() <= {"chief", "worker"} and type(task["index"]) is int
+        workers = (*addresses.pop("chief", []), *addresses.pop("worker", []))
+        good = not any(addresses.values()) and type(task["index"]) is int
         good = good and all(map(_ADDRESS.fullmatch, workers))
         if not good or len({worker.lower() for worker in workers}) != len(workers):
             raise ValueError(text)
-        address = addresses[task["type"]][task["index"]]
+        if task["type"] not in ("chief", "worker"):
+            raise ValueError(text)
+        address = values["cluster"][task["type"]][task["index"]]
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UsageError(
             'TF_CONFIG must be {"cluster": {"worker": ["host0:port", "host1:port"]},'
             ' "task": {"type": "worker", "index": 0}}, with different chief and worker'
             " tasks only"
         ) from None
-    return Cluster(workers, workers.index(address)) if len(workers) > 1 else None
+    return Cluster(workers, workers.index(address))
+
+
+def _slurm(environment: Mapping[str, str]) -> Cluster:
+    """Reads the variables that `srun` sets for each task of a step.
+
+    Ranks are expected to follow the list of nodes, which is Slurm's default (a block
+    distribution). Ports follow from the job and the step.
+    """
+    name = "SLURM_STEP_NODELIST"
+    try:
+        nodes = _nodes(environment[name])
+        counts = _task_counts(environment["SLURM_STEP_TASKS_PER_NODE"])
+        rank = int(environment["SLURM_PROCID"])
+        total = int(environment["SLURM_STEP_NUM_TASKS"])
+        job = int(environment["SLURM_JOB_ID"])
+        step = int(environment.get("SLURM_STEP_ID", "0"))
+        if len(nodes) != len(counts) or sum(counts) != total or rank >= total:
+            raise ValueError(name)
+    except (ValueError, LookupError):
+        raise UsageError(
+            f"{name} and SLURM_STEP_TASKS_PER_NODE do not describe the"
+            " SLURM_STEP_NUM_TASKS tasks of the step; start the workers with srun, or"
+            " set TF_CONFIG"
+        ) from None
+
+    hosts = [
+        node for node, count in zip(nodes, counts, strict=True) for _ in range(count)
+    ]
+    has_order = len(nodes) == 1 or max(counts) == 1
+    distribution = environment.get("SLURM_DISTRIBUTION", "block")
+    node = environment.get("SLURMD_NODENAME", hosts[rank])
+    if node != hosts[rank] or not (has_order or distribution.startswith("block")):
+        raise UsageError(
+            f"{name}: the tasks are not in the order of the nodes (task {rank} is on"
+            f" {node}); use srun --distribution=block"
+        )
+
+    first = _FIRST_PORT + (job * 5 + step) * _PORTS_OF_JOB % _PORTS
+    workers = []
+    for node, count in zip(nodes, counts, strict=True):
+        workers += [f"{node}:{first + number}" for number in range(count)]
+    return Cluster(tuple(workers), rank, name)
+
+
+def _nodes(text: str) -> list[str]:
+    """Expands the names of nodes: `gpu[08-10],a` are gpu08, gpu09, gpu10 and a."""
+    names = re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text)
+    return [node for name in names for node in _expand(name)]
+
+
+def _expand(name: str) -> list[str]:
+    before, bracket, after = name.partition("[")
+    if not bracket:
+        return [name]
+    ranges, _, after = after.partition("]")
+    endings = _expand(after)
+    nodes = []
+    for numbers in ranges.split(","):
+        first, _, last = numbers.partition("-")
+        for number in range(int(first), int(last or first) + 1):
+            nodes += [f"{before}{number:0{len(first)}}{ending}" for ending in endings]
+    return nodes
+
+
+def _task_counts(text: str) -> list[int]:
+    """Expands numbers of tasks: `2(x3),1` are 2, 2, 2 and 1."""
+    counts = []
+    for part in text.split(","):
+        count, _, times = part.partition("(x")
+        counts += [int(count)] * int(times.rstrip(")") or 1)
+    return counts
+
+
+def _sagemaker(environment: Mapping[str, str]) -> Cluster:
+    try:
+        hosts = safe_io.parse_json(environment["SM_HOSTS"])
+        workers = tuple(f"{host}:{_SAGEMAKER_PORT}" for host in hosts)
+        return Cluster(
+            workers, hosts.index(environment["SM_CURRENT_HOST"]), source="SM_HOSTS"
+        )
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise UsageError(
+            'SM_HOSTS must be a list such as ["algo-1", "algo-2"], with the value of'
+            " SM_CURRENT_HOST"
+        ) from None
 
 
 def of_run(config: Config) -> Cluster | None:
-    """Reads TF_CONFIG; raises UsageError if this run does not support it."""
+    """Finds the workers; raises UsageError if this run does not support several."""
     workers = read()
-    if workers:
-        require_supported(config, "TF_CONFIG names several workers")
+    if workers is not None:
+        require_supported(config, f"{workers.source} names several workers")
     return workers
 
 
@@ -143,11 +265,6 @@ def require_supported(config: Config, cause: str) -> None:
 
     `cause` says what asks for several workers.
     """
-    if config.train.engine == "model_fit":
-        raise UsageError(
-            f"{cause}, but Keras's fit crashes with more than one; use --train.engine"
-            " gradient_tape"
-        )
     if config.clean.enabled:
         raise UsageError(
             f"{cause}, which must exclude the same examples: run pipeline clean once,"

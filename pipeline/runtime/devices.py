@@ -153,14 +153,20 @@ def _several_machines(
 ) -> tuple[tf.distribute.Strategy, Decision]:
     if options.replicas != "auto":
         raise UsageError(
-            f"--runtime.replicas {options.replicas}: with TF_CONFIG, each worker uses"
+            f"--runtime.replicas {options.replicas}: of several workers, each uses"
             " all of its GPUs, or its CPU; use --runtime.replicas auto"
         )
     cluster.meet(options.worker_timeout, token)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(cluster.workers)}),
+        task_type="worker",
+        task_id=cluster.index,
+        rpc_layer="grpc",
+    )
     with signals.keep_handlers():
-        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
     value = f"{len(cluster.workers)} workers, {strategy.num_replicas_in_sync} replicas"
-    reason = f"TF_CONFIG; this is {cluster.name(cluster.index)}"
+    reason = f"{cluster.source}; this is {cluster.name(cluster.index)}"
     return strategy, Decision("device", value, reason)
 
 

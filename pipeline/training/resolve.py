@@ -50,6 +50,10 @@ def resolve(
             config = plan.photos(request, machine, source, seconds)
     elif request.planned:
         config = run_directory.with_saved_plan(config, request.planned)
+    if machine.cluster and config.train.engine == "model_fit":
+        config = config.changed(train={"engine": "gradient_tape"})
+        if machine.is_chief:
+            say("engine", "gradient_tape, since Keras's fit fails with several workers")
     if machine.is_chief:
         _print_choices(config)
     if folder is not None:
