@@ -8,7 +8,6 @@ Ray Train starts the workers, tells each of them the addresses of all, and start
 them again after one was lost. The run then resumes from its last checkpoint.
 """
 
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,16 +65,15 @@ def fit(
     """
     mode = output.of_options(arguments.get("log"))
     with python_call.errors_in_python(), output.using(mode):
-        if importlib.util.find_spec("ray") is None:
-            raise UsageError(
-                "pipeline.launch.ray needs the package ray: pip install 'ray[train]'"
-                " (or install this package with its extra: '.[ray]')"
-            )
-        if workers < 1:
-            raise UsageError(f"workers must be at least 1; got {workers}")
         request = _request(recipe, arguments, workers)
-        from pipeline.launch import ray_training  # imports Ray
-
+        try:
+            from pipeline.launch import ray_training
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"pipeline.launch.ray needs the package {error.name}: pip install"
+                " 'ray[train]' (or install this package with its extra: '.[ray]')"
+            ) from None
+        request = _with_absolute_paths(request)
         scaling = {
             "num_workers": workers,
             "use_gpu": use_gpu,
@@ -87,12 +85,15 @@ def fit(
 
 def _request(recipe: Any, arguments: Mapping[str, Any], workers: int) -> Request:
     """The request for all workers; UsageError if it cannot be carried out."""
+    if workers < 1:
+        raise UsageError(f"workers must be at least 1; got {workers}")
     request = python_call.request(recipe, arguments)
     if request.config.dry_run:
         raise UsageError("--dry-run needs no workers; use pipeline.fit.fit")
-    request = _with_absolute_paths(request)
     if workers > 1:
-        cluster.require_supported(request.config, f"workers={workers}")
+        # It gets a run directory later.
+        config = request.config.changed(run_directory=RUNS)
+        cluster.require_supported(config, f"workers={workers}")
     preflight.check(request.config, request.planned)
     return request
 

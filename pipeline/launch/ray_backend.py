@@ -1,27 +1,18 @@
-"""How Ray prepares its workers: TensorFlow starts as in any other run."""
+"""Ray's `TensorflowTrainer`, with TensorFlow started as in any other run.
 
-from typing import Any
-
-from ray.train.tensorflow import TensorflowConfig
+Ray imports TensorFlow in the caller, the controller and each worker. Every worker reads
+its `Config` first, and so this module.
+"""
 
 from pipeline.runtime import environment
 
+# Chooses oneDNN, the order of the GPUs and what TensorFlow prints.
+environment.import_tensorflow()
+
+from ray.train.tensorflow import TensorflowConfig, TensorflowTrainer  # noqa: E402
+
+__all__ = ["Config", "TensorflowTrainer"]
+
 
 class Config(TensorflowConfig):
-    """Ray's preparation for TensorFlow, after `environment.import_tensorflow`.
-
-    Otherwise, Ray imports TensorFlow on a worker before the run can choose oneDNN, the
-    order of the GPUs and what TensorFlow prints.
-    """
-
-    @property
-    def backend_cls(self) -> type:
-        return _Backend
-
-
-class _Backend(TensorflowConfig().backend_cls):  # type: ignore[misc]
-    """Writes TF_CONFIG on each worker, as Ray does."""
-
-    def on_start(self, worker_group: Any, backend_config: Any) -> None:
-        worker_group.execute(environment.import_tensorflow)
-        super().on_start(worker_group, backend_config)
+    """With it, Ray writes TF_CONFIG on each worker."""

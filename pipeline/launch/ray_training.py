@@ -6,6 +6,7 @@ import copy
 import os
 import signal
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from ray import cloudpickle
 
 from pipeline.config import python_call
 from pipeline.config.request import Request
-from pipeline.runtime import environment
 from pipeline.runtime.signals import StopSignals
 from pipeline.utils import output
 from pipeline.utils.errors import Terminated, UsageError, WorkerLost, reason
@@ -87,18 +87,14 @@ def train(
             f"an argument cannot be sent to the workers: {reason(error)}; give a path,"
             " arrays, or a function that creates it"
         ) from None
-    # Ray's module imports TensorFlow.
-    environment.import_tensorflow()
-    from ray.train.tensorflow import TensorflowTrainer
-
-    from pipeline.launch import ray_backend
+    from pipeline.launch import ray_backend  # imports TensorFlow
 
     # Ray 2.60 prints each line of `print` twice if it sends it to its log.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     if not ray.is_initialized():
         ray.init()
     messages = ray.remote(num_cpus=0)(_Messages).remote()
-    trainer = TensorflowTrainer(
+    trainer = ray_backend.TensorflowTrainer(
         _work,
         train_loop_config={
             "request": pickled,
@@ -111,17 +107,17 @@ def train(
     )
     errors: list[BaseException] = []
     # In the main thread, Ray would end the workers on Ctrl-C before they can save.
-    thread = threading.Thread(target=_fit, args=(trainer, errors), daemon=True)
     stops = StopSignals()
     with stops.listening(), stops.defer():
-        thread.start()
+        thread = _start(_fit, trainer, errors)
         while thread.is_alive() and not stops.reason():
             thread.join(_POLL)
         if thread.is_alive():
             messages.stop.remote()
         thread.join()
-    if error := ray.get(messages.error.remote()):
-        raise error
+    refusal = ray.get(messages.error.remote())
+    if refusal is not None:
+        raise refusal
     if errors:
         raise errors[0]
 
@@ -155,8 +151,8 @@ def _work(settings: Mapping[str, Any]) -> dict[str, Any]:
     is_chief = ray.train.get_context().get_world_rank() == 0
     stops = StopSignals(request.config.runtime.time_limit)
     if is_chief:  # all workers stop when one does
-        thread = threading.Thread(target=_watch, args=(messages, stops), daemon=True)
-        thread.start()
+        _start(_watch_caller, messages, stops)
+        _start(_watch_workers, stops)
     from pipeline import fit  # a command, whose `run` is the one of all launchers
 
     mode: output.Mode = "text" if is_chief else "quiet"
@@ -178,9 +174,35 @@ class _Stopped(Exception):
     """Raised in a worker that was told to stop and has saved."""
 
 
-def _watch(messages: Any, stops: StopSignals) -> None:
+def _start(function: Any, *arguments: Any) -> threading.Thread:
+    thread = threading.Thread(target=function, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def _watch_caller(messages: Any, stops: StopSignals) -> None:
+    """Stops training when the caller wants to stop."""
     ray.get(messages.wait_for_stop.remote())
     stops.request(signal.SIGTERM)
+
+
+def _watch_workers(stops: StopSignals) -> None:
+    """Stops training after SIGTERM to any worker.
+
+    TensorFlow takes the signal as soon as the workers are connected, and writes this
+    key on all of them. Ray then starts the workers again.
+    """
+    import tensorflow as tf
+    from tensorflow.python.eager import context
+
+    while True:
+        try:
+            context.context().get_config_key_value("TF_DEFAULT_PREEMPTION_NOTICE_KEY")
+        except (RuntimeError, tf.errors.OpError):  # they are not connected yet
+            time.sleep(_POLL)
+            continue
+        stops.request(signal.SIGTERM)
+        return
 
 
 def _metrics(run: Any) -> dict[str, Any]:
