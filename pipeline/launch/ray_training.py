@@ -148,11 +148,13 @@ def _work(settings: Mapping[str, Any]) -> dict[str, Any]:
         os.chdir(settings["directory"])
     request = cloudpickle.loads(settings["request"])
     messages = settings["messages"]
-    is_chief = ray.train.get_context().get_world_rank() == 0
+    context = ray.train.get_context()
+    is_chief = context.get_world_rank() == 0
     stops = StopSignals(request.config.runtime.time_limit)
     if is_chief:  # all workers stop when one does
         _start(_watch_caller, messages, stops)
-        _start(_watch_workers, stops)
+        if context.get_world_size() > 1:
+            _start(_watch_workers, stops)
     from pipeline import fit  # a command, whose `run` is the one of all launchers
 
     mode: output.Mode = "text" if is_chief else "quiet"
@@ -192,17 +194,13 @@ def _watch_workers(stops: StopSignals) -> None:
     TensorFlow takes the signal as soon as the workers are connected, and writes this
     key on all of them. Ray then starts the workers again.
     """
-    import tensorflow as tf
+    # Before the workers are connected, the question would keep them from it.
+    while not stops.has_begun:
+        time.sleep(_POLL)
     from tensorflow.python.eager import context
 
-    while True:
-        try:
-            context.context().get_config_key_value("TF_DEFAULT_PREEMPTION_NOTICE_KEY")
-        except (RuntimeError, tf.errors.OpError):  # they are not connected yet
-            time.sleep(_POLL)
-            continue
-        stops.request(signal.SIGTERM)
-        return
+    context.context().get_config_key_value("TF_DEFAULT_PREEMPTION_NOTICE_KEY")
+    stops.request(signal.SIGTERM)
 
 
 def _metrics(run: Any) -> dict[str, Any]:

@@ -62,6 +62,11 @@ class StopSignals:
         """Seconds before training, from the start of this process to the first use."""
         return time.monotonic() - self._start
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether training has begun."""
+        return self._trained
+
     def resume(self, elapsed: float) -> None:
         """Adds the time that the run took before it was resumed."""
         # If this is another attempt, its time already counts.

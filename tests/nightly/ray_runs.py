@@ -22,6 +22,7 @@ _RUNS = {
     "model": "tiny",
     "optimizer": "sgd",
     "epochs": 8,
+    "runtime": {"worker_timeout": 600},
     "train": {"steps_per_call": 3, "checkpoint_steps": 30},
 }
 
