@@ -115,11 +115,8 @@ def train(
         if thread.is_alive():
             messages.stop.remote()
         thread.join()
-    refusal = ray.get(messages.error.remote())
-    if refusal is not None:
-        raise refusal
     if errors:
-        raise errors[0]
+        raise ray.get(messages.error.remote()) or errors[0]
 
 
 def _fit(trainer: Any, errors: list[BaseException]) -> None:
