@@ -4,6 +4,7 @@ Prints a line `RUN name` before the output of each run, and at the end one line 
 {...}`.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -44,8 +45,9 @@ def workers():
     """The processes of the workers, chief first."""
     found = []
     for process in psutil.Process().children(recursive=True):
-        if process.name().startswith("ray::RayTrainW"):
-            found.append(process)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.name().startswith("ray::RayTrainW"):
+                found.append(process)
     return sorted(found, key=lambda process: process.pid)
 
 
