@@ -117,7 +117,7 @@ def _prose(text: str) -> str:
 
 def _api() -> str:
     """The functions behind the commands, the public names of the package, the trackers,
-    the contracts.
+    Ray, the contracts.
     """
     functions = [name for name in commands() if _defines(f"{name}.py", name)]
     values = {name: getattr(pipeline, name) for name in pipeline.__all__}
@@ -135,6 +135,7 @@ def _api() -> str:
         ],
         "Classes": list(classes.values()),
         "Trackers": [".. automodule:: pipeline.trackers\n   :members:"],
+        "Ray": [".. autofunction:: pipeline.launch.ray.fit"],
         "Contracts": [".. automodule:: pipeline.contracts\n   :members:"],
     }
     return "\n\n".join(

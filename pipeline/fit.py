@@ -94,15 +94,19 @@ def fit(
         return run(python_call.request(recipe, arguments))
 
 
-def run(request: Request) -> Run:
-    """Carries out a request; see `fit`."""
+def run(request: Request, stops: StopSignals | None = None) -> Run:
+    """Carries out a request; see `fit`.
+
+    With `stops`, another thread can end the training.
+    """
+    stops = stops or StopSignals(request.config.runtime.time_limit)
     with output.using(request.config.log.mode):
         preflight.check(request.config, request.planned)
         if request.config.dry_run:
             with temp_files.temporary() as folder:
-                finished = _fit(request, folder)
+                finished = _fit(request, stops, folder)
         else:
-            finished = _fit(request)
+            finished = _fit(request, stops)
         if output.mode() == "json" and finished.result:
             say_lines("result", repr(finished), **_summary(finished))
     return finished
@@ -122,10 +126,9 @@ def _summary(run: Run) -> dict[str, Any]:
     }
 
 
-def _fit(request: Request, folder: Path | None = None) -> Run:
+def _fit(request: Request, stops: StopSignals, folder: Path | None = None) -> Run:
     """Carries out a request; in `folder` if it is a dry run."""
     options = request.config
-    stops = StopSignals(options.runtime.time_limit)
     workers = cluster.of_run(options)
     is_chief = workers is None or workers.is_chief
     shows_bar = options.log.progress and options.log.bar and output.mode() == "text"

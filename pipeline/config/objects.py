@@ -39,6 +39,16 @@ class ObjectName(str):
     def __deepcopy__(self, memo: Any) -> "ObjectName":
         return self
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_name, (str(self), self.value, self.weights)
+
+
+def _restore_name(text: str, value: Any, weights: str) -> ObjectName:
+    name = str.__new__(ObjectName, text)
+    name.value = value
+    name.weights = weights
+    return name
+
 
 def is_text_only(name: str) -> bool:
     """Whether a name stands for an object that belonged to another process."""
@@ -137,9 +147,7 @@ def _unique(name: str, names: Mapping[str, Any]) -> str:
     unique = name
     number = 2
     while unique in names:
-        unique = str.__new__(ObjectName, f"{name[:-1]} #{number}>")
-        unique.value = name.value
-        unique.weights = name.weights
+        unique = _restore_name(f"{name[:-1]} #{number}>", name.value, name.weights)
         number += 1
     return unique
 

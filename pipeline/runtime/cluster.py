@@ -255,21 +255,27 @@ def _sagemaker(environment: Mapping[str, str]) -> Cluster:
 def of_run(config: Config) -> Cluster | None:
     """Finds the workers; raises UsageError if this run does not support several."""
     workers = read()
-    if workers is None:
-        return None
-    several = f"{workers.source} names several workers"
+    if workers is not None:
+        require_supported(config, f"{workers.source} names several workers")
+    return workers
+
+
+def require_supported(config: Config, cause: str) -> None:
+    """Raises UsageError if several workers cannot carry out this run.
+
+    `cause` says what asks for several workers.
+    """
     if config.clean.enabled:
         raise UsageError(
-            f"{several}, which must exclude the same examples: run pipeline clean once,"
+            f"{cause}, which must exclude the same examples: run pipeline clean once,"
             " and use its --clean.manifest for all of them"
         )
     if config.data.folds:
         raise UsageError(
-            f"{several}, but --data.folds trains in one process; use only one of them"
+            f"{cause}, but --data.folds trains in one process; use only one of them"
         )
     if config.run_directory is None or config.dry_run:
         raise UsageError(
-            f"{several}, which need a common run: set --run-directory to a directory on"
-            " a shared disk, without --dry-run"
+            f"{cause}, which need a common run: set --run-directory to a directory on a"
+            " shared disk, without --dry-run"
         )
-    return workers

@@ -62,6 +62,11 @@ class StopSignals:
         """Seconds before training, from the start of this process to the first use."""
         return time.monotonic() - self._start
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether training has begun."""
+        return self._trained
+
     def resume(self, elapsed: float) -> None:
         """Adds the time that the run took before it was resumed."""
         # If this is another attempt, its time already counts.
@@ -90,6 +95,14 @@ class StopSignals:
         if not agreed(float(number is not None)):
             return TIME
         return ELSEWHERE if number is None else signal.Signals(number).name
+
+    def request(self, number: int) -> None:
+        """Stops training after the current call, as this signal would.
+
+        For a thread that is told otherwise than by a signal. Outside of `defer`,
+        training does not begin.
+        """
+        self._signal = number
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:

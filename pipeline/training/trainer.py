@@ -377,6 +377,9 @@ class Trainer:
         batches = self.remaining
         context = self._context()
         stop = self.stops.reason(distributed.mean_over_workers)
+        if stop not in (None, TIME):  # told by another thread before training
+            self.stops.check()
+            raise Terminated
         is_over = stop or self.has_used_time_limit()
         if checkpoint.complete or (checkpoint.step and is_over):
             # The process may have ended between writing the checkpoint and the log.

@@ -156,7 +156,8 @@ def _import_all() -> None:
         for name in _LATE:
             importlib.import_module(name)
         for module in pkgutil.walk_packages(pipeline.__path__, "pipeline."):
-            if not module.name.endswith(("__main__", "peer_torch")):
+            # The modules of `launch` need Ray.
+            if not module.name.endswith(("__main__", "ray_training", "ray_backend")):
                 importlib.import_module(module.name)
 
 
