@@ -40,7 +40,7 @@ def inspect(recipe: str | Config = "digits", **changes: Any) -> Path:
         UsageError: The request cannot be carried out.
     """
     if isinstance(recipe, str):
-        request = command_line.recipe_request(recipe)
+        request = command_line.recipe_request(recipe, PROGRAM)
     else:
         request = Request(recipe)
     return _inspect(request.changed(**changes))

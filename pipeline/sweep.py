@@ -20,9 +20,10 @@ from pipeline.config.formats import parse_duration
 from pipeline.config.search_space import Dimension
 from pipeline.runtime import gpu_info, trials
 from pipeline.runtime.trials import Trial
+from pipeline.training import preflight
 from pipeline.utils import files, locks, safe_io
 from pipeline.utils.console import pluralize, say, say_result
-from pipeline.utils.errors import UsageError, run_command
+from pipeline.utils.errors import UsageError, needs_package, run_command
 
 if TYPE_CHECKING:
     import optuna
@@ -107,12 +108,10 @@ def main(arguments: list[str]) -> int:
         print(help_text.page(PROGRAM, _PURPOSE, SweepOptions(), _ARGUMENTS))
         return 0
     if importlib.util.find_spec("optuna") is None:
-        raise UsageError(
-            f"{PROGRAM} needs the package optuna: pip install optuna (or install this"
-            " package with its extra: '.[sweep]')"
-        )
+        raise UsageError(needs_package(PROGRAM, "optuna", "sweep"))
     if arguments[:1] == ["--resume"]:
         folder, plan = _saved(arguments[1:])
+        _check(plan)
     else:
         plan = _read(arguments)
         name = _check(plan).name
@@ -194,7 +193,8 @@ def _check(plan: _Plan) -> Config:
                 if other is not dimension:
                     others += other.flags(other.ends[0])
             words = [*plan.words, *others, *dimension.flags(value)]
-            config = command_line.request(words, command_line.PROGRAM, "").config
+            config = command_line.request(words, PROGRAM, _PURPOSE).config
+            preflight.require_trackers(config.train.callbacks)
             measured.add(repr([getattr(config.data, name) for name in _SPLITS]))
     if len(measured) > 1:
         raise UsageError(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pipeline.report.run import Run
 from pipeline.runtime import environment
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, needs_package
 
 environment.import_tensorflow()
 
@@ -69,7 +69,9 @@ class MLflow(_Tracker):
         try:
             import mlflow
         except ModuleNotFoundError as error:
-            raise UsageError(_needs("MLflow", "mlflow", error)) from None
+            raise UsageError(
+                needs_package("MLflow", str(error.name), "mlflow")
+            ) from None
         super().__init__(mlflow)
         self.experiment = experiment
 
@@ -77,7 +79,7 @@ class MLflow(_Tracker):
         """Starts a run of MLflow, inside of the active one if there is one."""
         self.run = self.module.start_run(
             experiment_id=self._experiment_id(),
-            run_name=run.directory.name,
+            run_name=_name(run),
             nested=self.module.active_run() is not None,
         )
         values = list(_flat(run.config.as_json()).items())
@@ -145,7 +147,7 @@ class WandB(_Tracker):
         try:
             import wandb
         except ModuleNotFoundError as error:
-            raise UsageError(_needs("WandB", "wandb", error)) from None
+            raise UsageError(needs_package("WandB", str(error.name), "wandb")) from None
         super().__init__(wandb)
         self.project = project
         self.mode: Any = mode
@@ -155,7 +157,7 @@ class WandB(_Tracker):
         self.run = self.module.init(
             project=self.project,
             mode=self.mode,
-            name=run.directory.name,
+            name=_name(run),
             config=run.config.as_json(),
             reinit="create_new",
         )
@@ -190,7 +192,9 @@ class Trackio(_Tracker):
         try:
             import trackio
         except ModuleNotFoundError as error:
-            raise UsageError(_needs("Trackio", "trackio", error)) from None
+            raise UsageError(
+                needs_package("Trackio", str(error.name), "trackio")
+            ) from None
         super().__init__(trackio)
         self.project = project
         self.space = space
@@ -199,7 +203,7 @@ class Trackio(_Tracker):
         """Starts a run of Trackio."""
         self.run = self.module.init(
             project=self.project,
-            name=run.directory.name,
+            name=_name(run),
             space_id=self.space,
             config=run.config.as_json(),
             embed=False,
@@ -218,12 +222,15 @@ class Trackio(_Tracker):
         self.module.finish()
 
 
-def _needs(tracker: str, package: str, error: ModuleNotFoundError) -> str:
-    """The message about a missing package; it may be one that the tracker imports."""
-    return (
-        f"{tracker} needs the package {error.name}: pip install {package} (or install"
-        f" this package with its extra: '.[{package}]')"
-    )
+def _name(run: Run) -> str:
+    """Such as `digits-1`, `digits-1 fold 2` or, for a trial of a sweep, `digits-1 trial
+    003`.
+    """
+    directory = run.directory.absolute()
+    part = {"folds": "fold", "trials": "trial"}.get(directory.parent.name)
+    if part is None or not directory.name.isdecimal():
+        return directory.name
+    return f"{directory.parent.parent.name} {part} {directory.name}"
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

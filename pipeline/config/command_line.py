@@ -114,6 +114,7 @@ def request(
             source,
             _task_word(options, "input"),
             _task_word(options, "name"),
+            program,
             allow_no_data=topic is not None,
         )
     if topic is not None:
@@ -231,8 +232,11 @@ def recipe(name: str) -> Config:
     return recipe_request(name).config
 
 
-def recipe_request(name: str) -> Request:
-    """The request of a recipe; a path stands for `photos` or `data` with its data."""
+def recipe_request(name: str, program: str = PROGRAM) -> Request:
+    """The request of a recipe; a path stands for `photos` or `data` with its data.
+
+    An error about a recipe without data advises `program PATH`.
+    """
     if is_data(name):
         return path_request(Path(name))
     if name in registry.names("recipes") and Path(name).exists():
@@ -245,7 +249,7 @@ def recipe_request(name: str) -> Request:
         noun = "images" if name == PHOTOS else "data"
         raise UsageError(
             f"the recipe {name!r} has no data; give the path of your {noun} in its"
-            f" place: {PROGRAM} PATH"
+            f" place: {program} PATH"
         )
     try:
         registry.find("recipes", name)
@@ -353,6 +357,7 @@ def _recipe_request(
     source: dict[str, Any],
     task_input: str | None,
     task: str | None,
+    program: str,
     allow_no_data: bool = False,
 ) -> Request:
     """The request of a recipe; None is the recipe for the data of `source`.
@@ -368,11 +373,11 @@ def _recipe_request(
                 raise
             return data_request(_NO_DATA, recipe=name)
     if name is not None and name not in OWN_DATA:
-        return recipe_request(name)
+        return recipe_request(name, program)
     try:
         _add_kind(source, task_input)
         if name is not None and "name" not in source:
-            return recipe_request(name)
+            return recipe_request(name, program)
         options = _source_options(source["name"], source)
         return data_request(
             SourceConfig(name=source["name"], options=options), recipe=name, task=task

@@ -10,6 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from pipeline.utils import compressed_sound
+
 LOWEST_RATE = 1000
 HIGHEST_RATE = 384_000
 _PCM = 1
@@ -59,7 +61,8 @@ def header(content: tf.Tensor) -> Header:
     """
     size = tf.cast(tf.strings.length(content), tf.int64)
     start = tf.strings.substr(content, 0, 4)
-    checks = []
+    message = "it cannot be read as FLAC, MP3 or Ogg; copy it again"
+    checks = [(content != compressed_sound.DAMAGED, message)]
     for kind, beginning in _OTHER_FILES.items():
         is_other = tf.strings.substr(start, 0, len(beginning)) == beginning
         checks.append((~is_other, f"{kind} file, not a WAV file; {_REMEDY}"))

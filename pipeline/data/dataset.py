@@ -321,10 +321,7 @@ def load(config: Config, whole: Source | None = None) -> LoadedData:
     the metadata of a resumed run have changed.
     """
     source = open_source(config, whole)
-    try:
-        task = create_task(config, source.info)
-    except UsageError as error:
-        raise UsageError(f"{config.source.title}: {error}") from None
+    task = create_task(config, source.info)
     cleaning = apply.clean(source, config, task)
     included = splits.included(source, cleaning.excluded)
     raw_splits, split_decisions = splits.divide(
@@ -351,9 +348,10 @@ def load(config: Config, whole: Source | None = None) -> LoadedData:
     ]
     train = parts["train"]
     columns = {name: train.column(name) for name in train.store.short}
-    notes = task.review(columns)
-    if not config.dry_run:
-        decisions += notes
+    for decision in task.review(columns):
+        # A dry run has too few examples for notes about their number.
+        if decision.name != "note" or not config.dry_run:
+            decisions.append(decision)
     class_weight, weight_decisions = _weigh_classes(task, columns, config)
     decisions += weight_decisions
     decisions += _exact_copies(source, task, parts, config)

@@ -3,16 +3,16 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from pipeline.config import formats
+from pipeline.config import formats, registry
 from pipeline.config.config import RUNS, Config
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import repository
 from pipeline.utils import files, locks
 from pipeline.utils.console import pluralize
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, needs_package
 
 # The callbacks of every run before and after the checkpoint callback. Each can add to
 # the logs of an epoch for the callbacks after it. The metric logger comes after the
@@ -50,6 +50,7 @@ def _check(config: Config, planned: Sequence[str]) -> None:
             raise UsageError(
                 f"--train.callbacks: {name} is part of every run; remove it"
             )
+    require_trackers(config.train.callbacks)
     files.check_writable(runs, "--run-directory")
     if config.source.name == "folder" and not config.dry_run:
         for flag, path in {
@@ -80,6 +81,20 @@ def _check(config: Config, planned: Sequence[str]) -> None:
                 " choose another"
             )
         repository.pinned_versions(target)  # an error now, not at the end of the run
+
+
+def require_trackers(callbacks: Iterable[str]) -> None:
+    """Raises UsageError unless the packages of the trackers among them are installed.
+
+    Neither TensorFlow nor the package of a tracker is imported.
+    """
+    for name in callbacks:
+        callback = registry.find("callbacks", name)
+        if callback.module != "pipeline.trackers":
+            continue
+        package = callback.name.lower()  # MLflow, WandB and Trackio are named alike
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(needs_package(callback.name, package, package))
 
 
 def _require_onnx() -> None:

@@ -6,6 +6,8 @@ import io
 from pipeline.utils.errors import UsageError
 
 SUFFIXES = (".flac", ".mp3", ".ogg")
+DAMAGED = b"damaged: no FLAC, MP3 or Ogg"
+"""What `to_wav` returns for a file that it cannot convert; decoders refuse it."""
 
 
 def require_soundfile(name: str) -> None:
@@ -20,14 +22,14 @@ def require_soundfile(name: str) -> None:
 def to_wav(content: bytes) -> bytes:
     """The content of a WAV file of 16 bits with the same samples and rate.
 
-    A damaged file is unchanged; whoever decodes it reports it.
+    `DAMAGED` for a damaged file, so that whoever decodes it can name the file.
     """
     import soundfile
 
     try:
         samples, rate = soundfile.read(io.BytesIO(content), dtype="float32")
     except soundfile.SoundFileError:
-        return content
+        return DAMAGED
     file = io.BytesIO()
     soundfile.write(file, samples, rate, format="WAV", subtype="PCM_16")
     return file.getvalue()

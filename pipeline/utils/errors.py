@@ -107,6 +107,14 @@ def require_kind(value: Any, kind: Any, flag: str, expected: str) -> None:
         raise UsageError(f"{flag} must return {expected}; got {value!r}")
 
 
+def needs_package(user: str, package: str, extra: str) -> str:
+    """The message about a package that is not installed; `extra` installs it, too."""
+    return (
+        f"{user} needs the package {package}: pip install {package} (or install this"
+        f" package with its extra: '.[{extra}]')"
+    )
+
+
 def reason(error: Exception) -> str:
     """The message of an error in one line, without the context that TensorFlow adds.
 

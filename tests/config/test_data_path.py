@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import clean, inspect
 from pipeline.config import command_line, data_path, formats, python_call
 from pipeline.config.config import SourceConfig
 from pipeline.utils.errors import UsageError
@@ -226,6 +227,9 @@ def test_a_folder_named_as_the_recipe_is_its_data(workplace):
     write("a/1.jpg b/2.jpg")
     with pytest.raises(UsageError, match="^the recipe 'photos' has no data; give the"):
         command_line.recipe("photos")
+    for program in (clean.PROGRAM, inspect.PROGRAM):
+        with pytest.raises(UsageError, match=f"in its place: {program} PATH$"):
+            command_line.configure(["photos"], program, "")
     Path("data").rename("photos")
     assert command_line.recipe("photos").source.path == Path("photos")
 

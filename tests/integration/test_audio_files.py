@@ -16,6 +16,7 @@ from pipeline.config import command_line
 from pipeline.data import dataset, example_store
 from pipeline.evaluation import dataset_report
 from pipeline.utils import html_pages
+from pipeline.utils.errors import UsageError
 
 RANDOM = np.random.default_rng(0)
 RATE = 8000
@@ -127,11 +128,21 @@ def test_recordings_of_a_speaker_stay_in_one_split(tmp_path):
         files = map(data.source.location, split.column("id").tolist())
         heard[name] = {re.search(r"_([a-z]+)_", file)[1] for file in files}
     assert heard["test"] == {"eve"} and sum(map(len, heard.values())) == 6
+    # Also in a dry run, which shows what it has learned, but not notes about counts.
+    shown = {decision.name for decision in load(tmp_path, "--dry-run").decisions}
+    assert {"rate", "length"} <= shown and "note" not in shown
     # The page of `inspect` plays recordings beside their spectrograms.
     (section,) = dataset_report.pictures(data, command_line.configure([str(tmp_path)]))
     html = html_pages.page("title", [section])
     assert html.count("<audio") == html.count("<img") == len(section.cards) > 1
     assert all(f"<small>{name}</small>" in html for name, _ in section.cards)
+
+
+def test_an_error_about_an_option_does_not_begin_with_the_data(tmp_path):
+    for word in "ab":
+        write(tmp_path / word, {"0.wav": wav(TONE)})
+    with pytest.raises(UsageError, match="^--data.image-size: the input audio has no"):
+        load(tmp_path, "--image-size", "8", "8")
 
 
 def test_common_voice(tmp_path):

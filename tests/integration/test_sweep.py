@@ -164,12 +164,18 @@ def test_options_of_tensorboard_are_written(killed):
         ("digits --over train.epochs=1,2 --run-directory x", "its own"),
         ("--resume nowhere", "is not a sweep"),
         ("digits --over train.epochs=1,2 --time-limit soon", "time"),
+        ("photos --over train.epochs=1,2", "in its place: pipeline sweep PATH"),
+        (
+            "digits --over train.epochs=1,2 --train.callbacks pipeline.trackers:MLflow",
+            "MLflow needs the package mlflow: pip install mlflow",
+        ),
     ],
 )
 def test_a_wrong_request_is_one_line_before_anything_is_written(
     words, message, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "mlflow", None)  # as if it were not installed
     with pytest.raises(UsageError, match=message):
         sweep.main(words.split())
     assert not list(tmp_path.iterdir())

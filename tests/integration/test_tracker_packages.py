@@ -3,9 +3,11 @@ nightly/test_trackers.py.
 """
 
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from conftest import run_module
+from conftest import run_python
 
 from pipeline import trackers
 from pipeline.utils.errors import UsageError
@@ -29,12 +31,33 @@ def test_a_missing_package_is_one_line_with_its_extra(tracker, package, monkeypa
     )
 
 
-def test_a_command_names_the_extra_before_it_trains(tmp_path):
-    """The package is hidden by a file that Python finds first."""
-    code = "raise ModuleNotFoundError('No module named mlflow', name='mlflow')"
-    (tmp_path / "mlflow.py").write_text(code)
-    words = "digits --limit 100 --no-export --model tiny --train.callbacks"
-    tracker = "pipeline.trackers:MLflow"
-    done = run_module("pipeline.fit", *words.split(), tracker, cwd=tmp_path)
-    assert done.returncode == 2 and "tracing" not in done.stdout
-    assert done.stderr.count("\n") == 1 and "its extra: '.[mlflow]'" in done.stderr
+def test_fit_names_the_extra_before_it_imports_tensorflow_or_writes(tmp_path):
+    code = """
+import sys
+sys.modules["mlflow"] = None  # as if it were not installed
+from pipeline import fit
+try:
+    fit.main(["digits", "--train.callbacks", "pipeline.trackers:MLflow"])
+except fit.UsageError as error:
+    print(error, "tensorflow" in sys.modules)
+"""
+    done = run_python("-c", code, cwd=tmp_path, fresh=True)
+    assert done.stdout == (
+        "MLflow needs the package mlflow: pip install mlflow (or install this package"
+        " with its extra: '.[mlflow]') False\n"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("directory", "name"),
+    [
+        ("runs/digits-1", "digits-1"),
+        ("/digits", "digits"),
+        ("trials/mine", "mine"),
+        ("runs/digits-1/folds/2", "digits-1 fold 2"),
+        ("sweeps/digits-3/trials/004", "digits-3 trial 004"),
+    ],
+)
+def test_a_record_names_the_run_of_a_fold_or_trial(directory, name):
+    assert trackers._name(SimpleNamespace(directory=Path(directory))) == name

@@ -81,6 +81,16 @@ def test_mlflow_has_config_metrics_pictures_and_export(workplace, monkeypatch):
     assert inner.info.run_name == "custom-2"
 
 
+def test_records_of_folds_name_their_run(workplace, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{workplace}/mlflow.db")
+    mlflow.set_tracking_uri(None)
+    fit("digits", epochs=1, folds=2, export=False, callbacks=[trackers.MLflow()])
+    records = mlflow.search_runs(output_format="list")
+    names = {record.info.run_name for record in records}
+    assert names == {"digits-1 fold 1", "digits-1 fold 2", "digits-1"}
+
+
 def test_two_records_of_mlflow_are_apart(workplace, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{workplace}/mlflow.db")

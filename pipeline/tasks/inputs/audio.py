@@ -29,7 +29,7 @@ from pipeline.data import audio_decoding
 from pipeline.data.log_mel import frames_of, log_mel
 from pipeline.serving import request_guards
 from pipeline.utils import compressed_sound
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import UsageError, reason
 
 _HIGHEST_RATE = 16_000  # that is chosen; speech has little above half of it
 _LONGEST = 0.99  # of the recordings, which are not cut
@@ -115,18 +115,20 @@ class AudioInput(Input):
             return {}
         rates: Counter[int] = Counter()
         lengths: list[float] = []
+        problem = "there is none"
         read_header = _header_reader()
         for batch in examples.batches():
             for content in batch[self._field]:
                 try:
                     header = read_header(tf.constant(content, tf.string))
-                except tf.errors.InvalidArgumentError:
+                except tf.errors.InvalidArgumentError as error:
+                    problem = reason(error)
                     continue  # `decode` reports it
                 rates[int(header.rate)] += 1
                 lengths.append(int(header.frames) / int(header.rate))
         if not lengths:
             raise UsageError(
-                f"{self._field}: no training file is a WAV file of samples"
+                f"{self._field}: no training file can be read; the last one: {problem}"
             )
         rate, rate_note = self._choose_rate(rates)
         seconds, length_note = self._choose_length(np.array(lengths))

@@ -8,13 +8,14 @@ output, and to probabilities unless the loss or metric takes logits.
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Metadata
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
 
@@ -120,13 +121,14 @@ def choices(kind: Any, metadata: Metadata, logits: bool) -> list[Arguments]:
 
 
 def find_arguments(
-    call: Callable[[Any, Any], Any], possible: Iterable[Arguments], name: str, kind: str
+    call: Callable[[Any, Any], Any], possible: Sequence[Arguments], name: str, kind: str
 ) -> Arguments:
     """Returns the first arguments with which a function returns a value per example.
 
     Prefers arguments with which a value depends on its example only. A function that
     compares integers with the largest number of a row, for example, also runs with
-    labels in another form, but its values then depend on all examples.
+    labels in another form, but its values then depend on all examples. A note says why
+    a loss does not get the first form of labels in `possible`.
 
     Args:
         call: A function of `y_true` and `y_pred`.
@@ -138,6 +140,7 @@ def find_arguments(
         UsageError: No arguments fit, or it returns a single value for all examples.
     """
     problems: list[str] = []
+    misfits: list[str] = []
     dependent: list[Arguments] = []
     for arguments in possible:
         # Not the number of classes, so that wrong axes do not fit by chance.
@@ -153,11 +156,14 @@ def find_arguments(
             problems.append(reason(error))
             continue
         if values.shape.rank == 0:
-            problems.insert(0, "it returns one value for the whole batch")
+            misfits.append("it returns one value for the whole batch")
         elif values.shape != (count,):
             problem = f"it returns values of shape {values.shape} for {count} examples"
-            problems.insert(0, problem)
+            misfits.append(problem)
         elif _are_close(values, np.concatenate(rows)):
+            if kind == "loss" and (problems or misfits):
+                problem = [*problems, *misfits][0]
+                _note_other_labels(name, arguments, possible[0], problem)
             return arguments
         else:
             dependent.append(arguments)
@@ -165,8 +171,21 @@ def find_arguments(
         return dependent[0]
     raise UsageError(
         f"the {kind} {name} must return one value per example, of shape (batch,), for"
-        f" labels as whole numbers (batch,) or one-hot (batch, classes): {problems[0]}"
+        f" labels as whole numbers (batch,) or one-hot (batch, classes):"
+        f" {[*misfits, *problems][0]}"
     )
+
+
+def _note_other_labels(
+    name: str, found: Arguments, first: Arguments, problem: str
+) -> None:
+    """Says why a loss gets one-hot labels and not whole numbers, or the reverse."""
+    forms = []
+    for arguments in (found, first):
+        is_one_hot = arguments.labels == "one-hot"
+        forms.append("one-hot labels" if is_one_hot else "labels as whole numbers")
+    if forms[0] != forms[1]:
+        say("note", f"the loss {name} gets {forms[0]}; with {forms[1]}: {problem}")
 
 
 def _are_close(first: Any, second: Any) -> bool:

@@ -334,6 +334,24 @@ def test_a_loss_has_the_value_of_its_formula(case):
     )
 
 
+def either_form(y_true, y_pred):
+    """A user's loss of both forms of labels, with a mistake in that of whole numbers."""
+    if len(y_true.shape) == 1:
+        y_true = tf.one_hot(y_true, "three")
+    return -tf.reduce_sum(y_true * tf.math.log(y_pred), axis=-1)
+
+
+def test_a_note_says_which_labels_a_loss_gets(capsys):
+    call = own_loss.from_object(either_form, metadata(3, "softmax"))
+    np.testing.assert_allclose(call(one_hot(3), LOGITS[3]), EXACT, rtol=1e-4)
+    line = capsys.readouterr().out
+    start = "note       the loss either_form gets one-hot labels; with labels as whole"
+    assert line.startswith(f"{start} numbers: ") and line.count("\n") == 1
+    own_loss.from_object(losses.sparse_categorical_crossentropy, metadata(3))
+    own_loss.from_object(OneHotLoss(), metadata(3, "softmax"))
+    assert not capsys.readouterr().out, "they get the first form"
+
+
 def by_hand(y_true, y_pred):
     return -(y_true * keras.ops.log(y_pred) + (1 - y_true) * keras.ops.log(1 - y_pred))
 
