@@ -547,7 +547,7 @@ def test_own_images_are_sampled_every_2000_steps(workplace):
     chosen = plan.enough_epochs(request, source)
     assert chosen.train.epochs == 154  # 13 steps each
     assert chosen.train.evaluate_every == 154
-    request = python_call.request(None, {**arguments, "evaluate_every": 7})
+    request = python_call.request(None, {**arguments, "train": {"evaluate_every": 7}})
     assert plan.enough_epochs(request, source).train.evaluate_every == 7
     dry = resolve.resolve(request, SimpleNamespace(is_chief=False), folder=workplace)
     assert dry.task.options["samples"] == 8
