@@ -66,6 +66,11 @@ def check_judge(run: Path, class_names: Sequence[str], shape: Sequence[int]) -> 
             f"judge {run} takes images of shape {metadata.get('image_shape')}, not"
             f" {list(shape)}; train one with --data.image-size {size}"
         )
+    if metadata.get("raw"):
+        raise UsageError(
+            f"judge {run} has a Keras model of your own, whose features are not known;"
+            " train one with --model.name convnet"
+        )
     Judge(run, class_names)
 
 

@@ -491,6 +491,9 @@ def test_a_judge_must_classify_the_same_images(digits_run, tmp_path):
     (copy / "model.keras").write_bytes(b"damaged")
     with pytest.raises(UsageError, match=r"judge .*run cannot be loaded"):
         generation(info, judge=copy)
+    (copy / "metadata.json").write_text(json.dumps({**metadata, "raw": True}))
+    with pytest.raises(UsageError, match="a Keras model of your own"):
+        generation(info, judge=copy)
 
 
 def test_a_folder_of_one_class_is_enough(workplace):
