@@ -5,7 +5,8 @@ import itertools
 import shlex
 from pathlib import Path
 
-from pipeline.config import cli_parser, help_text
+from pipeline.config import cli_parser, command_line, help_text
+from pipeline.config.config import Config
 from pipeline.report.run import Run
 from pipeline.serving import repository
 from pipeline.utils import files
@@ -21,6 +22,10 @@ _ARGUMENTS = {
     "MODEL": (
         "The directory of a run, such as runs/digits-1; or of an exported version or"
         " model, such as saved_models/digits."
+    ),
+    "[--task.OPTION VALUE]": (
+        "Options of the task of a run that decide how it is measured, such as"
+        " --task.samples 10000 and --task.judge RUN for a model that draws pictures."
     ),
     "[DATA]": (
         "Class folders of images, an .npz file, ...; classes are matched by name."
@@ -40,14 +45,33 @@ class EvaluateOptions:
     evaluated/NAME-N."""
 
 
+def _split_options(words: list[str]) -> tuple[list[str], list[str]]:
+    """Separates the options of the task, such as `--task.samples 1000`."""
+    of_task: list[str] = []
+    rest: list[str] = []
+    part = rest
+    for word in words:
+        if word.startswith("--"):
+            part = of_task if word.startswith("--task.") else rest
+        part.append(word)
+    return of_task, rest
+
+
+def _load(path: Path, words: list[str]) -> Run:
+    """Opens a run, with other options of its task."""
+    changes = cli_parser.changes(words, Config).get("task", {})
+    config = command_line.read(path / "config.json", names_only=True)
+    return Run.load(path, command_line.task_options(changes, config))
+
+
 def main(arguments: list[str]) -> int:
     """`pipeline evaluate MODEL [DATA] [--option VALUE ...]`."""
     if {"--help", "-h"} & set(arguments):
         print(help_text.page(PROGRAM, _PURPOSE, EvaluateOptions(), _ARGUMENTS))
         return 0
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    changes = cli_parser.changes(arguments[len(words) :], EvaluateOptions)
-    options = EvaluateOptions(**changes)
+    of_task, rest = _split_options(arguments[len(words) :])
+    options = EvaluateOptions(**cli_parser.changes(rest, EvaluateOptions))
     if len(words) not in (1, 2):
         raise UsageError(
             f"{PROGRAM} needs a run or an exported model, and perhaps data"
@@ -58,7 +82,9 @@ def main(arguments: list[str]) -> int:
         raise UsageError(
             f"{model} is neither a run, such as runs/digits-1, nor an exported model"
         )
-    run = Run.load(model) if (model / "config.json").is_file() else None
+    run = _load(model, of_task) if (model / "config.json").is_file() else None
+    if of_task and not run:
+        raise UsageError(f"{of_task[0]} is for runs; {model} is an exported model")
     version = model if run else repository.select_version(model)
     if not run and not data:
         raise UsageError(f"{model} needs labelled data, or a run in its place")

@@ -327,6 +327,11 @@ def main(arguments: list[str]) -> int:
     with Client(model, options.timeout) as client:
         if client.arguments and not words:
             return _draw(client, model, own, options)
+        if client.arguments:
+            raise UsageError(
+                f"{model} draws pictures and takes no files: {PROGRAM} {model}"
+                " --class NAME --count 16 --seed 0"
+            )
         if not words:
             raise UsageError(_usage(arguments))
         if options.count is not None:

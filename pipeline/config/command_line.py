@@ -196,6 +196,12 @@ def _read_functions(options: dict[str, Any], default: Config) -> dict[str, Any]:
     return options
 
 
+def task_options(options: dict[str, Any], config: Config) -> dict[str, Any]:
+    """Converts the words for options of the task of a run to values, name -> value."""
+    read = dict(_read_functions({"task": dict(options)}, config)["task"])
+    return {**read.pop("options", {}), **read}
+
+
 def _add_kind(source: dict[str, Any], task_input: str | None = None) -> None:
     """Adds the name of the source for `--source.path`, if there is no name."""
     if "path" not in source or "name" in source:
@@ -293,7 +299,11 @@ def path_request(
     set_by_user = options(source.name) if options else {}
     request = data_request(source, set_by_user, task=task)
     file = path.resolve()
-    name = formats.model_name(file.name if file.is_dir() else file.stem)
+    name = file.name if file.is_dir() else file.stem
+    task_name = request.config.task.name
+    if task_name != "supervised":  # not a version of the classifier of these images
+        name = f"{name}_{task_name}"
+    name = formats.model_name(name)
     config = request.config.changed(export={"name": name})
     return dataclasses.replace(request, config=config)
 

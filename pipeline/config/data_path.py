@@ -129,7 +129,7 @@ def _find(
             )
         entries = data or classes or folders
         if len(entries) != 1:
-            raise UsageError(_problem(path, folders, classes, types))
+            raise UsageError(_problem(path, folders, classes, types, allow_one_class))
         inner = path / entries[0]
         if entries == classes and not list_folder(inner)[0]:
             if allow_one_class:
@@ -184,6 +184,7 @@ def _problem(
     folders: list[str],
     classes: list[str],
     types: Mapping[str, tuple[str, ...]],
+    allow_one_class: bool = False,
 ) -> str:
     """What a directory contains instead of data, and the remedy."""
     files = list_folder(path)[1]
@@ -199,6 +200,11 @@ def _problem(
     for field, count in counts.most_common(1):
         noun = _noun(field)
         found = pluralize(count, noun.removesuffix("s"))
+        if allow_one_class:
+            return (
+                f"{path} contains {found}, but no class folders; move them into one,"
+                f" such as {path / noun}"
+            )
         return (
             f"{path} contains {found}, but no class folders; move the {noun}"
             " of each class into a folder of its own, or list them in a .csv with the"

@@ -55,6 +55,7 @@ HARMLESS: dict[str, tuple[str, ...]] = {
 FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
     "source.options": ("path",),
+    "task.options": ("guidance", "judge", "samples"),
     "train": (
         "epochs",
         "steps",

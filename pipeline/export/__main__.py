@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import cli_parser, command_line, help_text
+from pipeline.config import cli_parser, command_line, help_text, resume_policy
 from pipeline.config.config import Config
 from pipeline.config.sections import ExportConfig
 from pipeline.config.validation import require_path
@@ -44,6 +44,7 @@ _ALLOWED = {
     "": ("force",),
     "source": ("path",),
     "clean": ("manifest",),
+    "task": resume_policy.FORCEABLE["task.options"],
     "data": ("cache", "cache_directory"),
     "runtime": ("replicas", "devices", "gpu_memory"),
     "export": tuple(
@@ -98,6 +99,8 @@ def configure(path: Path, words: list[str]) -> Config:
         sys.exit(0)
     changes = _changes(words)
     config = command_line.read(run.config, changes.get("source"), names_only=stored)
+    if "task" in changes:
+        changes["task"] = command_line.task_options(changes["task"], config)
     changes["export"] = {**changes.get("export", {}), "enabled": True}
     runtime = {**run_directory.ANY_MACHINE, **changes.get("runtime", {})}
     changes["runtime"] = runtime

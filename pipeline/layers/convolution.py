@@ -11,7 +11,7 @@ def image_size(x: keras.KerasTensor) -> tuple[int, int]:
     if isinstance(x, dict):
         raise UsageError(
             f"this model needs images, but the task's inputs are {', '.join(x)}; choose"
-            " another --model.name, such as mlp"
+            " another --model.name, such as mlp, or diffusion_unet for generation"
         )
     if len(x.shape) != 4:
         raise UsageError(

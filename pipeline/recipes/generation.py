@@ -23,7 +23,7 @@ def digits_generation() -> Config:
         source=SourceConfig(name="scikit_learn", options={"dataset": "digits"}),
         task=TaskConfig(name="generation"),
         model=ModelConfig(name="diffusion_unet", options={"widths": (32, 64)}),
-        train=_training(epochs=40, batch_size=64, ema=0.99, evaluate_every=20),
+        train=_training(epochs=40, batch_size=64, ema=0.99, evaluate_every=40),
     )
 
 
@@ -55,7 +55,8 @@ def generation(
         model=ModelConfig(name="diffusion_unet"),
         train=_training(epochs=50, batch_size=32, ema=0.999, evaluate_every=10),
     )
-    return Request(config, planned=("train.epochs",), plan="epochs")
+    planned = ("train.epochs", "train.evaluate_every")
+    return Request(config, planned=planned, plan="epochs")
 
 
 def _training(

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.config import command_line, objects
+from pipeline.config import command_line, objects, resume_policy
 from pipeline.config.config import Config
 from pipeline.data import split_names
 from pipeline.runtime import run_directory
@@ -78,19 +78,29 @@ class Run:
         self._trainer = trainer
         self._model = model
         self._evaluation = evaluation
+        self._has_other_options = False
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path, task: Mapping[str, Any] | None = None) -> Self:
         """Opens a run from its directory; it may be unfinished, and its data may be
         gone.
 
-        Raises UsageError if there is no run, or if one of its files is damaged.
+        Args:
+            path: The directory.
+            task: Options of its task that decide how it is measured, such as
+                `{"samples": 10_000, "judge": "runs/digits-1"}` of generation.
+
+        Raises:
+            UsageError: There is no run, one of its files is damaged, or an option
+                decides what it has learned.
         """
         run = RunDirectory(Path(path))
         if not run.config.is_file():
             raise UsageError(f"{path} is not a run: it has no config.json")
         # The functions and files that the config names may be gone.
         config = command_line.read(run.config, names_only=True)
+        if task:
+            config = _measured_otherwise(config, task)
         try:
             log = safe_io.read_text(run.log) if run.log.exists() else ""
             # The last line may be incomplete.
@@ -108,7 +118,9 @@ class Run:
         for name in names:
             values = [epoch.get(name) for epoch in epochs]
             history[name] = [math.nan if v is None else v for v in values]
-        return cls(config, run.path, history, result, run.result)
+        loaded = cls(config, run.path, history, result, run.result)
+        loaded._has_other_options = bool(task)
+        return loaded
 
     @property
     def trainer(self) -> "Trainer":
@@ -143,7 +155,8 @@ class Run:
     @functools.cached_property
     def network(self) -> "SteppedModel":
         """The network in training, from prepared inputs to logits or numbers."""
-        if self._trainer is not None or not self._files.model.is_file():
+        is_stored = self._files.model.is_file() and not self._has_other_options
+        if self._trainer is not None or not is_stored:
             return self.trainer.model
         from pipeline.runtime import environment
 
@@ -380,3 +393,17 @@ class Run:
             code = base64.b64encode(file).decode()
             images += f'<img height="300" src="data:image/png;base64,{code}">'
         return f"<pre>{html.escape(repr(self))}</pre>{images}"
+
+
+def _measured_otherwise(config: Config, task: Mapping[str, Any]) -> Config:
+    """The config of a run with other options of its task.
+
+    Raises UsageError for an option that decides what it has learned.
+    """
+    changed = config.changed(task=dict(task))
+    for change in resume_policy.changes(config.as_json(), changed.as_json()):
+        if not change.can_be_forced:
+            raise UsageError(
+                f"{change.flag} decides what a run learns, so it cannot be changed now"
+            )
+    return changed

@@ -156,13 +156,18 @@ def original_metadata(
     """Returns the metadata that a run began with; None if the run is new.
 
     `metadata` is that of the source now; the run has learned the entries `learned` from
-    its training examples. Raises UsageError if the other entries differ by more than
-    rounding errors: classes or sizes.
+    its training examples. Options of the task that `--force` changes are those of
+    `metadata`. Raises UsageError if the other entries differ by more than rounding
+    errors: classes or sizes.
     """
     if not run.metadata.exists():
         return None
     try:
         before = safe_io.read_json(run.metadata)
+        forced = resume_policy.FORCEABLE["task.options"]
+        for name in forced:
+            before.pop(name, None)
+        before |= {name: metadata[name] for name in forced if name in metadata}
         names = sorted({**before, **metadata}.keys() - {*learned})
         changed = [n for n in names if not _is_close(before.get(n), metadata.get(n))]
     except (OSError, ValueError, TypeError):

@@ -51,7 +51,9 @@ class Judge:
 
 
 def check_judge(run: Path, class_names: Sequence[str], shape: Sequence[int]) -> None:
-    """Raises UsageError unless a run is finished and classifies these images."""
+    """Raises UsageError unless a run is finished and classifies these images, and its
+    network can be used.
+    """
     metadata = _metadata(run)
     names = metadata.get("class_names") or ()
     if metadata.get("target") != "classes" or set(names) != set(class_names):
@@ -59,10 +61,17 @@ def check_judge(run: Path, class_names: Sequence[str], shape: Sequence[int]) -> 
             f"judge {run} must be a run that classifies {', '.join(class_names)[:200]}"
         )
     if list(metadata.get("image_shape", ())) != list(shape):
+        size = " ".join(map(str, shape[:2]))
         raise UsageError(
             f"judge {run} takes images of shape {metadata.get('image_shape')}, not"
-            f" {list(shape)}"
+            f" {list(shape)}; train one with --data.image-size {size}"
         )
+    if metadata.get("raw"):
+        raise UsageError(
+            f"judge {run} has a Keras model of your own, whose features are not known;"
+            " train one with --model.name convnet"
+        )
+    Judge(run, class_names)
 
 
 def _metadata(run: Path) -> dict[str, Any]:
@@ -73,7 +82,7 @@ def _metadata(run: Path) -> dict[str, Any]:
     if not metadata or not (run / "model.keras").is_file():
         raise UsageError(
             f"judge {run} is not a finished run, such as runs/digits-1, with its"
-            " model.keras"
+            " model.keras; --task.judge RUN is another, and None is none"
         )
     return metadata
 
@@ -99,6 +108,11 @@ def _root(matrix: np.ndarray) -> np.ndarray:
     """The root of a symmetric matrix without negative eigenvalues."""
     values, vectors = np.linalg.eigh(matrix)
     return (vectors * np.sqrt(values.clip(0))) @ vectors.T
+
+
+def spread(length: int, count: int) -> np.ndarray:
+    """Evenly spaced positions from 0 to `length` - 1, int64 (count,)."""
+    return np.arange(count) * length // count
 
 
 def precision_and_recall(

@@ -53,7 +53,7 @@ _COLUMNS = 8  # of a sheet
 _BINS = 10  # of the time, for the loss
 # Numbers of the independent draws from the seed of an example; augmentations use
 # smaller ones.
-_TIME, _DROP, _NOISE = 1001, 1002, 1003
+_TIME, _DROP, _NOISE, _CHOSEN = 1001, 1002, 1003, 1004
 
 
 def generation(
@@ -147,6 +147,8 @@ class Generation(Task):
         self.guidance = float(metadata.get("guidance", 2.0))
         self.steps = int(metadata.get("steps", _STEPS))
         self.output = OutputSpec(self.image_shape)
+        self._sampler: tuple[Any, Callable[..., tf.Tensor]] | None = None
+        """The last network, and the compiled function that draws with it."""
 
     @property
     def title(self) -> str:
@@ -268,7 +270,7 @@ class Generation(Task):
         seeds: tf.Tensor,
         classes: tf.Tensor,
         guidance: tf.Tensor,
-        steps: int | None = None,
+        steps: tf.Tensor | int | None = None,
     ) -> tf.Tensor:
         """Draws images, uint8 (batch, height, width, channels), by the midpoint rule.
 
@@ -280,10 +282,11 @@ class Generation(Task):
             seeds: int64 (batch,).
             classes: int32 (batch,).
             guidance: float32 (batch,); 1 is the velocity of the class, 0 that of any.
-            steps: The number of steps; None: that of the task.
+            steps: The number of steps, int32 (); None: that of the task.
         """
-        steps = steps or self.steps
-        size = tf.constant(1 / steps, tf.float32)
+        if steps is None:
+            steps = self.steps
+        size = 1 / tf.cast(steps, tf.float32)
         both = tf.concat([classes, tf.zeros_like(classes) + len(self.class_names)], 0)
         guidance = guidance[:, None, None, None]
 
@@ -348,20 +351,30 @@ class Generation(Task):
         """Samples of these classes, uint8 (classes, height, width, channels), with the
         guidance of the task and a seed each.
         """
-
-        @tf.function(autograph=False)
-        def draw(seeds: tf.Tensor, classes: tf.Tensor) -> tf.Tensor:
-            guidance = tf.zeros_like(seeds, tf.float32) + self.guidance
-            return self.sample(model, seeds, classes, guidance, steps)
-
-        specs = tf.TensorSpec([None], tf.int64), tf.TensorSpec([None], tf.int32)
-        draw = draw.get_concrete_function(*specs)
+        if self._sampler is None or self._sampler[0] is not model:
+            self._sampler = model, self._trace(model)
+        draw = self._sampler[1]
+        number = tf.constant(self.steps if steps is None else steps)
         parts = []
         for start in range(0, len(classes), _BATCH):
             part = tf.constant(classes[start : start + _BATCH], tf.int32)
             seeds = tf.range(len(part), dtype=tf.int64) + first_seed + start
-            parts.append(draw(seeds, part).numpy())
+            parts.append(draw(seeds, part, number).numpy())
         return np.concatenate(parts)
+
+    def _trace(self, model: Callable[..., Any]) -> Callable[..., tf.Tensor]:
+        """A compiled function (seeds, classes, steps) -> samples."""
+
+        @tf.function(autograph=False)
+        def draw(seeds: tf.Tensor, classes: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
+            guidance = tf.zeros_like(seeds, tf.float32) + self.guidance
+            return self.sample(model, seeds, classes, guidance, steps)
+
+        return draw.get_concrete_function(
+            tf.TensorSpec([None], tf.int64),
+            tf.TensorSpec([None], tf.int32),
+            tf.TensorSpec([], tf.int32),
+        )
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
         """`class`, `time` and `loss`."""
@@ -518,8 +531,9 @@ class SampleEvaluator(Evaluator):
         self._count = 0
         self._loss = np.zeros(_BINS)
         self._by_time = np.zeros(_BINS)
-        self._real: list[np.ndarray] = []
-        """Images of the split, as many as samples."""
+        self._real = np.empty((0, *task.image_shape), np.uint8)
+        """Images of the split, as many as samples, and the number that chose each."""
+        self._chosen = np.empty(0, np.float32)
         self._features: list[np.ndarray] = []
         self._is_right: list[np.ndarray] = []
         self._judge: quality.Judge | None = None
@@ -544,18 +558,26 @@ class SampleEvaluator(Evaluator):
         if self._model is None:
             return
         images = batch["image"].numpy()
-        missing = len(self._asked) - sum(map(len, self._real))
-        self._real.append(images[: max(0, missing)])
+        self._keep(images, batch["id"])
         if self._judge is not None:
             features, classes = self._judge(images)
             self._features.append(features)
             self._is_right.append(classes == batch["label"].numpy())
 
+    def _keep(self, images: np.ndarray, ids: tf.Tensor) -> None:
+        """Keeps as many images as there are samples, at random: a split may be in the
+        order of its classes.
+        """
+        images = np.concatenate([self._real, images])
+        numbers = random.uniform(ids, _CHOSEN).numpy()
+        numbers = np.concatenate([self._chosen, numbers])
+        first = np.argsort(numbers, kind="stable")[: len(self._asked)]
+        self._real, self._chosen = images[first], numbers[first]
+
     def update_training(self, batch: Example) -> None:
         if self._nearest is None:
             samples = self._draw()
-            real = np.concatenate(self._real)
-            self._nearest = quality.Nearest(samples), quality.Nearest(real)
+            self._nearest = quality.Nearest(samples), quality.Nearest(self._real)
         for nearest in self._nearest:
             nearest.add(batch["image"].numpy())
 
@@ -596,7 +618,11 @@ class SampleEvaluator(Evaluator):
         features, classes = judge(samples)
         real = np.concatenate(self._features)
         count = min(len(features), len(real))
-        precision, recall = quality.precision_and_recall(real[:count], features[:count])
+        # Both may be in the order of their classes.
+        rows = [quality.spread(len(part), count) for part in (real, features)]
+        precision, recall = quality.precision_and_recall(
+            real[rows[0]], features[rows[1]]
+        )
         return {
             "accuracy": float((classes == self._asked).mean()),
             "judge_accuracy": float(np.concatenate(self._is_right).mean()),

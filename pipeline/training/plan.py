@@ -78,7 +78,8 @@ def enough_epochs(request: Request, source: Source) -> Config:
     """Returns a config with at least as many epochs as the recipe has.
 
     With few examples, there are more: as many as 2,000 steps need, but at most five
-    times the recipe's (benchmarks/README.md, "few recordings").
+    times the recipe's (benchmarks/README.md, "few recordings"). If answers are to be
+    evaluated along training, it is every 2,000 steps.
     """
     choices = _Choices(request)
     config = choices.config
@@ -90,6 +91,10 @@ def enough_epochs(request: Request, source: Source) -> Config:
         examples = pluralize(count, "training example")
         reason = f"{usual} of about {examples} would be {usual * steps:,} steps"
         choices.choose("train.epochs", epochs, reason)
+    if config.train.evaluate_every is not None:
+        every = math.ceil(_MIN_STEPS / steps)
+        reason = f"every {_MIN_STEPS:,} steps, and at the end"
+        choices.choose("train.evaluate_every", every, reason)
     return choices.config
 
 

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.config import type_hints
+from pipeline.config import registry, type_hints
 from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.runtime import run_directory
@@ -13,6 +13,8 @@ from pipeline.utils.console import say
 if TYPE_CHECKING:
     from pipeline.contracts import Source
     from pipeline.runtime.environment import Machine
+
+_DRAWN = 8  # samples of a dry run, by a task that draws some
 
 
 def resolve(
@@ -75,6 +77,9 @@ def _dry_run(config: Config, folder: Path) -> Config:
 
     It writes all files in `folder`.
     """
+    task = {}
+    if "samples" in registry.find("tasks", config.task.name).options:
+        task["samples"] = _DRAWN
     train_fraction = 1 - config.data.validation - config.data.test
     limit = math.ceil(4 * config.train.batch_size / train_fraction)
     return config.changed(
@@ -82,4 +87,5 @@ def _dry_run(config: Config, folder: Path) -> Config:
         export={"directory": Path(folder, "saved_models")},
         data={"limit": min(limit, config.data.limit or limit)},
         train={"steps": 2},
+        task=task,
     )

@@ -5,6 +5,7 @@ samples and export, and bad input.
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +19,14 @@ from pipeline.config import command_line, python_call, registry
 from pipeline.contracts import Info
 from pipeline.data import seeds
 from pipeline.data.in_memory import from_object
+from pipeline.export import __main__ as export
 from pipeline.fit import fit
+from pipeline.models.simple import convnet
 from pipeline.serving.arguments import Argument
 from pipeline.serving.client import Client
 from pipeline.tasks import _sample_quality as quality
 from pipeline.tasks.generation import generation
+from pipeline.training import plan, resolve
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_sheets import sheet
 
@@ -297,6 +301,12 @@ def test_wrong_arguments_are_one_line(trained, words, message):
     assert message in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_files_are_refused_by_a_model_that_draws(trained, workplace):
+    (workplace / "a.png").write_bytes(b"")
+    with pytest.raises(UsageError, match="draws pictures and takes no files: .*--seed"):
+        predict.main([str(trained.export), "a.png"])
+
+
 def test_classes_are_named_in_any_case():
     argument = Argument(0, np.dtype(np.int32), names=("Coat", "Sneaker", "2"))
     for word, number in {"sneaker": 1, "Coat": 0, "2": 2, "0": 0}.items():
@@ -387,6 +397,78 @@ def test_images_without_classes_are_all_of_one():
     assert decoded["label"] == 0 and task.class_names == ["image"]
 
 
+def test_a_run_is_measured_with_other_options(trained, digits_run, workplace):
+    """More samples, and a judge that has been moved."""
+    moved = shutil.copytree(digits_run.directory, workplace / "moved")
+    words = [str(trained.directory), "--task.samples", "100", f"--task.judge={moved}"]
+    assert evaluate.main([*words, "--output", "measured"]) == 0
+    metrics = json.loads((workplace / "measured/metrics.json").read_text())
+    assert metrics["samples"] == 100
+    assert metrics["loss"] == pytest.approx(trained.test["loss"], rel=1e-5)
+    assert abs(metrics["accuracy"] - trained.test["accuracy"]) < 0.2
+    with pytest.raises(UsageError, match="--task.drop-label decides what a run learns"):
+        evaluate.main([str(trained.directory), "--task.drop_label", "0.5"])
+    with pytest.raises(UsageError, match="judge gone .*--task.judge RUN is another"):
+        evaluate.main([str(trained.directory), "--task.judge", "gone"])
+    with pytest.raises(UsageError, match="--task.samples is for runs"):
+        evaluate.main([str(trained.export), "--task.samples", "9"])
+    config = export.configure(
+        trained.directory, ["--task.judge", "None", "--task.samples", "8", "--force"]
+    )
+    assert config.task.options == {"judge": None, "samples": 8}
+
+
+def test_real_images_of_all_classes_are_compared(monkeypatch):
+    """Also if the split is in the order of its classes, as class folders are."""
+    task = generation({**METADATA, "samples": 30, "steps": 1})
+    batch = batch_of(600)
+    batch["label"] = tf.constant(np.arange(600) * 3 // 600)
+    images = (
+        np.zeros((600, 4, 6, 2), np.uint8) + np.arange(600).reshape(-1, 1, 1, 1) // 3
+    )
+    batch["image"] = tf.constant(images.astype(np.uint8))
+    evaluator = task.evaluator(linear)
+    for start in range(0, 600, 100):
+        part = {name: values[start : start + 100] for name, values in batch.items()}
+        answers = {"loss": tf.zeros(100), "time": tf.zeros(100)}
+        evaluator.update(None, answers, part)
+    compared = []
+    monkeypatch.setattr(quality, "Nearest", lambda images: compared.append(images))
+    with pytest.raises(AttributeError):  # there is nothing to compare with
+        evaluator.update_training(batch)
+    _, real = compared
+    counts = np.bincount(real[:, 0, 0, 0].astype(int) * 3 // 200, minlength=3)
+    assert len(real) == 30 and counts.min() >= 4
+    np.testing.assert_array_equal(quality.spread(10, 4), [0, 2, 5, 7])
+    np.testing.assert_array_equal(quality.spread(3, 3), [0, 1, 2])
+
+
+def test_recall_counts_all_classes(monkeypatch):
+    """With fewer real images than samples, which are in the order of their classes."""
+
+    class Oracle:
+        def __init__(self, run, class_names):
+            pass
+
+        def __call__(self, images):
+            values = images[:, 0, 0, 0].astype(np.float64)
+            return values[:, None], np.zeros(len(images), int)
+
+    monkeypatch.setattr(quality, "Judge", Oracle)
+    metadata = {**METADATA, "samples": 30, "steps": 1, "judge": "run"}
+    task = generation(metadata)
+    numbers = (np.arange(30) * 8).astype(np.uint8)  # as if drawn, from 0 to 232
+    samples = np.zeros((30, 4, 6, 2), np.uint8) + numbers[:, None, None, None]
+    monkeypatch.setattr(task, "draw_samples", lambda *_: samples)
+    evaluator = task.evaluator(linear)
+    batch = {name: values[:10] for name, values in batch_of(10).items()}
+    images = np.random.default_rng(0).permutation(samples[::3])
+    batch["image"] = tf.constant(images)
+    answers = {"loss": tf.zeros(10), "time": tf.zeros(10)}
+    evaluator.update(None, answers, batch)
+    assert evaluator.result()["recall"] == 1.0
+
+
 def test_a_judge_must_classify_the_same_images(digits_run, tmp_path):
     with pytest.raises(UsageError, match="judge nowhere is not a finished run"):
         generation(info_of(), judge=Path("nowhere"))
@@ -400,7 +482,17 @@ def test_a_judge_must_classify_the_same_images(digits_run, tmp_path):
     metadata = json.loads((copy / "metadata.json").read_text())
     metadata["image_shape"] = [9, 9, 1]
     (copy / "metadata.json").write_text(json.dumps(metadata))
-    with pytest.raises(UsageError, match=r"takes images of shape \[9, 9, 1\]"):
+    message = r"shape \[9, 9, 1\], not \[8, 8, 1\]; .* --data.image-size 8 8"
+    with pytest.raises(UsageError, match=message):
+        generation(info, judge=copy)
+    # The network is loaded before training.
+    metadata["image_shape"] = [8, 8, 1]
+    (copy / "metadata.json").write_text(json.dumps(metadata))
+    (copy / "model.keras").write_bytes(b"damaged")
+    with pytest.raises(UsageError, match=r"judge .*run cannot be loaded"):
+        generation(info, judge=copy)
+    (copy / "metadata.json").write_text(json.dumps({**metadata, "raw": True}))
+    with pytest.raises(UsageError, match="a Keras model of your own"):
         generation(info, judge=copy)
 
 
@@ -415,6 +507,11 @@ def test_a_folder_of_one_class_is_enough(workplace):
         command_line.configure(["faces"])
     config = command_line.configure(["faces", "--task", "generation"])
     assert config.recipe == "generation" and config.source.name == "folder"
+    assert config.name == "faces_generation"  # not the next version of a classifier
+    with pytest.raises(
+        UsageError, match="move them into one, such as faces/all/images"
+    ):
+        command_line.configure(["faces/all", "--task", "generation"])
     run = fit(
         "faces",
         task={"name": "generation", "options": {"steps": 1, "samples": 8}},
@@ -435,6 +532,28 @@ def test_arrays_in_python_use_the_recipe(workplace):
     )
     assert request.config.recipe == "generation"
     assert request.config.model.name == "diffusion_unet"
+
+
+def test_other_models_suggest_the_network_of_generation(task):
+    with pytest.raises(UsageError, match="image, time, class; .*diffusion_unet"):
+        convnet(task.inputs())
+
+
+def test_own_images_are_sampled_every_2000_steps(workplace):
+    """Sampling takes about as long as 85 steps: with few images, longer than training
+    if it followed each tenth epoch.
+    """
+    images = np.zeros((600, 8, 8, 1), np.uint8)
+    arguments = {"data": (images, np.arange(600) % 2), "task": "generation"}
+    request = python_call.request(None, arguments)
+    source = from_object((images, np.arange(600) % 2))
+    chosen = plan.enough_epochs(request, source)
+    assert chosen.train.epochs == 154  # 13 steps each
+    assert chosen.train.evaluate_every == 154
+    request = python_call.request(None, {**arguments, "train": {"evaluate_every": 7}})
+    assert plan.enough_epochs(request, source).train.evaluate_every == 7
+    dry = resolve.resolve(request, SimpleNamespace(is_chief=False), folder=workplace)
+    assert dry.task.options["samples"] == 8
 
 
 def test_a_thousand_classes_have_a_sheet():
