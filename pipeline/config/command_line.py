@@ -299,12 +299,11 @@ def path_request(
     set_by_user = options(source.name) if options else {}
     request = data_request(source, set_by_user, task=task)
     file = path.resolve()
-    name = file.name if file.is_dir() else file.stem
+    stem = file.name if file.is_dir() else file.stem
     task_name = request.config.task.name
     if task_name != "supervised":  # not a version of the classifier of these images
-        name = f"{name}_{task_name}"
-    name = formats.model_name(name)
-    config = request.config.changed(export={"name": name})
+        stem = f"{stem}_{task_name}"
+    config = request.config.changed(export={"name": formats.model_name(stem)})
     return dataclasses.replace(request, config=config)
 
 
