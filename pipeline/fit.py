@@ -136,7 +136,7 @@ def _fit(request: Request, folder: Path | None = None) -> Run:
 
         start = time.monotonic()
         # Imports TensorFlow, as do the modules below
-        machine = environment.start(options.runtime, workers, options.digest())
+        machine = environment.start(options.runtime, workers)
         from pipeline.data import dataset
 
         source = dataset.create_source(options)

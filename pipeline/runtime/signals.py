@@ -14,7 +14,7 @@ from pipeline.utils.errors import Terminated
 
 TIME = "time"
 ELSEWHERE = "another worker"
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
 
 
 class Stopped(Exception):
@@ -31,10 +31,10 @@ class Stopped(Exception):
 class StopSignals:
     """Tells whether training should stop after the current call, and why.
 
-    SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C raise `Terminated` and
-    KeyboardInterrupt at once, but within `defer` they only set a flag that is read
-    after the call. A second SIGTERM or Ctrl-C ends the process at once; nothing is
-    damaged, as all writes are atomic.
+    SIGTERM, SIGHUP (the terminal was closed), SIGUSR1 (Slurm's warning before the time
+    limit of a job) and Ctrl-C raise `Terminated` and KeyboardInterrupt at once, but
+    within `defer` they only set a flag that is read after the call. A second SIGTERM or
+    Ctrl-C ends the process at once; nothing is damaged, as all writes are atomic.
 
     `limit` is the time limit of the run over all its processes, such as `1h30m`.
     `reserve` are the seconds of it, at most half, that are kept for the work after
@@ -78,7 +78,7 @@ class StopSignals:
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
         """Why training should stop now; None if it should not.
 
-        Returns `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`. `agreed`
+        Returns the name of a signal, `time` or `another worker`. `agreed`
         returns the mean of a number over all workers, which must stop after the same
         call. A signal to any worker stops all; the time is up for all workers when it
         is up for any of them.
@@ -101,8 +101,9 @@ class StopSignals:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             # Signals that are ignored stay ignored, as under nohup or in the background
-            # of a shell.
-            if handler is not signal.SIG_IGN:
+            # of a shell. SIGUSR1 may mean something else to the program around a run.
+            is_used = number == signal.SIGUSR1 and handler is not signal.SIG_DFL
+            if handler is not signal.SIG_IGN and not is_used:
                 before[number] = handler
         self._second = dict.fromkeys(before, signal.SIG_DFL)
         if signal.SIGINT in before:
@@ -161,20 +162,25 @@ class StopSignals:
 
 @contextlib.contextmanager
 def keep_handlers() -> Iterator[None]:
-    """Installs Python's signal handlers again after code that replaces them in C.
+    """Holds signals back, and installs Python's handlers again after code that replaces
+    them in C.
 
     The first MultiWorkerMirroredStrategy of a process does so for SIGTERM: TensorFlow's
     handler tells its own listeners, of which there are none, and Python never hears of
     the signal.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                handler = signal.getsignal(number)
-                if handler is not None:  # None: it was not installed by Python
-                    signal.signal(number, handler)
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if handler is not None:  # None: it was not installed by Python
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def behind(error: BaseException | None) -> BaseException | None:
