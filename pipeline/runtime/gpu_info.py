@@ -99,7 +99,8 @@ def identifiers(count: int) -> list[str]:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = visible.split(",") if visible else map(str, range(len(uuids)))
         selected = [
-            uuids[int(name)] if name.strip().isdecimal() else name for name in names
+            uuids[int(name)] if name.strip().isdecimal() else name.strip()
+            for name in names
         ]
     except (OSError, ValueError, LookupError, subprocess.SubprocessError):
         return []

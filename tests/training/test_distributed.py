@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import REPOSITORY, run_python
+from updates import momenta
 from workers import Workers, text_of
 
 from pipeline.config import command_line
@@ -85,16 +86,6 @@ FIT = (
     "-m pipeline.fit digits --model.name tiny --train.optimizer sgd --train.engine"
     " gradient_tape"
 )
-
-
-def momenta(path):
-    """The momentum of each weight, which after one step is the update itself."""
-    reader = tf.train.load_checkpoint(str(path / "state"))
-    names = sorted(
-        n for n in reader.get_variable_to_shape_map() if n.startswith("optimizer/")
-    )
-    values = [reader.get_tensor(name) for name in names]
-    return [value for value in values if value.dtype == np.float32 and value.ndim]
 
 
 def test_two_workers_are_two_replicas(tmp_path):
