@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import signal
 import threading
 import time
@@ -14,6 +15,7 @@ from pipeline.utils.errors import Terminated
 
 TIME = "time"
 ELSEWHERE = "another worker"
+_AGAIN = 0.1  # seconds until a signal that could not be handled is repeated
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
 
 
@@ -152,6 +154,10 @@ class StopSignals:
             raise _exception(self._signal)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_deferred and _is_finalizer(frame):
+            # Python would ignore the exception.
+            threading.Timer(_AGAIN, os.kill, (os.getpid(), number)).start()
+            return
         self._signal = number
         for other_number, handler in self._second.items():
             signal.signal(other_number, handler)
@@ -188,6 +194,13 @@ def behind(error: BaseException | None) -> BaseException | None:
     while error is not None and not isinstance(error, KeyboardInterrupt | Terminated):
         error = error.__context__
     return error
+
+
+def _is_finalizer(frame: FrameType | None) -> bool:
+    """Whether a `__del__` is running."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _exception(number: int) -> BaseException:
