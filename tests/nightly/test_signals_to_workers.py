@@ -45,28 +45,28 @@ class Moment(NamedTuple):
 
 # Each list is one run: the same command, stopped at each moment, and then completed.
 RUNS = {
-    "before training": [
+    "before-training": [
         Moment(TERM, BOTH, "start", spread=0.5),
         Moment(USR1, BOTH, "meet", of=1),
         Moment(INT, BOTH, "opening", spread=0.5),
         Moment(TERM, WORKER, "building", spread=0.5),
         Moment(USR1, CHIEF, "tracing", spread=3.0),
     ],
-    "in training": [
+    "in-training": [
         Moment(TERM, WORKER, "call"),
         Moment(USR1, BOTH, "validation"),
         Moment(INT, CHIEF, "save", 5),
         Moment(KILL, WORKER, "call"),
         Moment(TERM, BOTH, "save", 9),
     ],
-    "late in training": [
+    "late-in-training": [
         Moment(KILL, CHIEF, "call", 2),
         Moment(USR1, WORKER, "call", of=1),
         Moment(INT, WORKER, "validation", of=1),
         Moment(TERM, CHIEF, "training", spread=2.0),
         Moment(USR1, CHIEF, "validation"),
     ],
-    "after training": [
+    "after-training": [
         Moment(TERM, CHIEF, "testing", spread=1.0),
         Moment(USR1, BOTH, "exporting", spread=1.0),
         Moment(INT, CHIEF, "export", 8),
@@ -89,7 +89,7 @@ def undisturbed(tmp_path_factory):
 def test_signals_at_any_moment(tmp_path, undisturbed, name):
     chance = random.Random(name)
     words = [word for word in WORDS if word != "--export.no-enabled"]
-    words = words if name == "after training" else WORDS
+    words = words if name == "after-training" else WORDS
     for number, moment in enumerate(RUNS[name]):
         folder = tmp_path / str(number)
         folder.mkdir()

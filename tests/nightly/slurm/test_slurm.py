@@ -66,7 +66,7 @@ def srun(slurm, program, tmp_path):
 def environment(slurm, program):
     return {
         **slurm.environment,
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY}/tests/support",
         "PATH": f"{program}:{os.environ['PATH']}",
     }
 
