@@ -98,7 +98,10 @@ class Slurm:
         for daemon in reversed(self._daemons):
             daemon.terminate()
         for daemon in self._daemons:
-            daemon.wait(30)
+            try:
+                daemon.wait(60)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
 
     def _start(self, *words: str) -> None:
         daemon = subprocess.Popen(
