@@ -139,7 +139,7 @@ def _fit(request: Request, stops: StopSignals, folder: Path | None = None) -> Ru
 
         start = time.monotonic()
         # Imports TensorFlow, as do the modules below
-        machine = environment.start(options.runtime, workers, options.digest())
+        machine = environment.start(options.runtime, workers)
         from pipeline.data import dataset
 
         source = dataset.create_source(options)

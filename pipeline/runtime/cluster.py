@@ -1,14 +1,10 @@
-"""Training on several machines: finds the workers in the environment, and waits for all
-of them.
-"""
+"""Training on several machines: finds the workers in the environment."""
 
-import contextlib
 import dataclasses
 import os
 import re
-import socket
-import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from pipeline.config.config import Config
 from pipeline.utils import safe_io
@@ -18,7 +14,6 @@ from pipeline.utils.errors import UsageError
 # servers accept.
 _HOST = r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}|\[[0-9A-Fa-f:.]{2,45}\]"
 _ADDRESS = re.compile(rf"(?:{_HOST}):[1-9][0-9]{{0,4}}")
-_POLL = 0.2  # seconds between two attempts to reach a worker
 # Ports of jobs, below those that Linux gives to connections (32768 and up).
 _FIRST_PORT = 20_000
 _PORTS = 12_000
@@ -36,6 +31,10 @@ class Cluster:
     """The index of this process."""
     source: str = "TF_CONFIG"
     """The environment variable that names the workers."""
+    run: Path | None = None
+    """The run directory, which all workers share."""
+    options: str = ""
+    """A digest of the options, which are those of all workers."""
 
     @property
     def is_chief(self) -> bool:
@@ -45,81 +44,6 @@ class Cluster:
     def name(self, index: int) -> str:
         """The name of a worker in messages."""
         return f"worker {index} ({self.workers[index]})"
-
-    def meet(self, seconds: float, token: str) -> None:
-        """Waits until every worker has reached every other, with the same `token`.
-
-        TensorFlow itself waits silently for an hour for a missing worker, and forever
-        for a worker with another number of steps.
-
-        Raises UsageError naming the workers that are missing after `seconds`, or whose
-        token differs.
-        """
-        peers = set(range(len(self.workers))) - {self.index}
-        reached: set[int] = set()
-        tokens: dict[int, str] = {}
-        end = time.monotonic() + seconds
-        with self._listen() as listener:
-            while reached != peers or set(tokens) != peers:
-                for index in peers - reached:
-                    if self._call(index, token):
-                        reached.add(index)
-                tokens |= _answer(listener)
-                if time.monotonic() > end:
-                    absent = sorted(peers - (reached & set(tokens)))
-                    names = ", ".join(map(self.name, absent))
-                    raise UsageError(
-                        f"{self.source}: {names} did not respond within {seconds:g}"
-                        " seconds; start all workers together, or increase"
-                        " --runtime.worker-timeout"
-                    )
-
-        if different := sorted(index for index in peers if tokens[index] != token):
-            names = ", ".join(map(self.name, different))
-            raise UsageError(
-                f"{self.source}: {names} was started with other options; use the same"
-                " for all workers"
-            )
-
-    def _listen(self) -> socket.socket:
-        host, _, port = self.workers[self.index].rpartition(":")
-        is_ipv6 = host.startswith("[")
-        family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
-        backlog = len(self.workers)
-        try:
-            return socket.create_server(
-                ("", int(port)),
-                family=family,
-                backlog=backlog,
-                dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
-            )
-        except (OSError, OverflowError) as error:
-            raise UsageError(
-                f"{self.source}: {self.name(self.index)}, this process, cannot use its"
-                f" port: {error}"
-            ) from None
-
-    def _call(self, index: int, token: str) -> bool:
-        host, _, port = self.workers[index].rpartition(":")
-        try:
-            address = (host.strip("[]"), int(port))
-            with socket.create_connection(address, timeout=_POLL) as connection:
-                connection.sendall(f"{self.index} {token}\n".encode())
-        except OSError:
-            return False
-        return True
-
-
-def _answer(listener: socket.socket) -> dict[int, str]:
-    """Returns worker and token of the next connection; empty if none arrives soon."""
-    listener.settimeout(_POLL)
-    with contextlib.suppress(OSError, ValueError):
-        connection, _ = listener.accept()
-        with connection, connection.makefile(encoding="ascii") as lines:
-            connection.settimeout(_POLL)
-            index, token = lines.readline(200).split()
-            return {int(index): token}
-    return {}
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
@@ -255,9 +179,12 @@ def _sagemaker(environment: Mapping[str, str]) -> Cluster:
 def of_run(config: Config) -> Cluster | None:
     """Finds the workers; raises UsageError if this run does not support several."""
     workers = read()
-    if workers is not None:
-        require_supported(config, f"{workers.source} names several workers")
-    return workers
+    if workers is None:
+        return None
+    require_supported(config, f"{workers.source} names several workers")
+    return dataclasses.replace(
+        workers, run=config.run_directory, options=config.digest()
+    )
 
 
 def require_supported(config: Config, cause: str) -> None:

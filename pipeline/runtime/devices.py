@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +11,7 @@ import tensorflow as tf
 from pipeline.config import config
 from pipeline.config.formats import parse_devices, parse_memory
 from pipeline.contracts import Decision
-from pipeline.runtime import gpu_info, signals
+from pipeline.runtime import gpu_info, meeting, signals
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.cpu_info import cores
 from pipeline.utils.console import pluralize
@@ -116,16 +116,19 @@ def _limit_memory(limit: str, gpus: list[Any], selected: list[Any]) -> None:
 
 
 def choose(
-    options: config.RuntimeConfig, cluster: Cluster | None = None, token: str = ""
+    options: config.RuntimeConfig,
+    cluster: Cluster | None = None,
+    versions: Mapping[str, str] | None = None,
 ) -> tuple[tf.distribute.Strategy, Decision]:
     """Creates the distribution strategy of the model; returns it with the reason.
 
-    Several workers must have the same `token`, a digest of their options.
+    Several workers must have the same `versions` of the packages.
 
-    Raises UsageError if there are fewer devices than replicas, or a worker is missing.
+    Raises UsageError if there are fewer devices than replicas, or a worker is missing
+    or cannot train together with this one.
     """
     if cluster:
-        return _several_machines(options, cluster, token)
+        return _several_machines(options, cluster, versions or {})
     gpus = tf.config.get_visible_devices("GPU")
     physical = tf.config.list_physical_devices("GPU")
     count = max(len(gpus), 1) if options.replicas == "auto" else options.replicas
@@ -149,22 +152,28 @@ def choose(
 
 
 def _several_machines(
-    options: config.RuntimeConfig, cluster: Cluster, token: str
+    options: config.RuntimeConfig, cluster: Cluster, versions: Mapping[str, str]
 ) -> tuple[tf.distribute.Strategy, Decision]:
     if options.replicas != "auto":
         raise UsageError(
             f"--runtime.replicas {options.replicas}: of several workers, each uses"
             " all of its GPUs, or its CPU; use --runtime.replicas auto"
         )
-    cluster.meet(options.worker_timeout, token)
+    gpus = tf.config.get_visible_devices("GPU")
+    physical = tf.config.list_physical_devices("GPU")
+    names = gpu_info.identifiers(len(physical)) if gpus else []
+    own = [names[physical.index(gpu)] for gpu in gpus] if names else []
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec({"worker": list(cluster.workers)}),
         task_type="worker",
         task_id=cluster.index,
         rpc_layer="grpc",
     )
+    peers = meeting.meet(cluster, options.worker_timeout, versions, own)
+    peers.watch()
     with signals.keep_handlers():
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    peers.started()
     value = f"{len(cluster.workers)} workers, {strategy.num_replicas_in_sync} replicas"
     reason = f"{cluster.source}; this is {cluster.name(cluster.index)}"
     return strategy, Decision("device", value, reason)

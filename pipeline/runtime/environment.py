@@ -62,9 +62,7 @@ class Machine:
         return dataclasses.replace(self, decisions=decisions)
 
 
-def start(
-    options: config.RuntimeConfig, cluster: Cluster | None = None, token: str = ""
-) -> Machine:
+def start(options: config.RuntimeConfig, cluster: Cluster | None = None) -> Machine:
     """Imports TensorFlow, sets the seeds, chooses devices, precision and XLA.
 
     The precision `auto` means float32 until a trial has shown that a 16-bit policy is
@@ -100,7 +98,7 @@ def start(
     if options.deterministic:
         tf.config.experimental.enable_op_determinism()
     precision = "float32" if options.precision == "auto" else options.precision
-    strategy, device = devices.choose(options, cluster, token)
+    strategy, device = devices.choose(options, cluster, versions() if cluster else None)
     # XLA slows down CPUs, and has no deterministic gradient of max-pooling.
     automatic = bool(gpus) and not options.deterministic
     xla = options.xla == "on" or (options.xla == "auto" and automatic)

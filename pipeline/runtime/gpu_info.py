@@ -13,7 +13,7 @@ from typing import NamedTuple
 _NODES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 _QUERY = (
     "nvidia-smi",
-    "--query-gpu=memory.free,memory.total",
+    "--query-gpu=memory.free,memory.total,uuid",
     "--format=csv,noheader,nounits",
 )
 _TIMEOUT = 20  # seconds; the driver may have to wake up
@@ -73,7 +73,7 @@ def memory(count: int) -> list[Memory]:
             _QUERY, capture_output=True, text=True, timeout=_TIMEOUT, check=True
         )
         rows = [line.split(", ") for line in process.stdout.splitlines()]
-        gpus = [Memory(int(free) << 20, int(total) << 20) for free, total in rows]
+        gpus = [Memory(int(free) << 20, int(total) << 20) for free, total, _ in rows]
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         numbers = range(len(gpus)) if visible is None else map(int, visible.split(","))
         selected = [gpus[number] for number in numbers]
@@ -83,6 +83,28 @@ def memory(count: int) -> list[Memory]:
     in_order = os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
     in_order = in_order or len({gpu.total for gpu in gpus}) == 1
     return selected if in_order and len(selected) == count else []
+
+
+def identifiers(count: int) -> list[str]:
+    """Returns the UUIDs of the `count` GPUs of TensorFlow; empty if unknown.
+
+    Numbers do not tell whether two processes use the same GPU: Slurm's control groups
+    number the GPUs of each task from 0.
+    """
+    try:
+        process = subprocess.run(
+            _QUERY, capture_output=True, text=True, timeout=_TIMEOUT, check=True
+        )
+        uuids = [line.split(", ")[2] for line in process.stdout.splitlines()]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else map(str, range(len(uuids)))
+        selected = [
+            uuids[int(name)] if name.strip().isdecimal() else name.strip()
+            for name in names
+        ]
+    except (OSError, ValueError, LookupError, subprocess.SubprocessError):
+        return []
+    return selected if len(selected) == count else []
 
 
 def driver_version() -> str | None:

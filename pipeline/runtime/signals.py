@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import os
 import signal
 import threading
 import time
@@ -14,7 +15,8 @@ from pipeline.utils.errors import Terminated
 
 TIME = "time"
 ELSEWHERE = "another worker"
-_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_AGAIN = 0.1  # seconds until a signal that could not be handled is repeated
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)
 
 
 class Stopped(Exception):
@@ -31,10 +33,10 @@ class Stopped(Exception):
 class StopSignals:
     """Tells whether training should stop after the current call, and why.
 
-    SIGTERM, SIGHUP (the terminal was closed) and Ctrl-C raise `Terminated` and
-    KeyboardInterrupt at once, but within `defer` they only set a flag that is read
-    after the call. A second SIGTERM or Ctrl-C ends the process at once; nothing is
-    damaged, as all writes are atomic.
+    SIGTERM, SIGHUP (the terminal was closed), SIGUSR1 (Slurm's warning before the time
+    limit of a job) and Ctrl-C raise `Terminated` and KeyboardInterrupt at once, but
+    within `defer` they only set a flag that is read after the call. A second SIGTERM or
+    Ctrl-C ends the process at once; nothing is damaged, as all writes are atomic.
 
     `limit` is the time limit of the run over all its processes, such as `1h30m`.
     `reserve` are the seconds of it, at most half, that are kept for the work after
@@ -83,7 +85,7 @@ class StopSignals:
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
         """Why training should stop now; None if it should not.
 
-        Returns `SIGTERM`, `SIGHUP`, `SIGINT`, `time` or `another worker`. `agreed`
+        Returns the name of a signal, `time` or `another worker`. `agreed`
         returns the mean of a number over all workers, which must stop after the same
         call. A signal to any worker stops all; the time is up for all workers when it
         is up for any of them.
@@ -114,8 +116,9 @@ class StopSignals:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             # Signals that are ignored stay ignored, as under nohup or in the background
-            # of a shell.
-            if handler is not signal.SIG_IGN:
+            # of a shell. SIGUSR1 may mean something else to the program around a run.
+            is_used = number == signal.SIGUSR1 and handler is not signal.SIG_DFL
+            if handler is not signal.SIG_IGN and not is_used:
                 before[number] = handler
         self._second = dict.fromkeys(before, signal.SIG_DFL)
         if signal.SIGINT in before:
@@ -164,6 +167,10 @@ class StopSignals:
             raise _exception(self._signal)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_deferred and _is_finalizer(frame):
+            # Python would ignore the exception.
+            threading.Timer(_AGAIN, os.kill, (os.getpid(), number)).start()
+            return
         self._signal = number
         for other_number, handler in self._second.items():
             signal.signal(other_number, handler)
@@ -174,20 +181,25 @@ class StopSignals:
 
 @contextlib.contextmanager
 def keep_handlers() -> Iterator[None]:
-    """Installs Python's signal handlers again after code that replaces them in C.
+    """Holds signals back, and installs Python's handlers again after code that replaces
+    them in C.
 
     The first MultiWorkerMirroredStrategy of a process does so for SIGTERM: TensorFlow's
     handler tells its own listeners, of which there are none, and Python never hears of
     the signal.
     """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                handler = signal.getsignal(number)
-                if handler is not None:  # None: it was not installed by Python
-                    signal.signal(number, handler)
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if handler is not None:  # None: it was not installed by Python
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def behind(error: BaseException | None) -> BaseException | None:
@@ -195,6 +207,13 @@ def behind(error: BaseException | None) -> BaseException | None:
     while error is not None and not isinstance(error, KeyboardInterrupt | Terminated):
         error = error.__context__
     return error
+
+
+def _is_finalizer(frame: FrameType | None) -> bool:
+    """Whether a `__del__` is running."""
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None
 
 
 def _exception(number: int) -> BaseException:

@@ -50,7 +50,7 @@ class Failure(Exception):
 
 
 class Terminated(SystemExit):
-    """SIGTERM or SIGHUP was received; ends the process with code 143 or 129."""
+    """SIGTERM, SIGHUP or SIGUSR1 was received; the exit code is 128 + its number."""
 
     def __init__(self, number: int = signal.SIGTERM) -> None:
         self.exit_code = 128 + number

@@ -1,10 +1,9 @@
 """The workers of a run, as launchers describe them in the environment."""
 
 import json
-import threading
 
 import pytest
-from workers import ports, text_of
+from workers import text_of
 
 from pipeline.runtime import cluster
 from pipeline.utils.errors import UsageError
@@ -149,19 +148,3 @@ def test_one_task_per_node_may_be_cyclic():
 )
 def test_names_of_nodes_are_expanded(text, names):
     assert cluster._nodes(text) == names
-
-
-def test_workers_meet_over_ipv6():
-    addresses = tuple(f"[::1]:{port}" for port in ports(2))
-    workers = [cluster.Cluster(addresses, index) for index in (0, 1)]
-    try:
-        workers[0]._listen().close()
-    except UsageError:
-        pytest.skip("this machine has no IPv6")
-    threads = [
-        threading.Thread(target=worker.meet, args=(20, "token")) for worker in workers
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()

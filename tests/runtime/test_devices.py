@@ -159,7 +159,7 @@ def driver(tmp_path, monkeypatch):
         monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    write("1024, 24576\n2048, 24576\n4096, 81920")
+    write("1024, 24576, GPU-a\n2048, 24576, GPU-b\n4096, 81920, GPU-c")
     return write
 
 
@@ -173,6 +173,24 @@ def test_free_memory_is_reported_in_the_order_of_cuda(
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [gpu.free // GIB for gpu in gpu_info.memory(len(wanted))] == wanted
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, ["GPU-a", "GPU-b", "GPU-c"]),
+        ("2, 0", ["GPU-c", "GPU-a"]),
+        ("GPU-b", ["GPU-b"]),
+        ("7", []),
+    ],
+)
+def test_gpus_are_identified(driver, monkeypatch, visible, names):
+    """Two tasks of a machine with one GPU have the same identifier, even if control
+    groups number the GPUs of each task from 0.
+    """
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert gpu_info.identifiers(len(names)) == names
 
 
 def test_an_order_that_is_not_known_is_not_guessed(driver, monkeypatch):

@@ -64,7 +64,10 @@ def test_a_signal_waits_for_the_end_of_the_call():
 SIGNALS = [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)]
 
 
-@pytest.mark.parametrize(("number", "raised"), [*SIGNALS, (signal.SIGHUP, Terminated)])
+@pytest.mark.parametrize(
+    ("number", "raised"),
+    [*SIGNALS, (signal.SIGHUP, Terminated), (signal.SIGUSR1, Terminated)],
+)
 def test_a_signal_outside_of_training_raises_at_once(number, raised):
     given = StopSignals()
     with given.listening(), pytest.raises(raised):
@@ -83,6 +86,29 @@ def test_an_error_caused_by_a_signal_does_not_hide_it(number, raised):
         raise RuntimeError("MISMATCH of original and normalized active exception types")
     with pytest.raises(RuntimeError), StopSignals().listening():
         raise RuntimeError("another error")
+
+
+def test_a_signal_in_a_finalizer_is_not_lost():
+    """Where Python ignores exceptions, and prints them."""
+
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    with StopSignals().listening(), pytest.raises(Terminated):
+        Finalized()
+        threading.Event().wait(20)
+
+
+def test_a_handler_of_ones_own_for_sigusr1_stays():
+    received = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
+    try:
+        with StopSignals().listening():
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+    assert received == [signal.SIGUSR1]
 
 
 def test_a_second_sigterm_ends_the_process():
@@ -117,7 +143,7 @@ def test_what_a_second_signal_does_is_restored_after_native_code():
         assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
 def test_handlers_that_native_code_replaces_are_installed_again(number):
     """As TensorFlow does for SIGTERM when it creates the strategy of
     several workers.

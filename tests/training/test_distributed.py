@@ -1,7 +1,6 @@
 """Two replicas and two workers against one device and stock Keras."""
 
 import json
-import threading
 import time
 from types import SimpleNamespace
 
@@ -9,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import REPOSITORY, run_python
-from workers import Workers, ports, text_of
+from updates import momenta
+from workers import Workers, text_of
 
 from pipeline.config import command_line
 from pipeline.contracts import ReplicaPart
@@ -86,16 +86,6 @@ FIT = (
     "-m pipeline.fit digits --model.name tiny --train.optimizer sgd --train.engine"
     " gradient_tape"
 )
-
-
-def momenta(path):
-    """The momentum of each weight, which after one step is the update itself."""
-    reader = tf.train.load_checkpoint(str(path / "state"))
-    names = sorted(
-        n for n in reader.get_variable_to_shape_map() if n.startswith("optimizer/")
-    )
-    values = [reader.get_tensor(name) for name in names]
-    return [value for value in values if value.dtype == np.float32 and value.ndim]
 
 
 def test_two_workers_are_two_replicas(tmp_path):
@@ -191,41 +181,6 @@ def test_what_several_workers_cannot_do_is_refused(monkeypatch):
         cluster.of_run(single)
     with pytest.raises(UsageError, match="--data.folds trains in one process"):
         cluster.of_run(single.changed(data={"folds": 2}))
-
-
-def test_a_worker_that_is_missing_is_named():
-    found = cluster.Cluster(tuple(f"127.0.0.1:{port}" for port in ports(2)), 0)
-    with pytest.raises(
-        UsageError, match=r"worker 1 \(127.0.0.1:\d+\) did not respond within 0.1"
-    ):
-        found.meet(0.1, "token")
-
-
-def test_workers_with_other_options_are_refused():
-    """TensorFlow would wait forever for steps that the other worker does not take."""
-    addresses = tuple(f"127.0.0.1:{port}" for port in ports(2))
-    found = {}
-
-    def meet(index, token):
-        try:
-            cluster.Cluster(addresses, index).meet(20, token)
-        except UsageError as error:
-            found[index] = str(error)
-
-    for tokens in (("same", "same"), ("one", "other")):
-        assert not found
-        threads = [
-            threading.Thread(target=meet, args=pair) for pair in enumerate(tokens)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    for index, other in ((0, 1), (1, 0)):
-        assert (
-            f"worker {other} (127.0.0.1:" in found[index]
-            and "other options" in found[index]
-        )
 
 
 def test_a_gpu_that_cannot_be_used_is_explained(tmp_path, monkeypatch):

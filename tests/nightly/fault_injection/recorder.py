@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from pipeline.utils import progress_bar
 from pipeline.utils.errors import run_command
 from tests.nightly.fault_injection.harness import Fault
 
@@ -54,8 +55,20 @@ class Recorder:
                 self.record("call")
 
         CallbackList.on_train_batch_end = recorded
+        self._record_before(CallbackList, "on_test_batch_end", "validation")
+        self._record_before(progress_bar, "begin", "stage")
         sys.addaudithook(self._audit)
         self.record("start")
+
+    def _record_before(self, owner: Any, name: str, event: str) -> None:
+        """Records each call of a function before it; of a stage, its name."""
+        original = getattr(owner, name)
+
+        def recorded(*arguments: Any, **options: Any) -> None:
+            self.record(event, str(arguments[0]) if event == "stage" else "")
+            original(*arguments, **options)
+
+        setattr(owner, name, recorded)
 
     def record(self, name: str, detail: str = "") -> None:
         """One more event of this name."""
@@ -81,6 +94,8 @@ class Recorder:
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         """Called before each operation."""
+        if event == "socket.bind":
+            self.record("meet")
         if event not in _CHANGES and event != "open":
             return
         # `os.open` has no mode: this is how a directory is synced.

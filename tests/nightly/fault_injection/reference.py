@@ -128,8 +128,13 @@ def steps_after(calls: int) -> int:
 
 
 def newest(folder: Path) -> int:
+    """Step of the newest checkpoint of the run in a folder; -1 if there is none."""
+    return newest_of(folder / "run")
+
+
+def newest_of(run: Path) -> int:
     """Step of the newest checkpoint of a run; -1 if there is none."""
-    names = (path.name for path in (folder / "run/checkpoints").glob("step-*"))
+    names = (path.name for path in (run / "checkpoints").glob("step-*"))
     return max((int(name.removeprefix("step-")) for name in names), default=-1)
 
 

@@ -1,0 +1,284 @@
+"""The workers of a run meet before training, and notice when one of them has ended.
+
+TensorFlow alone waits silently for an hour for a missing worker, and forever for one
+with another number of steps. It notices the end of a worker at once only if both have
+exchanged something before, and otherwise after ten seconds.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager import context
+
+from pipeline.runtime.cluster import Cluster
+from pipeline.utils import safe_io, temp_files
+from pipeline.utils.errors import UsageError, WorkerLost
+
+_POLL = 0.2  # seconds between two attempts to reach a worker
+_LONGEST = 2**16  # bytes of a line
+# A worker that has ended as it should has closed its connections as well; after that,
+# the others need no more than this many seconds.
+_GRACE = 2.0
+_STDERR = 2
+
+
+def meet(
+    cluster: Cluster,
+    seconds: float,
+    versions: Mapping[str, str],
+    gpus: list[str],
+) -> "Peers":
+    """Waits until every worker has reached every other, and compares the workers.
+
+    Args:
+        cluster: The workers.
+        seconds: How long to wait for a worker.
+        versions: Name -> version of the packages, which must be the same everywhere.
+        gpus: Identifiers of the GPUs of this worker, which no other may use.
+
+    Returns:
+        The connections to the other workers, to be watched.
+
+    Raises:
+        UsageError: Workers are missing after `seconds`, have other options or versions,
+            share a GPU, or do not see the same run directory. All workers get the
+            message of the first that has found it.
+        WorkerLost: A worker has ended meanwhile.
+    """
+    peers = Peers(cluster)
+    facts = {"options": cluster.options, "versions": dict(versions), "gpus": gpus}
+    with contextlib.ExitStack() as stack:
+        if cluster.run and cluster.is_chief:
+            cluster.run.mkdir(parents=True, exist_ok=True)
+            mark = temp_files.file(cluster.run)
+            stack.callback(temp_files.remove, mark)
+            facts["mark"] = mark.name
+        try:
+            for index, others in sorted(peers.exchange(facts, seconds).items()):
+                _compare(cluster, index, facts, others)
+        except UsageError as error:
+            peers.send({"error": str(error)})
+            peers.close()
+            raise
+        except BaseException:
+            peers.close()
+            raise
+        peers.agree(seconds)
+    return peers
+
+
+def _compare(
+    cluster: Cluster, index: int, own: dict[str, Any], other: dict[str, Any]
+) -> None:
+    """Raises UsageError if a worker and this one cannot train together."""
+    name = f"{cluster.source}: {cluster.name(index)}"
+    for package, version in own["versions"].items():
+        theirs = other["versions"].get(package)
+        if theirs != version:
+            raise UsageError(
+                f"{name} has {package} {theirs}, and {cluster.name(cluster.index)} has"
+                f" {version}; install the same version for all workers"
+            )
+    if other["options"] != own["options"]:
+        raise UsageError(
+            f"{name} was started with other options; use the same for all workers"
+        )
+    if shared := sorted(set(own["gpus"]) & set(other["gpus"])):
+        raise UsageError(
+            f"{name} and {cluster.name(cluster.index)} use the same GPU {shared[0]};"
+            " give each worker its own, such as with srun --gpus-per-task=1, or start"
+            " one worker for each machine"
+        )
+    if "mark" in other and cluster.run and not _sees(cluster, other["mark"]):
+        raise UsageError(
+            f"{cluster.name(cluster.index)} does not see what {cluster.name(index)}"
+            f" writes to {cluster.run}: --run-directory must be on a disk that all"
+            " workers share"
+        )
+
+
+def _sees(cluster: Cluster, mark: str) -> bool:
+    # NFS remembers for half a minute that a directory was missing, unless this client
+    # tries to create it.
+    with contextlib.suppress(OSError):
+        cluster.run.mkdir(parents=True, exist_ok=True)
+    return (cluster.run / mark).exists()
+
+
+class Peers:
+    """Connections to the other workers of a cluster: one in each direction.
+
+    Each message is a line of JSON. The first tells who a worker is, the second that it
+    is ready, or why it is not.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._others = set(range(len(cluster.workers))) - {cluster.index}
+        self._outgoing: dict[int, socket.socket] = {}
+        self._incoming: dict[socket.socket, bytes] = {}
+        self._indices: dict[socket.socket, int] = {}
+        self._facts: dict[int, dict[str, Any]] = {}
+        self._ready: set[int] = set()
+        self._lost: int | None = None
+        self._has_started = threading.Event()
+
+    def exchange(
+        self, facts: Mapping[str, Any], seconds: float
+    ) -> dict[int, dict[str, Any]]:
+        """Sends facts about this worker; returns those about the others by index."""
+        end = time.monotonic() + seconds
+        line = _line({"worker": self._cluster.index, **facts})
+        with self._listen() as listener:
+            while not self._outgoing.keys() == self._facts.keys() == self._others:
+                for index in self._others - self._outgoing.keys():
+                    self._call(index, line)
+                self._receive(listener)
+                self._check_time(end, seconds, self._outgoing.keys() & self._facts)
+        return self._facts
+
+    def agree(self, seconds: float) -> None:
+        """Waits until all workers are ready."""
+        end = time.monotonic() + seconds
+        self.send({})
+        try:
+            while self._ready != self._others:
+                self._receive()
+                self._check_time(end, seconds, self._ready)
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a message to all workers that can be reached."""
+        for connection in self._outgoing.values():
+            with contextlib.suppress(OSError):
+                connection.sendall(_line(message))
+
+    def close(self) -> None:
+        """Closes all connections."""
+        for connection in (*self._outgoing.values(), *self._incoming):
+            connection.close()
+
+    def watch(self) -> None:
+        """Watches from now on whether a worker ends.
+
+        Before `started`, such as while TensorFlow waits for it, this process then ends,
+        too. Later, an exchange with other workers fails at once instead.
+        """
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def started(self) -> None:
+        """From now on, the collective operations of TensorFlow can be aborted."""
+        self._has_started.set()
+
+    def _watch(self) -> None:
+        while True:
+            try:
+                self._receive(timeout=None)
+            except (UsageError, WorkerLost) as error:
+                if self._has_started.wait(_GRACE):
+                    time.sleep(_GRACE)
+                    # As TensorFlow's own check of the health of workers does.
+                    context.context().abort_collective_ops(
+                        tf.errors.UNAVAILABLE, f"task:{self._lost} has ended"
+                    )
+                    return
+                os.write(_STDERR, f"error: {error}\n".encode())
+                os._exit(WorkerLost.exit_code)
+
+    def _check_time(self, end: float, seconds: float, present: set[int]) -> None:
+        if time.monotonic() <= end:
+            return
+        names = ", ".join(map(self._cluster.name, sorted(self._others - present)))
+        raise UsageError(
+            f"{self._cluster.source}: {names} did not respond within {seconds:g}"
+            " seconds; start all workers together, or increase --runtime.worker-timeout"
+        )
+
+    def _listen(self) -> socket.socket:
+        cluster = self._cluster
+        host, _, port = cluster.workers[cluster.index].rpartition(":")
+        is_ipv6 = host.startswith("[")
+        family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
+        try:
+            return socket.create_server(
+                ("", int(port)),
+                family=family,
+                backlog=len(cluster.workers),
+                dualstack_ipv6=is_ipv6 and socket.has_dualstack_ipv6(),
+            )
+        except (OSError, OverflowError) as error:
+            raise UsageError(
+                f"{cluster.source}: {cluster.name(cluster.index)}, this process, cannot"
+                f" use its port: {error}"
+            ) from None
+
+    def _call(self, index: int, line: bytes) -> None:
+        host, _, port = self._cluster.workers[index].rpartition(":")
+        with contextlib.suppress(OSError):
+            address = (host.strip("[]"), int(port))
+            connection = socket.create_connection(address, timeout=_POLL)
+            self._outgoing[index] = connection
+            connection.sendall(line)
+
+    def _receive(
+        self, listener: socket.socket | None = None, timeout: float | None = _POLL
+    ) -> None:
+        """Waits for the next messages or connections."""
+        with selectors.DefaultSelector() as selector:
+            for connection in self._incoming:
+                selector.register(connection, selectors.EVENT_READ)
+            if listener:
+                selector.register(listener, selectors.EVENT_READ)
+            found = [key.fileobj for key, _ in selector.select(timeout)]
+        for connection in found:
+            if connection is listener:
+                self._incoming[listener.accept()[0]] = b""
+            else:
+                self._read(connection)
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            received = connection.recv(_LONGEST)
+        except OSError:
+            received = b""
+        *lines, rest = (self._incoming[connection] + received).split(b"\n")
+        self._incoming[connection] = rest
+        try:
+            for line in lines:
+                self._accept(connection, safe_io.parse_json(line.decode()))
+        except (ValueError, LookupError, TypeError):
+            received = b""  # another program
+        if received and len(rest) < _LONGEST:
+            return
+        del self._incoming[connection]
+        connection.close()
+        if connection in self._indices:
+            self._lost = self._indices[connection]
+            raise WorkerLost(
+                f"{self._cluster.name(self._lost)} has ended; start all workers again"
+                " with the same command"
+            )
+
+    def _accept(self, connection: socket.socket, message: dict[str, Any]) -> None:
+        index = self._indices.get(connection)
+        if index is None:
+            index = self._indices[connection] = int(message.pop("worker"))
+            self._facts[index] = message
+        elif "error" in message:
+            raise UsageError(message["error"])
+        else:
+            self._ready.add(index)
+
+
+def _line(message: Mapping[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
