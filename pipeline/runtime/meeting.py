@@ -6,13 +6,15 @@ exchanged something before, and otherwise after ten seconds.
 """
 
 import contextlib
+import functools
 import json
 import os
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -97,7 +99,7 @@ def _compare(
             " give each worker its own, such as with srun --gpus-per-task=1, or start"
             " one worker for each machine"
         )
-    if "mark" in other and cluster.run and not _sees(cluster, other["mark"]):
+    if "mark" in other and cluster.run and not _sees(cluster.run, other["mark"]):
         raise UsageError(
             f"{cluster.name(cluster.index)} does not see what {cluster.name(index)}"
             f" writes to {cluster.run}: --run-directory must be on a disk that all"
@@ -105,12 +107,12 @@ def _compare(
         )
 
 
-def _sees(cluster: Cluster, mark: str) -> bool:
+def _sees(run: Path, mark: str) -> bool:
     # NFS remembers for half a minute that a directory was missing, unless this client
     # tries to create it.
     with contextlib.suppress(OSError):
-        cluster.run.mkdir(parents=True, exist_ok=True)
-    return (cluster.run / mark).exists()
+        run.mkdir(parents=True, exist_ok=True)
+    return (run / mark).exists()
 
 
 class Peers:
@@ -128,6 +130,7 @@ class Peers:
         self._indices: dict[socket.socket, int] = {}
         self._facts: dict[int, dict[str, Any]] = {}
         self._ready: set[int] = set()
+        self._has_exchanged = False
         self._lost: int | None = None
         self._has_started = threading.Event()
 
@@ -143,6 +146,7 @@ class Peers:
                     self._call(index, line)
                 self._receive(listener)
                 self._check_time(end, seconds, self._outgoing.keys() & self._facts)
+        self._has_exchanged = True
         return self._facts
 
     def agree(self, seconds: float) -> None:
@@ -235,16 +239,45 @@ class Peers:
     ) -> None:
         """Waits for the next messages or connections."""
         with selectors.DefaultSelector() as selector:
+
+            def register(
+                connection: socket.socket, handle: Callable[..., None]
+            ) -> None:
+                action = functools.partial(handle, connection)
+                selector.register(connection, selectors.EVENT_READ, action)
+
             for connection in self._incoming:
-                selector.register(connection, selectors.EVENT_READ)
+                register(connection, self._read)
+            for connection in self._outgoing.values():
+                register(connection, self._drop)
             if listener:
-                selector.register(listener, selectors.EVENT_READ)
-            found = [key.fileobj for key, _ in selector.select(timeout)]
-        for connection in found:
-            if connection is listener:
-                self._incoming[listener.accept()[0]] = b""
-            else:
-                self._read(connection)
+                register(listener, self._admit)
+            found = selector.select(timeout)
+        for key, _ in found:
+            key.data()
+
+    def _admit(self, listener: socket.socket) -> None:
+        self._incoming[listener.accept()[0]] = b""
+
+    def _drop(self, connection: socket.socket) -> None:
+        """Closes a connection that did not reach a worker of this run, or no longer.
+
+        Workers do not answer on it. It may have reached the server of a worker that was
+        killed and is still ending, before another was started in its place.
+        """
+        for index, outgoing in list(self._outgoing.items()):
+            if outgoing is connection:
+                del self._outgoing[index]
+                connection.close()
+                if self._has_exchanged:
+                    self._lose(index)
+
+    def _lose(self, index: int) -> None:
+        self._lost = index
+        raise WorkerLost(
+            f"{self._cluster.name(index)} has ended; start all workers again with the"
+            " same command"
+        )
 
     def _read(self, connection: socket.socket) -> None:
         try:
@@ -263,11 +296,7 @@ class Peers:
         del self._incoming[connection]
         connection.close()
         if connection in self._indices:
-            self._lost = self._indices[connection]
-            raise WorkerLost(
-                f"{self._cluster.name(self._lost)} has ended; start all workers again"
-                " with the same command"
-            )
+            self._lose(self._indices[connection])
 
     def _accept(self, connection: socket.socket, message: dict[str, Any]) -> None:
         index = self._indices.get(connection)

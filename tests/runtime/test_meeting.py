@@ -22,24 +22,32 @@ def pair(tmp_path):
     return [Cluster(addresses, i, run=tmp_path / "run") for i in (0, 1)]
 
 
-def errors(workers, versions=(VERSIONS, VERSIONS), gpus=((), ())):
-    """What each worker raises when they meet; None if it raises nothing."""
+def errors(
+    workers, versions=(VERSIONS, VERSIONS), gpus=((), ()), before_next=lambda: None
+):
+    """What each worker raises when they meet; None if it raises nothing.
+
+    Calls `before_next` after the start of each.
+    """
     found = [None, None]
+    met = []
 
     def meet(number):
         try:
-            peers = meeting.meet(
-                workers[number], 20, versions[number], list(gpus[number])
+            met.append(
+                meeting.meet(workers[number], 20, versions[number], list(gpus[number]))
             )
-            peers.close()
         except (UsageError, WorkerLost) as error:
             found[number] = error
 
     threads = [threading.Thread(target=meet, args=(number,)) for number in (0, 1)]
     for thread in threads:
         thread.start()
+        before_next()
     for thread in threads:
         thread.join()
+    for peers in met:
+        peers.close()
     return found
 
 
@@ -98,6 +106,19 @@ def test_a_port_that_is_used_is_named(pair):
         expected = r"worker 0 \(127.0.0.1:\d+\), this process, cannot use its port"
         with pytest.raises(UsageError, match=expected):
             meeting.meet(pair[0], 20, VERSIONS, [])
+
+
+def test_a_server_that_is_still_ending_is_not_taken_for_a_worker(pair):
+    """Such as TensorFlow's of the last attempt, in place of a worker that starts."""
+    host, port = pair[1].workers[1].split(":")
+    server = socket.create_server((host, int(port)))
+
+    def answer_once():
+        if server.fileno() > 0:
+            server.accept()[0].close()
+            server.close()
+
+    assert errors(pair, before_next=answer_once) == [None, None]
 
 
 def test_a_worker_that_ends_while_it_waits_is_named_at_once(pair):
