@@ -299,8 +299,8 @@ def path_request(
     task_name = request.config.task.name
     if task_name != "supervised":  # not a version of the classifier of these images
         name = f"{name}_{task_name}"
-    name = formats.model_name(name)
-    config = request.config.changed(export={"name": name})
+    export = {"name": formats.model_name(name)}
+    config = request.config.changed(export=export)
     return dataclasses.replace(request, config=config)
 
 
