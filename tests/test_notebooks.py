@@ -59,6 +59,13 @@ def test_differences_are_found():
         assert (not stored_notebooks.differences(stored, notebook(text))) is is_same, (
             text
         )
+    figures = []
+    for size in ("820x615 with 3 Axes", "820x320 with 4 Axes"):
+        data = {"image/png": "", "text/plain": f"<Figure size {size}>"}
+        output = nbformat.v4.new_output("display_data", data=data)
+        cell = nbformat.v4.new_code_cell("", outputs=[output])
+        figures.append(nbformat.v4.new_notebook(cells=[cell]))
+    assert not stored_notebooks.differences(*figures), "a picture of one mistake more"
     stored, other = (notebook(text, ["varies"]) for text in "ab")
     assert not stored_notebooks.differences(stored, other)
     assert stored_notebooks.differences(

@@ -126,6 +126,7 @@ def _file_reader(field: str, files: FileList) -> Callable[[tf.Tensor], tf.Tensor
     compressed_sound.require_soundfile(files[is_compressed.index(True)])
     flags = tf.constant(is_compressed)
 
+    @tf.function  # outside of a graph, `to_wav` would get an array instead of bytes
     def convert(content: tf.Tensor) -> tf.Tensor:
         return tf.numpy_function(
             compressed_sound.to_wav, [content], tf.string, stateful=False

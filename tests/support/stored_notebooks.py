@@ -65,10 +65,12 @@ def code(notebook: Any) -> list[Any]:
 
 
 def text(cell: Any) -> str:
-    """What the outputs of a cell show as text."""
+    """What the outputs of a cell show as text, which does not include pictures."""
     parts = []
     for output in cell.outputs:
-        parts.append(output.get("text") or output.get("data", {}).get("text/plain", ""))
+        data = output.get("data", {})
+        if "image/png" not in data:  # else, the text is the size of the picture
+            parts.append(output.get("text") or data.get("text/plain", ""))
     return "".join(parts)
 
 
