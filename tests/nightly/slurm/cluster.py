@@ -22,6 +22,8 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
 AuthType=auth/none
 CredType=cred/none
+# Seconds that a job which is requeued waits; the default is 120.
+AuthInfo=cred_expire=15
 SlurmUser=root
 SlurmdUser=root
 ProctrackType=proctrack/linuxproc
@@ -40,8 +42,7 @@ SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/%n.log
 # Seconds between the signals of a preemption or time limit and SIGKILL; the default.
 KillWait=30
-# Otherwise, a job that is requeued waits for two minutes.
-SchedulerParameters=requeue_delay=1,sched_interval=1,bf_interval=1
+SchedulerParameters=sched_interval=1,bf_interval=1
 SlurmdParameters=config_overrides
 """
 
