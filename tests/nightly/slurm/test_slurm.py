@@ -206,7 +206,7 @@ def test_a_job_that_is_stopped_is_requeued_and_ends_as_if_it_had_not(
 
 def test_a_job_is_stopped_before_its_time_limit_and_requeued(slurm, program, tmp_path):
     words = [*STEP, "--train.steps", "1000000", "--train.epochs", "100000"]
-    options = ("--time=2", "--signal=TERM@60")
+    options = ("--time=4", "--signal=TERM@60")
     job = Job(slurm, program, tmp_path, *words, "--log.no-progress", options=options)
     wait_for(lambda: job.restarts() == 1 and job.state() == "PENDING")
     slurm.ask("scancel", job.number)
