@@ -33,25 +33,19 @@ class Workers:
     """
 
     def __init__(self, words, cwd, other=None):
+        addresses = [f"127.0.0.1:{port}" for port in ports(2)]
         self._files = [
             [cwd / f"{i}.{kind}" for kind in ("out", "err")] for i in range(2)
         ]
         self.processes = []
-        for index, text in enumerate(self.configurations()):
-            files = self._files[index]
-            env = {**os.environ, "TF_CONFIG": text}
+        for index, files in enumerate(self._files):
+            env = {**os.environ, "TF_CONFIG": text_of(addresses, index=index)}
             with files[0].open("w") as out, files[1].open("w") as err:
                 own = other if index and other else words
                 process = fork_server.Process(
                     *own, cwd=cwd, env=env, stdout=out, stderr=err
                 )
                 self.processes.append(process)
-
-    @staticmethod
-    def configurations():
-        """The TF_CONFIG of each, with new ports."""
-        addresses = [f"127.0.0.1:{port}" for port in ports(2)]
-        return [text_of(addresses, index=index) for index in range(2)]
 
     def __enter__(self):
         return self

@@ -13,7 +13,6 @@ import pytest
 from conftest import REPOSITORY, run_python
 from recorded_workers import WORDS, train
 from updates import momenta
-from workers import Workers
 
 from pipeline.runtime.cpu_info import cores
 from tests.nightly.fault_injection import reference
@@ -241,27 +240,28 @@ def test_a_task_that_is_killed_ends_the_others(slurm, program, tmp_path):
     assert "error: worker 1 (127.0.0." in text and "Exited with exit code 5" in text
 
 
-def test_srun_starts_as_soon_as_two_processes(srun, tmp_path):
-    """Seconds of a run with srun, beyond those of two processes with TF_CONFIG."""
-    beyond = []
-    for number in range(3):
-        words = ["fit", *STEP, "--export.no-enabled", "--run-directory"]
-        start = time.monotonic()
-        assert srun("-n2", "pipeline", *words, f"slurm-{number}").returncode == 0
-        with_srun = time.monotonic() - start
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+def test_srun_starts_soon(slurm, program, tmp_path):
+    """Seconds that `srun` takes beyond two processes: of a command that does not train,
+    because the time of training varies by more.
+    """
+
+    def seconds(commands):
         start = time.monotonic()
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", "pipeline", *words, f"plain-{number}"],
+                [*command, "pipeline", "--help"],
                 cwd=tmp_path,
-                env={**environment, "TF_CONFIG": text},
+                env=environment(slurm, program),
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
             )
-            for text in Workers.configurations()
+            for command in commands
         ]
-        assert [process.wait(600) for process in processes] == [0, 0]
-        beyond.append(with_srun - (time.monotonic() - start))
-        print(f"srun {with_srun:.1f} s, {beyond[-1]:+.1f} s beyond two processes")
-    assert sorted(beyond)[1] < 2
+        assert [process.wait(60) for process in processes] == [0] * len(commands)
+        return time.monotonic() - start
+
+    beyond = []
+    for _ in range(3):
+        plain = seconds([[], []])
+        beyond.append(seconds([["srun", "-n2"]]) - plain)
+        print(f"two processes {plain:.2f} s, srun {beyond[-1]:+.2f} s")
+    assert sorted(beyond)[1] < 2 * max(1.0, os.getloadavg()[0] / cores())
