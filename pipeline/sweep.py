@@ -18,7 +18,7 @@ from pipeline.config import cli_parser, command_line, help_text, search_space
 from pipeline.config.config import Config
 from pipeline.config.formats import parse_duration
 from pipeline.config.search_space import Dimension
-from pipeline.runtime import gpu_info, trials
+from pipeline.runtime import cluster, gpu_info, trials
 from pipeline.runtime.trials import Trial
 from pipeline.training import preflight
 from pipeline.utils import files, locks, safe_io
@@ -107,6 +107,7 @@ def main(arguments: list[str]) -> int:
     if {"--help", "-h"} & set(arguments):
         print(help_text.page(PROGRAM, _PURPOSE, SweepOptions(), _ARGUMENTS))
         return 0
+    cluster.require_none(PROGRAM)
     if importlib.util.find_spec("optuna") is None:
         raise UsageError(needs_package(PROGRAM, "optuna", "sweep"))
     if arguments[:1] == ["--resume"]:

@@ -93,7 +93,7 @@ def _request(recipe: Any, arguments: Mapping[str, Any], workers: int) -> Request
     if workers > 1:
         # It gets a run directory later.
         config = request.config.changed(run_directory=RUNS)
-        cluster.require_supported(config, f"workers={workers}")
+        cluster.require_supported(config, f"workers={workers}", "or set workers=1")
     preflight.check(request.config, request.planned)
     return request
 

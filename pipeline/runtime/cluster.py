@@ -30,7 +30,7 @@ class Cluster:
     index: int
     """The index of this process."""
     source: str = "TF_CONFIG"
-    """The environment variable that names the workers."""
+    """The environment variable without which this process trains alone."""
     run: Path | None = None
     """The run directory, which all workers share."""
     options: str = ""
@@ -44,6 +44,11 @@ class Cluster:
     def name(self, index: int) -> str:
         """The name of a worker in messages."""
         return f"worker {index} ({self.workers[index]})"
+
+    @property
+    def alone(self) -> str:
+        """How to train without the other workers, in messages."""
+        return f"for independent runs, unset {self.source}"
 
 
 def read(environment: Mapping[str, str] = os.environ) -> Cluster | None:
@@ -111,7 +116,7 @@ def _slurm(environment: Mapping[str, str]) -> Cluster:
         raise UsageError(
             f"{name} and SLURM_STEP_TASKS_PER_NODE do not describe the"
             " SLURM_STEP_NUM_TASKS tasks of the step; start the workers with srun, or"
-            " set TF_CONFIG"
+            " unset SLURM_STEP_NUM_TASKS to train in this process only"
         ) from None
 
     hosts = [
@@ -130,7 +135,7 @@ def _slurm(environment: Mapping[str, str]) -> Cluster:
     workers = []
     for node, count in zip(nodes, counts, strict=True):
         workers += [f"{node}:{first + number}" for number in range(count)]
-    return Cluster(tuple(workers), rank, name)
+    return Cluster(tuple(workers), rank, "SLURM_STEP_NUM_TASKS")
 
 
 def _nodes(text: str) -> list[str]:
@@ -181,28 +186,37 @@ def of_run(config: Config) -> Cluster | None:
     workers = read()
     if workers is None:
         return None
-    require_supported(config, f"{workers.source} names several workers")
+    require_supported(
+        config, f"{workers.source} describes several workers", workers.alone
+    )
     return dataclasses.replace(
         workers, run=config.run_directory, options=config.digest()
     )
 
 
-def require_supported(config: Config, cause: str) -> None:
+def require_none(program: str) -> None:
+    """Raises UsageError if the environment describes several workers."""
+    if workers := read():
+        raise UsageError(
+            f"{workers.source} describes several workers, which {program} does not"
+            f" support: start one process; {workers.alone}"
+        )
+
+
+def require_supported(config: Config, cause: str, alone: str) -> None:
     """Raises UsageError if several workers cannot carry out this run.
 
-    `cause` says what asks for several workers.
+    `cause` says what asks for several workers, and `alone` how to use only one.
     """
     if config.clean.enabled:
         raise UsageError(
             f"{cause}, which must exclude the same examples: run pipeline clean once,"
-            " and use its --clean.manifest for all of them"
+            f" and use its --clean.manifest for all of them; {alone}"
         )
     if config.data.folds:
-        raise UsageError(
-            f"{cause}, but --data.folds trains in one process; use only one of them"
-        )
+        raise UsageError(f"{cause}, but --data.folds trains in one process; {alone}")
     if config.run_directory is None or config.dry_run:
         raise UsageError(
             f"{cause}, which need a common run: set --run-directory to a directory on a"
-            " shared disk, without --dry-run"
+            f" shared disk, without --dry-run; {alone}"
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from pipeline.config import config
 from pipeline.config.formats import parse_devices, parse_memory
@@ -158,6 +159,11 @@ def _several_machines(
         raise UsageError(
             f"--runtime.replicas {options.replicas}: of several workers, each uses"
             " all of its GPUs, or its CPU; use --runtime.replicas auto"
+        )
+    if context.context()._collective_ops_server_def is not None:
+        raise UsageError(
+            f"{cluster.source}: this process has already trained with other workers,"
+            f" which TensorFlow supports only once; {_TOO_LATE}"
         )
     gpus = tf.config.get_visible_devices("GPU")
     physical = tf.config.list_physical_devices("GPU")

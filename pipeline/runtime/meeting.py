@@ -8,6 +8,7 @@ exchanged something before, and otherwise after ten seconds.
 import contextlib
 import functools
 import json
+import math
 import os
 import selectors
 import socket
@@ -22,6 +23,7 @@ from tensorflow.python.eager import context
 
 from pipeline.runtime.cluster import Cluster
 from pipeline.utils import safe_io, temp_files
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, WorkerLost
 
 _POLL = 0.2  # seconds between two attempts to reach a worker
@@ -29,6 +31,7 @@ _LONGEST = 2**16  # bytes of a line
 # A worker that has ended as it should has closed its connections as well; after that,
 # the others need no more than this many seconds.
 _GRACE = 2.0
+_SILENT = 10.0  # seconds until the chief says for whom it waits
 _STDERR = 2
 
 
@@ -91,7 +94,8 @@ def _compare(
             )
     if other["options"] != own["options"]:
         raise UsageError(
-            f"{name} was started with other options; use the same for all workers"
+            f"{name} was started with other options; use the same for all workers, or"
+            f" {cluster.alone}"
         )
     if shared := sorted(set(own["gpus"]) & set(other["gpus"])):
         raise UsageError(
@@ -102,8 +106,8 @@ def _compare(
     if "mark" in other and cluster.run and not _sees(cluster.run, other["mark"]):
         raise UsageError(
             f"{cluster.name(cluster.index)} does not see what {cluster.name(index)}"
-            f" writes to {cluster.run}: --run-directory must be on a disk that all"
-            " workers share"
+            f" writes to {cluster.run}: --run-directory must be the same directory, on"
+            f" a disk that all workers share; {cluster.alone}"
         )
 
 
@@ -129,6 +133,7 @@ class Peers:
         self._incoming: dict[socket.socket, bytes] = {}
         self._indices: dict[socket.socket, int] = {}
         self._facts: dict[int, dict[str, Any]] = {}
+        self._failures: dict[int, str] = {}  # why a worker could not be reached
         self._ready: set[int] = set()
         self._has_exchanged = False
         self._lost: int | None = None
@@ -138,14 +143,20 @@ class Peers:
         self, facts: Mapping[str, Any], seconds: float
     ) -> dict[int, dict[str, Any]]:
         """Sends facts about this worker; returns those about the others by index."""
-        end = time.monotonic() + seconds
+        start = time.monotonic()
+        end = start + seconds
+        notice = start + _SILENT if self._cluster.is_chief else math.inf
         line = _line({"worker": self._cluster.index, **facts})
         with self._listen() as listener:
             while not self._outgoing.keys() == self._facts.keys() == self._others:
                 for index in self._others - self._outgoing.keys():
                     self._call(index, line)
                 self._receive(listener)
-                self._check_time(end, seconds, self._outgoing.keys() & self._facts)
+                present = self._outgoing.keys() & self._facts
+                self._check_time(end, seconds, present)
+                if time.monotonic() > notice:
+                    notice = math.inf
+                    say("waiting", f"for {self._missing(present)}")
         self._has_exchanged = True
         return self._facts
 
@@ -202,11 +213,17 @@ class Peers:
     def _check_time(self, end: float, seconds: float, present: set[int]) -> None:
         if time.monotonic() <= end:
             return
-        names = ", ".join(map(self._cluster.name, sorted(self._others - present)))
         raise UsageError(
-            f"{self._cluster.source}: {names} did not respond within {seconds:g}"
-            " seconds; start all workers together, or increase --runtime.worker-timeout"
+            f"{self._cluster.source}: {self._missing(present)} did not respond within"
+            f" {seconds:g} seconds; start all workers together, or increase"
+            f" --runtime.worker-timeout; {self._cluster.alone}"
         )
+
+    def _missing(self, present: set[int]) -> str:
+        """The names of the other workers, and why they could not be reached."""
+        names = ", ".join(map(self._cluster.name, sorted(self._others - present)))
+        causes = ", ".join(sorted(set(self._failures.values())))
+        return f"{names} ({causes})" if causes else names
 
     def _listen(self) -> socket.socket:
         cluster = self._cluster
@@ -223,16 +240,20 @@ class Peers:
         except (OSError, OverflowError) as error:
             raise UsageError(
                 f"{cluster.source}: {cluster.name(cluster.index)}, this process, cannot"
-                f" use its port: {error}"
+                f" use its port: {error}; end the program that uses it, or set"
+                " TF_CONFIG with another port"
             ) from None
 
     def _call(self, index: int, line: bytes) -> None:
         host, _, port = self._cluster.workers[index].rpartition(":")
-        with contextlib.suppress(OSError):
+        try:
             address = (host.strip("[]"), int(port))
             connection = socket.create_connection(address, timeout=_POLL)
             self._outgoing[index] = connection
             connection.sendall(line)
+            self._failures.pop(index, None)
+        except OSError as error:
+            self._failures[index] = error.strerror or str(error)
 
     def _receive(
         self, listener: socket.socket | None = None, timeout: float | None = _POLL
@@ -301,7 +322,14 @@ class Peers:
     def _accept(self, connection: socket.socket, message: dict[str, Any]) -> None:
         index = self._indices.get(connection)
         if index is None:
-            index = self._indices[connection] = int(message.pop("worker"))
+            index = int(message.pop("worker"))
+            if index not in self._others:
+                raise UsageError(
+                    f"{self._cluster.source}: a worker with the index {index} has"
+                    f" connected to {self._cluster.name(self._cluster.index)}; each"
+                    " worker needs an index of its own, and all the same list"
+                )
+            self._indices[connection] = index
             self._facts[index] = message
         elif "error" in message:
             raise UsageError(message["error"])

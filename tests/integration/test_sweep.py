@@ -181,6 +181,16 @@ def test_a_wrong_request_is_one_line_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_sweep_by_several_workers_is_refused(tmp_path, monkeypatch):
+    """Each of its trials would wait for the others."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')
+    monkeypatch.setenv("SM_CURRENT_HOST", "algo-1")
+    with pytest.raises(UsageError, match="pipeline sweep does not .* unset SM_HOSTS"):
+        sweep.main(["digits", "--over", "train.epochs=1,2"])
+    assert not list(tmp_path.iterdir())
+
+
 def test_options_come_in_any_order():
     plan = sweep._read(["--no-prune", "digits", "--over=lr=0.1,0.2", "--trials=3"])
     assert plan.words == ["digits"] and plan.space[0].choices == ("0.1", "0.2")

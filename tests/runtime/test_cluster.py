@@ -90,6 +90,10 @@ def test_slurm():
     hosts = [address.partition(":")[0] for address in found.workers]
     assert hosts == ["gpu09", "gpu09", "gpu10", "gpu10", "rack1-a", "rack1-a"]
     assert found.index == 2 and len(set(found.workers)) == 6
+    # Without this variable, a task trains alone, as messages say.
+    assert found.source in slurm() and "unset SLURM_STEP_NUM_TASKS" in found.alone
+    alone = {name: value for name, value in slurm().items() if name != found.source}
+    assert cluster.read(alone) is None
     numbers = {int(address.partition(":")[2]) for address in found.workers}
     assert len(numbers) == 2 and min(numbers) >= 20_000 and max(numbers) < 32_768
     other_job = cluster.read(slurm(SLURM_JOB_ID="1234568"))

@@ -12,6 +12,7 @@ from tensorflow.python.framework import config as tensorflow_config
 
 from pipeline.config.config import RuntimeConfig
 from pipeline.runtime import devices, environment, gpu_info
+from pipeline.runtime.cluster import Cluster
 from pipeline.utils.errors import UsageError
 
 GIB = 2**30
@@ -191,6 +192,15 @@ def test_gpus_are_identified(driver, monkeypatch, visible, names):
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert gpu_info.identifiers(len(names)) == names
+
+
+def test_a_process_joins_several_workers_only_once(monkeypatch):
+    """TensorFlow's server still uses the port of this worker."""
+    state = devices.context.context()
+    monkeypatch.setattr(state, "_collective_ops_server_def", object())
+    several = Cluster(("127.0.0.1:1", "127.0.0.1:2"), 0)
+    with pytest.raises(UsageError, match="TF_CONFIG: .* start a new process"):
+        devices.choose(RuntimeConfig(), several)
 
 
 def test_an_order_that_is_not_known_is_not_guessed(driver, monkeypatch):

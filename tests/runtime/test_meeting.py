@@ -1,7 +1,9 @@
 """Workers that wait for one another, and compare what they are."""
 
 import dataclasses
+import json
 import queue
+import re
 import socket
 import threading
 
@@ -69,7 +71,7 @@ def test_workers_meet_over_ipv6(tmp_path):
 
 
 DIFFERENCES = {
-    "options": "was started with other options; use the same for all workers",
+    "options": "use the same for all workers, or for independent runs, unset TF_CONFIG",
     "version": "install the same version for all workers",
     "gpu": "use the same GPU GPU-1; give each worker its own",
     "run": "worker 1 (",
@@ -88,16 +90,39 @@ def test_workers_that_differ_are_refused_with_the_reason(pair, tmp_path, name):
         found = errors(pair, gpus=(["GPU-1"], ["GPU-0", "GPU-1"]))
     else:
         found = errors(changed(pair, run=tmp_path / "other"))
-        assert "must be on a disk that all workers share" in str(found[0])
+        assert "the same directory, on a disk that all workers share" in str(found[0])
     for error in found:
         assert isinstance(error, UsageError) and error.exit_code == 2
         assert DIFFERENCES[name] in str(error) and "\n" not in str(error)
 
 
-def test_a_worker_that_is_missing_is_named(pair):
-    expected = r"TF_CONFIG: worker 1 \(127.0.0.1:\d+\) did not respond within 0.1"
+def test_a_worker_that_is_missing_is_named_with_the_reason(pair, monkeypatch, capsys):
+    """At first by the chief in a line; a name may be unknown, or a port closed."""
+    monkeypatch.setattr(meeting, "_SILENT", 0)
+    name = r"worker 1 \(127.0.0.1:\d+\) \(Connection refused\)"
+    with pytest.raises(UsageError, match=f"TF_CONFIG: {name} did not respond within 1"):
+        meeting.meet(pair[0], 1, VERSIONS, [])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 and re.match(rf"waiting +for {name}", lines[0])
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_workers_with_the_same_index_or_other_lists_are_refused(pair, index):
+    """Such as one TF_CONFIG for all; they would wait for a worker that is not there."""
+    peers = meeting.Peers(pair[1])
+    line = json.dumps({"worker": index}).encode() + b"\n"
+
+    def call():
+        while not peers._outgoing:
+            peers._call(0, line)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    expected = f"with the index {index} has connected to worker 0 .* index of its own"
     with pytest.raises(UsageError, match=expected):
-        meeting.meet(pair[0], 0.1, VERSIONS, [])
+        meeting.meet(pair[0], 100, VERSIONS, [])
+    thread.join()
+    peers.close()
 
 
 def test_a_port_that_is_used_is_named(pair):

@@ -177,7 +177,10 @@ def test_a_lost_worker_is_named_within_seconds(tmp_path):
 def test_what_several_workers_cannot_do_is_refused(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", text_of(["127.0.0.1:1", "127.0.0.1:2"]))
     single = command_line.recipe("digits")
-    with pytest.raises(UsageError, match="TF_CONFIG names .* set --run-directory"):
+    with pytest.raises(
+        UsageError,
+        match="TF_CONFIG describes .* set --run-directory .* unset TF_CONFIG",
+    ):
         cluster.of_run(single)
     with pytest.raises(UsageError, match="--data.folds trains in one process"):
         cluster.of_run(single.changed(data={"folds": 2}))

@@ -124,7 +124,7 @@ def test_two_tasks_are_two_replicas(srun, tmp_path):
     result = srun("-N1", "-n2", "pipeline", *both)
     assert result.returncode == 0, result.stderr[-2000:]
     assert "2 workers, 2 replicas" in result.stdout
-    assert "SLURM_STEP_NODELIST; this is worker 0 (127.0.0.2:" in result.stdout
+    assert "SLURM_STEP_NUM_TASKS; this is worker 0 (127.0.0.2:" in result.stdout
     one = run_python(
         *("-m", "pipeline.fit", *words, "--train.engine", "gradient_tape"),
         *("--run-directory", "one", "--runtime.replicas", "2"),
@@ -170,7 +170,7 @@ def test_tasks_that_do_not_share_the_run_directory_are_refused(srun, tmp_path):
     assert result.returncode == 2
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 2
-    assert all("on a disk that all workers share" in line for line in lines)
+    assert all("a disk that all workers share" in line for line in lines)
 
 
 @pytest.fixture(scope="module")
