@@ -79,7 +79,7 @@ def digest(name):
 
 def main():
     results = {}
-    ray.init(num_cpus=2, include_dashboard=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False)
 
     run = fit("whole", export={"enabled": True})
     results["whole"] = digest("whole")
