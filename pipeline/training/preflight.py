@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
-from pipeline.config import formats, registry
+from pipeline.config import formats, objects, registry
 from pipeline.config.config import RUNS, Config
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
@@ -89,6 +89,8 @@ def require_trackers(callbacks: Iterable[str]) -> None:
     Neither TensorFlow nor the package of a tracker is imported.
     """
     for name in callbacks:
+        if objects.is_text_only(name):  # an export of a stored run does without it
+            continue
         callback = registry.find("callbacks", name)
         if callback.module != "pipeline.trackers":
             continue

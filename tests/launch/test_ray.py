@@ -1,5 +1,5 @@
 """`pipeline.launch.ray`: what is refused before Ray starts. The runs on a local Ray are
-in tests/nightly/test_ray.py.
+in tests/nightly/test_ray_workers.py.
 """
 
 import pickle

@@ -552,7 +552,9 @@ def test_own_images_are_sampled_every_2000_steps(workplace):
     assert chosen.train.evaluate_every == 154
     request = python_call.request(None, {**arguments, "train": {"evaluate_every": 7}})
     assert plan.enough_epochs(request, source).train.evaluate_every == 7
-    dry = resolve.resolve(request, SimpleNamespace(is_chief=False), folder=workplace)
+    dry = resolve.resolve(
+        request, SimpleNamespace(is_chief=False, cluster=None), folder=workplace
+    )
     assert dry.task.options["samples"] == 8
 
 

@@ -175,7 +175,8 @@ import sys
 from types import SimpleNamespace
 from pipeline.config import command_line
 from pipeline.training.resolve import resolve
-config = resolve(command_line.request(["digits"]), SimpleNamespace(is_chief=True))
+machine = SimpleNamespace(is_chief=True, cluster=None)
+config = resolve(command_line.request(["digits"]), machine)
 assert config == command_line.recipe("digits") and "tensorflow" not in sys.modules
 """
     process = run_python("-c", code, cwd=workplace, fresh=True)
