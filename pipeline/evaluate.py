@@ -45,18 +45,6 @@ class EvaluateOptions:
     evaluated/NAME-N."""
 
 
-def _split_options(words: list[str]) -> tuple[list[str], list[str]]:
-    """Separates the options of the task, such as `--task.samples 1000`."""
-    of_task: list[str] = []
-    rest: list[str] = []
-    part = rest
-    for word in words:
-        if word.startswith("--"):
-            part = of_task if word.startswith("--task.") else rest
-        part.append(word)
-    return of_task, rest
-
-
 def _load(path: Path, words: list[str]) -> Run:
     """Opens a run, with other options of its task."""
     changes = cli_parser.changes(words, Config).get("task", {})
@@ -70,7 +58,9 @@ def main(arguments: list[str]) -> int:
         print(help_text.page(PROGRAM, _PURPOSE, EvaluateOptions(), _ARGUMENTS))
         return 0
     words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments))
-    of_task, rest = _split_options(arguments[len(words) :])
+    of_task, rest = cli_parser.split(
+        arguments[len(words) :], lambda flag: flag.startswith("--task.")
+    )
     options = EvaluateOptions(**cli_parser.changes(rest, EvaluateOptions))
     if len(words) not in (1, 2):
         raise UsageError(

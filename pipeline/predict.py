@@ -220,7 +220,8 @@ def _parse(words: list[str]) -> tuple[list[str], list[str], PredictOptions]:
     rest = words[len(names) :]
     own: list[str] = []
     if len(names) == 1:
-        own, rest = _split_options(rest)
+        known = cli_parser.flags(PredictOptions)
+        rest, own = cli_parser.split(rest, known.__contains__)
     changes = cli_parser.changes(rest, PredictOptions)
     if not names:
         raise UsageError(_usage(words))
@@ -232,19 +233,6 @@ def _usage(words: list[str]) -> str:
         f"{PROGRAM} MODEL FILES takes {EXPECTED}, and then files, directories,"
         f" patterns or - for a list; got {' '.join(words)[:200]!r}"
     )
-
-
-def _split_options(words: list[str]) -> tuple[list[str], list[str]]:
-    """Separates the options that are not those of this command, with their values."""
-    own: list[str] = []
-    rest: list[str] = []
-    part = rest
-    for word in words:
-        if word.startswith("--"):
-            flag = word.partition("=")[0].replace("_", "-")
-            part = rest if flag in cli_parser.flags(PredictOptions) else own
-        part.append(word)
-    return own, rest
 
 
 def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ import functools
 import os
 import re
 import typing
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from pipeline.config import registry, validation
@@ -173,6 +173,23 @@ def short_flags(kind: type) -> dict[str, list[str]]:
         if "." in flag:
             matches.setdefault(f"--{flag.rpartition('.')[2]}", []).append(flag)
     return matches
+
+
+def split(
+    words: Sequence[str], is_own: Callable[[str], bool]
+) -> tuple[list[str], list[str]]:
+    """Separates the options whose flags are a command's own from all others, each with
+    its values.
+    """
+    own: list[str] = []
+    others: list[str] = []
+    part = others
+    for word in words:
+        if word.startswith("--"):
+            flag = word.partition("=")[0].replace("_", "-")
+            part = own if is_own(flag) else others
+        part.append(word)
+    return own, others
 
 
 @functools.cache
