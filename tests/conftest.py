@@ -1,45 +1,29 @@
-"""Shared fixtures, and how tests start Python processes.
-
-`run_module("pipeline.fit", "digits", cwd=tmp_path)` and `run_python("-c", code,
-cwd=tmp_path)` fork a process that has already imported TensorFlow, Keras and the
-package, which saves 4 to 9 seconds. The child has its own arguments, directory,
-environment, streams and exit code. Streams, signals and several processes at once:
-`fork_server.Process`, which is used like `subprocess.Popen`.
-
-Pass `fresh=True` for a new interpreter if the test is about the start: which modules
-are imported, what native code prints then, variables that Python, TensorFlow, Keras or
-matplotlib read when they are imported, or another copy of the package. `fresh=True` is
-also faster if the process does not import TensorFlow and no other test of the file
-needs the fork server.
-"""
+"""Shared fixtures, and the time that unit tests may take."""
 
 import fcntl
 import gc
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import fork_server
 import numpy as np
 import pytest
 
-REPOSITORY = Path(__file__).parents[1]
-# They take minutes. Started last, they would run on one core while the other is idle.
-SLOW = (
-    "test_own_keras.py",
-    "test_distributed.py",
-    "test_fit.py",
-    "test_export_command.py",
-    "test_readme.py",
-)
+TESTS = Path(__file__).parent
+UNIT_SECONDS = 0.2  # of a unit test; more is a warning
+SLOW_UNIT_SECONDS = 2.0  # an error in the summary, but no failed test
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Starts with the slow files; the files of a directory keep their order."""
-    items.sort(key=lambda item: item.path.name not in SLOW)
+    """Nightly tests are `long`. The journeys take longest: started last, they would run
+    on one core while the other is idle.
+    """
+    for item in items:
+        if TESTS / "nightly" in item.path.parents:
+            item.add_marker("long")
+    items.sort(key=lambda item: TESTS / "journeys" not in item.path.parents)
 
 
 def pytest_collection_finish():
@@ -50,40 +34,31 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_terminal_summary(terminalreporter):
+    """Names the unit tests that take too long."""
+    reports = terminalreporter.stats.get("passed", [])
+    seconds = {
+        report.nodeid: report.duration
+        for report in reports
+        if report.when == "call" and report.nodeid.startswith("tests/unit/")
+    }
+    slow = sorted(seconds, key=seconds.get, reverse=True)
+    slow = [name for name in slow if seconds[name] > UNIT_SECONDS]
+    if slow:
+        level = "error" if seconds[slow[0]] > SLOW_UNIT_SECONDS else "warning"
+        terminalreporter.write_line(
+            f"{level}: {len(slow)} unit tests took more than {UNIT_SECONDS} s; the"
+            f" slowest: {slow[0]} ({seconds[slow[0]]:.1f} s)",
+            red=level == "error",
+            yellow=level == "warning",
+        )
+
+
 @pytest.fixture
 def workplace(tmp_path, monkeypatch):
     """An empty working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run_module(
-    module: str,
-    *arguments: object,
-    cwd: Path,
-    options: Sequence[str] = (),
-    fresh: bool = False,
-) -> subprocess.CompletedProcess:
-    """Runs `python -m module arguments` without a terminal; options of Python imply
-    `fresh`.
-    """
-    words = [*options, "-m", module, *arguments]
-    return run_python(*words, cwd=cwd, fresh=fresh or bool(options))
-
-
-def run_python(
-    *words: object, cwd: Path, env: Mapping[str, str] | None = None, fresh: bool = False
-) -> subprocess.CompletedProcess:
-    """Runs `python words` (`-m module`, `-c code` or a file) with this environment and
-    `env`.
-    """
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200", **(env or {})}
-    if not fresh:
-        return fork_server.run(*words, cwd=cwd, env=env)
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(
-        command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300
-    )
 
 
 @pytest.fixture(scope="session")
@@ -106,18 +81,11 @@ def digits_run(tmp_path_factory):
         )
 
 
-def images_and_labels(
-    count: int = 60, shape: tuple[int, ...] = (6, 6, 1), classes: int = 3
-):
-    """Random images, and labels 0, 1, ..., 0, 1, ..."""
-    generator = np.random.default_rng(7)
-    images = generator.integers(0, 256, (count, *shape), np.uint8)
-    return images, np.arange(count) % classes
-
-
 @pytest.fixture
 def npz(tmp_path):
     """Writes an .npz and returns its path."""
+
+    from random_images import images_and_labels
 
     def write(images=None, labels=None, **more) -> Path:
         good_images, good_labels = images_and_labels()
@@ -133,13 +101,6 @@ def npz(tmp_path):
         return path
 
     return write
-
-
-def flip(path: Path, at: int) -> None:
-    """Changes one bit of the byte at this position of a file."""
-    content = bytearray(path.read_bytes())
-    content[at] ^= 1
-    path.write_bytes(content)
 
 
 @pytest.fixture
@@ -180,9 +141,9 @@ def models(tmp_path_factory):
 @pytest.fixture(scope="session")
 def backend(models):
     """What stands behind a server of those."""
-    import serving
+    import fake_serving
 
-    return serving.Backend(pictures=models / "pictures/1", rows=models / "rows/2")
+    return fake_serving.Backend(pictures=models / "pictures/1", rows=models / "rows/2")
 
 
 @pytest.fixture
@@ -190,31 +151,31 @@ def direct(monkeypatch):
     """No proxy of the user's between two ports of this machine; each model is loaded
     once.
     """
-    import serving
+    import fake_serving
 
     from pipeline.serving import local
 
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(local, "Session", serving.once)
+    monkeypatch.setattr(local, "Session", fake_serving.once)
 
 
 @pytest.fixture(scope="session")
 def swift(tmp_path_factory):
     """A whole version that takes pixels alone, to be looked at."""
-    import exports
+    import reference_exports
 
     directory = tmp_path_factory.mktemp("swift") / "1"
-    exports.swift_version(directory)
+    reference_exports.swift_version(directory)
     return directory
 
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory):
     """A version with every signature of the contract: small/1."""
-    import exports
+    import reference_exports
 
     directory = tmp_path_factory.mktemp("whole") / "small" / "1"
-    exports.honest_version(directory)
+    reference_exports.honest_version(directory)
     return directory
 
 
@@ -229,7 +190,7 @@ def version(swift, tmp_path):
 @pytest.fixture
 def pictures(workplace):
     """Nine pictures in data/, in two folders, among what is none."""
-    from asking import IMAGES
+    from predict_command import IMAGES
     from served_models import png
 
     for at, image in enumerate(IMAGES):
@@ -249,7 +210,7 @@ def pictures(workplace):
 @pytest.fixture
 def ask(capsys, monkeypatch):
     """Runs `pipeline.predict` with words, and holds what came of it."""
-    from asking import Ran
+    from predict_command import Ran
 
     # The stream of a test cannot be changed to UTF-8: it is.
     monkeypatch.setattr(sys.stdout, "reconfigure", lambda **_: None, raising=False)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from pictures import OPERATIONS, batch_of
+from random_images import OPERATIONS, batch_of
 
 from pipeline.data import seeds
 from pipeline.utils.errors import UsageError

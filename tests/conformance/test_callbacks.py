@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
-from siblings import options_of
-from small import TASK, machine, random_split, settings_of
+from registered_functions import options_of
+from toy_problem import TASK, machine, random_split, settings_of
 
 from pipeline.config import registry
 from pipeline.config.sections import LogConfig

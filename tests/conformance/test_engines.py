@@ -2,8 +2,8 @@
 
 import keras
 import numpy as np
-from siblings import load
-from small import TASK, machine, random_split, settings_of
+from registered_functions import load
+from toy_problem import TASK, machine, random_split, settings_of
 
 from pipeline.config import registry
 from pipeline.data import batching

@@ -7,7 +7,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from siblings import MODELS, options_of
+from registered_functions import MODELS, options_of
 
 from pipeline.config import registry
 from pipeline.config.sections import ModelConfig

@@ -7,8 +7,8 @@ import json
 import keras
 import numpy as np
 import pytest
-from siblings import load
-from small import random
+from registered_functions import load
+from toy_problem import random
 
 from pipeline.config import registry
 

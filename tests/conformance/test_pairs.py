@@ -9,7 +9,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from pairs import examples_of, model_of, task_of
+from input_target_pairs import examples_of, model_of, task_of
 
 from pipeline.config import registry
 from pipeline.contracts import TrainingExamples

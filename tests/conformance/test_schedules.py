@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from siblings import load
+from registered_functions import load
 
 from pipeline.config import registry
 

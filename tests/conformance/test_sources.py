@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
-from conftest import images_and_labels
 from PIL import Image
-from siblings import options_of
-from small import read
+from random_images import images_and_labels
+from registered_functions import options_of
+from toy_problem import read
 
 from pipeline.config import registry
 from pipeline.contracts import Source

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from siblings import options_of
+from registered_functions import options_of
 
 from pipeline.config import registry
 from pipeline.contracts import Task

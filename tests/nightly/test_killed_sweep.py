@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from conftest import run_module
+from processes import run_module
 
 optuna = pytest.importorskip("optuna")
 WORDS = [
@@ -41,7 +41,6 @@ def read(folder):
     return [(t.number, t.params, t.state, t.value) for t in trials]
 
 
-@pytest.mark.long
 def test_no_trial_is_lost_or_run_twice(tmp_path):
     x = np.random.default_rng(0).normal(size=(120, 2))
     rows = [f"{a:.4f},{b:.4f},{'in' if a * a + b * b < 1 else 'out'}" for a, b in x]

@@ -9,35 +9,33 @@ import os
 import subprocess
 import sys
 
-import manifests
+import kubernetes_manifests
 import pytest
-from conftest import REPOSITORY
-from workers import ports
-
-pytestmark = pytest.mark.long
+from processes import REPOSITORY
+from worker_processes import ports
 
 
 def test_the_job_is_one_of_kubernetes():
     """With the JSON schemas of Kubernetes; `strict` refuses unknown fields."""
     schemas = pytest.importorskip("kubernetes_validate")
-    for document in manifests.documents("kubernetes_job.yaml"):
+    for document in kubernetes_manifests.documents("kubernetes_job.yaml"):
         schemas.validate(document, schemas.latest_version(), strict=True)
 
 
 def test_the_train_job_is_one_of_kubeflow():
     """With the models of Kubeflow Trainer, which leave unknown fields out."""
     models = pytest.importorskip("kubeflow_trainer_api.models")
-    for document in manifests.documents("kubeflow_trainer.yaml"):
+    for document in kubernetes_manifests.documents("kubeflow_trainer.yaml"):
         model = getattr(models, f"TrainerV1alpha1{document['kind']}")
         assert model.from_dict(document).to_dict() == document
 
 
-@pytest.mark.parametrize("name", manifests.NAMES)
+@pytest.mark.parametrize("name", kubernetes_manifests.NAMES)
 def test_two_pods_train_one_model(name, tmp_path):
     """Their commands as two processes, which reach each other on this machine; `digits`
     takes the place of the photos.
     """
-    pod = manifests.pod(name)
+    pod = kubernetes_manifests.pod(name)
     numbers = ports(2)
     address = "127.0.0.1:$(printenv PORT_$i)"
     command = [word.replace(f"{pod.host}:2222", address) for word in pod.command]

@@ -10,9 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import REPOSITORY, run_python
-
-pytestmark = pytest.mark.long
+from processes import REPOSITORY, run_python
 
 
 @pytest.fixture(scope="module")

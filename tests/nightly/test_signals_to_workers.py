@@ -84,7 +84,6 @@ def undisturbed(tmp_path_factory):
     return reference.evidence(folder / "run")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", RUNS)
 def test_signals_at_any_moment(tmp_path, undisturbed, name):
     chance = random.Random(name)

@@ -5,10 +5,8 @@ installation, and without Docker.
 import re
 import shlex
 
-import pytest
-from conftest import REPOSITORY, run_python
+from processes import REPOSITORY, run_python
 
-pytestmark = pytest.mark.long
 _BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NOT_RUN = ("python3 -m venv", "source ", "(cd saved_models", "pipeline predict http")
 

@@ -1,10 +1,8 @@
 """XLA's cache of compiled programs, as docs/training.md describes it."""
 
-import pytest
-from conftest import run_python
+from processes import run_python
 
 
-@pytest.mark.long
 def test_a_second_run_uses_the_programs_of_the_first(tmp_path):
     words = [
         "-m",

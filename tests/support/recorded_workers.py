@@ -3,7 +3,7 @@
 import json
 import time
 
-from workers import Workers
+from worker_processes import Workers
 
 # 12 steps in an epoch, in calls of 4; all kinds of state, as in the fault injection.
 _TEXT = """digits --model.name tests.nightly.fault_injection.reference.subject --data.limit 280

@@ -10,8 +10,8 @@ import json
 
 import keras
 import numpy as np
-import small
 import tensorflow as tf
+import toy_problem
 
 from pipeline.config import command_line, registry
 from pipeline.contracts import ReplicaPart
@@ -26,19 +26,19 @@ BATCH = 16
 
 def settings_of(**changes):
     train = {"batch_size": BATCH, **changes.get("train", {})}
-    return small.settings_of(**{**changes, "train": train})
+    return toy_problem.settings_of(**{**changes, "train": train})
 
 
 def trained(
     machine, settings, steps=1, precision="float32", store=example_store.MemoryStore
 ):
     """(model, the distance that each weight moved) after some steps."""
-    machine = small.machine(precision, machine.strategy)
+    machine = toy_problem.machine(precision, machine.strategy)
     settings = settings.changed(train={"steps": steps})
     batches = batching.training(
-        small.random_split(BATCH * steps, store), settings.train, 0
+        toy_problem.random_split(BATCH * steps, store), settings.train, 0
     )
-    model = build(small.TASK, settings, machine, batches)
+    model = build(toy_problem.TASK, settings, machine, batches)
     before = [v.numpy() for v in model.trainable_variables]
     model.steps_per_execution = 3
     with machine.strategy.scope():
@@ -71,7 +71,7 @@ def apart(one, two, settings, steps=1, floor=0.0, store=example_store.MemoryStor
 def sample_order(two):
     """Whether the parts of both replicas make the whole batch in each step."""
     batches = batching.training(
-        small.random_split(50), settings_of(train={"epochs": 3}).train, 0
+        toy_problem.random_split(50), settings_of(train={"epochs": 3}).train, 0
     )
     whole = [batch["id"].numpy().tolist() for batch in batches.dataset(0)]
     with two.strategy.scope():
@@ -91,7 +91,7 @@ def overflows(machine, rounds):
     )
     model, _ = trained(machine, settings, 2, "mixed_float16")
     strategy, update = machine.strategy, model.step.update
-    batches = batching.training(small.random_split(BATCH), settings.train, 0)
+    batches = batching.training(toy_problem.random_split(BATCH), settings.train, 0)
     model.step.set_inputs(batches, None)
     halves = list(batches.dataset(0, ReplicaPart(0, 2, 2)))
     generator = np.random.default_rng(1)
@@ -146,7 +146,7 @@ def bad_steps(one, two):
     found = []
     for machine in (one, two):
         batches = batching.training(
-            small.random_split(BATCH * 4), settings_of().train, 0
+            toy_problem.random_split(BATCH * 4), settings_of().train, 0
         )
 
         def spoil(batch, step):
@@ -154,9 +154,9 @@ def bad_steps(one, two):
             bad = last & ((step == 1) | (step == 2))
             return {**batch, "weight": tf.where(bad, np.nan, 1.0)}
 
-        model = build(small.TASK, settings_of(), machine, batches)
+        model = build(toy_problem.TASK, settings_of(), machine, batches)
         model.steps_per_execution = 4
-        batches = small.changed(batches, spoil)
+        batches = toy_problem.changed(batches, spoil)
         with machine.strategy.scope():
             history = registry.load("engines", "gradient_tape")(
                 model, batches, None, []
@@ -177,10 +177,12 @@ def metrics(one, two):
     settings = settings_of(train={"metrics": added})
     found = []
     for machine, engine in ((one, "gradient_tape"), (two, "model_fit")):
-        batches = batching.training(small.random_split(BATCH * 3), settings.train, 0)
-        part = small.random_split(21)
+        batches = batching.training(
+            toy_problem.random_split(BATCH * 3), settings.train, 0
+        )
+        part = toy_problem.random_split(21)
         validation = batching.evaluation(part, settings.train, machine.replicas)
-        model = build(small.TASK, settings, machine, batches)
+        model = build(toy_problem.TASK, settings, machine, batches)
         with machine.strategy.scope():
             found.append(
                 registry.load("engines", engine)(model, batches, validation, [])
@@ -240,10 +242,10 @@ def augmented(machine):
     for place in ("host", "device"):
         augment = {"crop": {"padding": 2}, "mixup": {}}
         settings = settings_of(data={"augment": augment, "augment_on": place})
-        plain = batching.training(small.random_split(64), settings.train, 0)
+        plain = batching.training(toy_problem.random_split(64), settings.train, 0)
         batches, _ = augmentation.apply_on_host(plain, settings.data, 0)
         model = build(
-            small.TASK, settings, machine, plain, augment_in_step=batches is plain
+            toy_problem.TASK, settings, machine, plain, augment_in_step=batches is plain
         )
         with machine.strategy.scope():
             history = registry.load("engines", "gradient_tape")(
@@ -277,7 +279,7 @@ def main():
     two = environment.start(
         command_line.recipe("digits").changed(runtime={"replicas": 2}).runtime
     )
-    one = small.machine()
+    one = toy_problem.machine()
     clipped = {"accumulate": 2, "clip_norm": 0.05, "weight_decay": 0.01, "l2": 0.001}
     adaptive = {**clipped, "clip_norm": None, "clip_adaptive": 0.01, "ema": 0.9}
     muon = {**clipped, "optimizer": "muon", "optimizer_options": {}}

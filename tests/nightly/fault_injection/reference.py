@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import keras
 import numpy as np
 import tensorflow as tf
-from stopping import scalars
+from interrupted_run import scalars
 
 from pipeline.layers.convolution import convolution, pool
 from pipeline.runtime.run_directory import RunDirectory

@@ -12,7 +12,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from workers import ports
+from worker_processes import ports
 
 _PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "scancel", "squeue")
 # CPUs are only counted, and not bound: tests may run on fewer.

@@ -10,16 +10,15 @@ import time
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY, run_python
+from optimizer_slots import momenta
+from processes import REPOSITORY, run_python
 from recorded_workers import WORDS, train
-from updates import momenta
 
 from pipeline.runtime.cpu_info import cores
 from tests.nightly.fault_injection import reference
 from tests.nightly.slurm import cluster
 
 pytestmark = [
-    pytest.mark.long,
     pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing()),
 ]
 # One step, whose update can be read from the momentum.

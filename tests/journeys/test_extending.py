@@ -1,0 +1,185 @@
+"""A new source, model, metric, ... is one function, in the package or in the user's own
+code.
+"""
+
+import dataclasses
+import importlib
+import json
+import re
+import sys
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from processes import REPOSITORY
+
+from pipeline.config import command_line, registry
+from pipeline.fit import fit
+from pipeline.training.callback_context import CallbackContext
+from pipeline.utils.errors import UsageError
+
+PAGE = (REPOSITORY / "docs/extending.md").read_text(encoding="utf-8")
+ENGINE = '''
+def counting(model, train, validation, callbacks):
+    """The loop of `gradient_tape`; writes the number of steps to a file."""
+    from pipeline.config import registry
+
+    history = registry.load("engines", "gradient_tape")(model, train, validation, callbacks)
+    with open("engine.txt", "w") as file:
+        file.write(str(int(model.optimizer.iterations)))
+    return history
+'''
+# Registry -> a function of docs/extending.md, and one of its options.
+NAMES = {
+    "recipes": ("small_digits", None),
+    "sources": ("stripes", "count"),
+    "augment": ("invert", "one_in"),
+    "inputs": ("angles", "turn"),
+    "targets": ("ordered", "field"),
+    "tasks": ("autoencoder", "whole"),
+    "models": ("small", "width"),
+    "engines": ("counting", None),
+    "callbacks": ("stop_at", "accuracy"),
+    "losses": ("focal", "gamma"),
+    "metrics": ("top_k", "k"),
+    "optimizers": ("rmsprop", "rho"),
+    "schedules": ("halving", "times"),
+}
+
+
+@pytest.fixture
+def mine(workplace, monkeypatch):
+    """The examples of docs/extending.md, and an engine, as the module `mine`."""
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+    (workplace / "mine.py").write_text("\n".join([*blocks, ENGINE]))
+    monkeypatch.syspath_prepend(workplace)
+    importlib.invalidate_caches()
+    yield workplace / "mine.py"
+    sys.modules.pop("mine", None)
+
+
+def test_one_of_each_trains_evaluates_and_exports(mine):
+    """Each option has a value that is not its default."""
+    assert set(NAMES) == set(registry.REGISTRIES)
+    config = command_line.recipe("mine.small_digits").changed(
+        source={"name": "mine.stripes", "options": {"count": 300}},
+        task={"target": "mine.ordered", "target_options": {"field": "label"}},
+        model={"options": {"width": 16}},
+        data={"augment": {"mine.invert": {"one_in": 3}}},
+        train={
+            "epochs": 9,
+            "engine": "mine.counting",
+            "optimizer": "mine.rmsprop",
+            "optimizer_options": {"rho": 0.8},
+            "schedule": "mine.halving",
+            "loss": "mine.focal",
+            "metrics": {"mine.top_k": {"k": 1}},
+            "callbacks": {"mine.stop_at": {"accuracy": 0.6}},
+        },
+    )  # the input and the task: the next tests
+    run = fit(config)
+    assert (
+        run.test["accuracy"] > 0.6
+        and run.test["rank_error"] == 1 - run.test["accuracy"]
+    )
+    accuracies = run.history["accuracy"]
+    assert accuracies == run.history["top_1"] and len(accuracies) < 9
+    assert max(accuracies[:-1], default=0) < 0.6 <= accuracies[-1]
+    assert 16 in [getattr(layer, "units", None) for layer in run.network.layers]
+    assert float(run.network.optimizer.rho) == pytest.approx(0.8)
+    assert (mine.parent / "engine.txt").read_text() == str(run.result["steps"])
+    assert run.result["verification"]["passed"]
+    saved = json.loads((run.directory / "config.json").read_text())
+    assert saved["model"]["name"] == "mine.small" and saved["recipe"] == "small_digits"
+
+
+@pytest.fixture
+def few_epochs():
+    return {"batch_size": 32, "epochs": 6, "optimizer": "adam", "learning_rate": 0.01}
+
+
+def test_an_input_of_the_page_is_joined_with_the_target_of_the_page(mine, few_epochs):
+    """Quarters of the day from an hour, which a linear model cannot tell from it."""
+    hours = np.random.default_rng(0).uniform(-48, 48, (400, 1)).astype(np.float32)
+    quarters = (hours[:, 0] % 24 // 6).astype(np.int64)
+    task = {
+        "input": "mine.angles",
+        "input_options": {"turn": 24.0},
+        "target": "mine.ordered",
+    }
+    run = fit(
+        model={"name": "linear"},
+        data=(hours, quarters),
+        task=task,
+        train={**few_epochs, "epochs": 60},
+    )
+    assert run.test["accuracy"] > 0.9 and 0 <= run.test["rank_error"] < 0.3
+    assert run.result["verification"]["passed"]
+    answer = run.predict(angles=np.float32([[3], [27], [-3]]))
+    assert answer["class"].tolist() == [0, 0, 3]
+
+
+def test_a_whole_task_of_the_page_is_trained_and_exported(mine, few_epochs):
+    run = fit(
+        "mine.small_digits",
+        task={"name": "mine.autoencoder", "whole": 128},
+        train=few_epochs,
+    )
+    losses = run.history["val_loss"]
+    assert losses[-1] < 0.5 * losses[0]
+    assert run.test["loss"] == pytest.approx(losses[-1], rel=0.5)
+    assert run.result["verification"]["passed"]
+    images = run.splits["test"].column("image")[:3]
+    error = np.abs(run.predict(image=images)["image"] - images / 128)
+    assert error.mean() < 0.2
+
+
+def test_the_loss_and_the_metric_of_the_page_are_right(mine):
+    module = importlib.import_module("mine")
+    metadata = {"class_names": ["a", "b", "c"]}
+    logits = tf.constant(np.random.default_rng(0).normal(size=(4, 3)), tf.float32)
+    y = tf.constant([0, 2, 1, 1])
+    expected = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+    loss = module.focal(metadata, gamma=0.0)
+    np.testing.assert_allclose(loss(tf.one_hot(y, 3), logits), expected, rtol=1e-5)
+    metric = registry.load("metrics", "mine.top_k")(metadata, k=2)
+    two = np.eye(3, dtype=np.float32)[[0, 1]]
+    metric.update_state(
+        two, np.float32([[1, 2, 3], [1, 2, 3]]), sample_weight=[1.0, 1.0]
+    )
+    assert metric.result() == 0.5
+
+
+def test_the_page_lists_what_a_callback_is_given():
+    table = PAGE.partition("| attribute | what it is |")[2].partition("\n\n")[0]
+    named = set(
+        re.findall(r"`(\w+)`", "".join(re.findall(r"^\| ([^|]*)", table, re.MULTILINE)))
+    )
+    assert named == {field.name for field in dataclasses.fields(CallbackContext)}
+
+
+@pytest.mark.parametrize("kind", NAMES)
+def test_options_are_checked_and_near_misses_are_named(mine, kind):
+    name, option = NAMES[kind]
+    sibling = registry.find(kind, f"mine.{name}")
+    assert sibling.summary.endswith(".") and sibling.path == mine
+    with pytest.raises(UsageError, match=f"did you mean '{name}'"):
+        registry.find(kind, f"mine.{name[:-1]}")
+    if option is None:
+        return
+    with pytest.raises(UsageError, match=f"'{option}s'; did you mean '{option}'"):
+        registry.check(kind, f"mine.{name}", {f"{option}s": 1}, "{}")
+    with pytest.raises(UsageError, match=f"{option} of mine.{name} must be "):
+        registry.check(kind, f"mine.{name}", {option: {}}, "{}")
+
+
+def test_a_module_that_raises_is_named_with_its_line(mine):
+    text = mine.read_text()
+    mine.write_text(f"{text}\n1 / 0\n")
+    line = len(text.splitlines()) + 2
+    with pytest.raises(UsageError) as caught:
+        fit("digits", model={"name": "mine.small"})
+    assert f"{mine}, line {line}, fails to import" in str(caught.value)
+    assert "ZeroDivisionError: division by zero" in str(caught.value)
+    assert not (mine.parent / "runs").exists()

@@ -1,0 +1,740 @@
+"""A user's own Keras model, data, loss, metrics and callbacks, handed to `fit`."""
+
+import json
+import re
+import shutil
+import textwrap
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from processes import REPOSITORY, run_python
+from sklearn.datasets import load_digits
+
+from pipeline.config import python_call
+from pipeline.data import dataset
+from pipeline.fit import fit
+from pipeline.utils.errors import UsageError
+
+DIGITS = load_digits()
+X, Y = (DIGITS.images[:600] * 15.9).astype("uint8"), DIGITS.target[:600]
+NAMES = [f"digit {n}" for n in range(10)]
+OFF = {"export": {"enabled": False}, "log": {"progress": False, "tensorboard": False}}
+
+
+def network(head="softmax", units=10, body=()):
+    return keras.Sequential(
+        [
+            keras.Input((8, 8, 1)),
+            keras.layers.Rescaling(1 / 255),
+            *body,
+            keras.layers.Flatten(),
+            keras.layers.Dense(units, activation=head),
+        ]
+    )
+
+
+class Subclassed(keras.Model):
+    def __init__(self, activation=None):
+        super().__init__()
+        self.flatten = keras.layers.Flatten()
+        self.dense = keras.layers.Dense(10, activation=activation)
+
+    def call(self, inputs):
+        return self.dense(self.flatten(inputs) / 255)
+
+
+class Overridden(Subclassed):
+    def train_step(self, data):
+        return {}
+
+
+def convolution():
+    return [keras.layers.Conv2D(8, 3, name="convolution")]
+
+
+def go(**arguments):
+    """A short run."""
+    return fit(**{"data": (X, Y), "epochs": 2, "optimizer": "adam", **OFF, **arguments})
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A run of a network with a convolution; tests must not change it."""
+    place = tmp_path_factory.mktemp("first")
+    return go(model=network(body=convolution()), class_names=NAMES, run_directory=place)
+
+
+def test_the_pages_run_as_they_are_written(workplace):
+    """The example of the README, to a verified export; the blocks of docs/own_keras.md
+    in order.
+    """
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(import keras.*?)```", readme, flags=re.DOTALL)
+    lines = [line for line in example.splitlines() if line and "import" not in line]
+    assert len(["from pipeline.fit import fit", *lines]) <= 4
+    page = (REPOSITORY / "docs/own_keras.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    code = f"{example}\nassert run.export.is_dir()\n" + "\n".join(blocks)
+    # The first one is exported; one epoch is enough for the others.
+    assert "digits.target))" in code and 'metrics=["f1_score"])' in code
+    code = code.replace("digits.target))", "digits.target), epochs=1)")
+    code = code.replace('["f1_score"])', '["f1_score"], export={"enabled": False})')
+    code = code.replace("epochs=5", "epochs=1")
+    result = run_python("-c", code, cwd=workplace)
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "verified: the SavedModel gives the same answers" in result.stdout
+    assert len((workplace / "epochs.csv").read_text().splitlines()) == 3
+    assert list((workplace / "board").rglob("events.out*"))
+
+
+HEADS = {
+    "softmax": (lambda: network(), "softmax is applied after the loss"),
+    "logits": (lambda: network(None), "it ends in logits"),
+    "softmax layer": (
+        lambda: keras.Sequential(
+            [keras.Input((8, 8)), *network(None).layers, keras.layers.Softmax()]
+        ),
+        "softmax is applied after the loss",
+    ),
+    "lambda": (lambda: network(body=[keras.layers.Lambda(abs)]), "softmax is applied"),
+    "features": (lambda: network("relu", 32), "an output layer is added"),
+    "subclassed": (lambda: Subclassed(), "it ends in logits"),
+    "subclassed softmax": (
+        lambda: Subclassed("softmax"),
+        "whose logarithms are the logits",
+    ),
+}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_is_trained_on_logits_and_gets_its_weights_back(
+    workplace, head, capfd
+):
+    build, note = HEADS[head]
+    model = build()
+    run = go(model=model, epochs=6, learning_rate=0.01, train={"batch_size": 16})
+    assert run.test["accuracy"] > 0.75
+    assert re.search(
+        rf"^model .*{re.escape(note)}", capfd.readouterr().out, re.MULTILINE
+    )
+    images = X[:40, ..., None].astype("float32")
+    answers = run.model(images).numpy()
+    assert run.model.evaluate(images, Y[:40], verbose=0)[1] > 0.75
+    if head != "features":
+        np.testing.assert_allclose(model(images), answers, atol=1e-5)
+    if head not in ("logits", "subclassed"):
+        np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
+    served = run.predict(X[:40, ..., None])
+    np.testing.assert_array_equal(answers.argmax(axis=1), served["class"])
+
+
+@pytest.mark.parametrize("has_input", [True, False])
+def test_an_adapted_normalization_is_kept(workplace, has_input):
+    images = X[..., None].astype("float32")
+    layers = [
+        keras.layers.Normalization(),
+        keras.layers.Flatten(),
+        keras.layers.Dense(10),
+    ]
+    layers[0].adapt(images)
+    model = keras.Sequential([*[keras.Input((8, 8, 1))] * has_input, *layers])
+    run = go(model=model, epochs=1)
+    np.testing.assert_allclose(run.model(images), model(images), atol=1e-5)
+    np.testing.assert_allclose(layers[0].mean, [[[[images.mean()]]]], rtol=1e-4)
+
+
+class Answers(keras.callbacks.Callback):
+    def on_train_end(self, logs=None):
+        self.answers = self.model.predict(X[:5, ..., None], verbose=0)
+
+
+def test_a_fused_network_with_a_lambda_is_not_rebuilt(workplace):
+    def features(x):
+        x = keras.layers.BatchNormalization(momentum=0.5)(x)
+        return keras.layers.Flatten()(keras.layers.Lambda(lambda x: 2 * x)(x))
+
+    callback = Answers()
+    run = go(model={"name": features, "fused_batch_norm": True}, callbacks=[callback])
+    loaded = keras.models.load_model(run.directory / "model.keras", safe_mode=False)
+    for model in (run.model, loaded):
+        answers = model.predict(X[:5, ..., None], verbose=0)
+        np.testing.assert_allclose(callback.answers, answers, atol=1e-5)
+
+
+def test_model_keras_needs_keras_alone(first, workplace):
+    """Where `pipeline` cannot be imported. It has the inputs that were handed in, and
+    the class names.
+    """
+    code = f"""
+        import json, sys, zipfile, keras, numpy as np
+        for name in [name for name in sys.modules if name.partition(".")[0] == "pipeline"]:
+            del sys.modules[name]
+        sys.modules["pipeline"] = None
+        keras.saving.get_custom_objects().clear()
+        path = {str(first.directory / "model.keras")!r}
+        model = keras.models.load_model(path)
+        images = np.load("images.npy")
+        np.testing.assert_allclose(model.predict(images), np.load("answers.npy"), atol=1e-6)
+        about = json.loads(zipfile.ZipFile(path).read("metadata.json"))
+        assert about["task"]["class_names"][3] == "digit 3"
+    """
+    images = X[:5, ..., None].astype("float32")
+    np.save("images.npy", images)
+    np.save("answers.npy", first.model.predict(images, verbose=0))
+    result = run_python("-c", textwrap.dedent(code), cwd=workplace)
+    assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_two_classes_with_one_sigmoid(workplace):
+    model, odd = network("sigmoid", 1), Y % 2
+    run = go(
+        model=model,
+        data=(X, odd),
+        epochs=10,
+        learning_rate=0.01,
+        loss=keras.losses.BinaryCrossentropy(),
+        metrics=[
+            "accuracy",
+            "binary_accuracy",
+            "auc",
+            keras.metrics.Precision(name="auc"),
+        ],
+    )
+    assert run.test["binary_accuracy"] == pytest.approx(run.test["accuracy"])
+    assert run.test["accuracy"] > 0.75 and run.test["auc"] > 0.8
+    # The precision of the second class, under a number because its name was taken.
+    precision = run.test["per_class"]["1"]["precision"]
+    assert run.test["auc_1"] == pytest.approx(precision) and "val_auc_1" in run.history
+    answers = model.predict(X[..., None].astype("float32"), verbose=0)
+    assert answers.shape == (600, 1) and ((answers[:, 0] > 0.5) == odd).mean() > 0.75
+
+
+FLOATS = (DIGITS.images[:600] / 16).astype("float32")
+DATASET = tf.data.Dataset.from_tensor_slices((X[..., None], Y)).batch(64)
+
+
+class Batches(keras.utils.PyDataset):
+    def __len__(self):
+        return 10
+
+    def __getitem__(self, index):
+        at = slice(60 * index, 60 * index + 60)
+        return X[at], Y[at]
+
+
+DATA = {
+    "floats": ((FLOATS, Y), "float32"),
+    "uint16": (((FLOATS * 65535).astype("uint16"), Y), "uint16"),
+    "one-hot": ((X, np.eye(10)[Y]), "uint8"),
+    "strings": ((X, np.array(NAMES)[Y]), "uint8"),
+    "batched dataset": (DATASET, "uint8"),
+    "dictionaries": (
+        DATASET.unbatch().map(lambda x, y: {"image": x, "label": y}),
+        "uint8",
+    ),
+    "PyDataset": (Batches(), "uint8"),
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_data_keep_their_type(workplace, kind):
+    """The other tests train on uint8."""
+    data, dtype = DATA[kind]
+    body = [keras.layers.Rescaling(255.0 if dtype == "float32" else 1.0)]
+    if dtype == "uint8":
+        request = python_call.request(None, {"data": data, "model": network()})
+        loaded = dataset.load(request.config)
+        splits, task = loaded.splits, loaded.task
+    else:
+        run = go(model=network(body=body), data=data, epochs=1)
+        splits, task = run.splits, run.task
+    assert splits["train"].column("image").dtype == dtype
+    np.testing.assert_array_equal(
+        splits["train"].column("label"), Y[splits["train"].column("id")]
+    )
+    default, *others = task.serving_inputs()
+    assert default.specs["images"].dtype == dtype
+    names = [serving_input.name for serving_input in others]
+    assert names == (["image_bytes"] if dtype == "uint8" else [])
+    if kind == "strings":
+        assert task.metadata["class_names"][3] == "digit 3"
+    if dtype == "float32":
+        assert task.metadata["image_range"] == [0.0, 1.0]
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match="from 0 to 1, as in training"
+        ):
+            default.read(tf.constant(FLOATS[:2, ..., None] * 255))
+
+
+def test_a_table_of_files(workplace, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    for n in range(60):
+        keras.utils.save_img(tmp_path / f"{n}.png", X[n][..., None], scale=False)
+    paths = [str(tmp_path / f"{n}.png") for n in range(60)]
+    table = pandas.DataFrame({"image": paths, "label": np.array(NAMES)[Y[:60]]})
+    run = go(model=network(), data=table, epochs=1, train={"batch_size": 8})
+    assert sorted(run.task.metadata["class_names"]) == NAMES
+    first = run.splits["train"].take(np.arange(1))
+    np.testing.assert_array_equal(first["image"][0, ..., 0], X[first["id"][0]])
+
+
+def test_sample_weights_are_those_of_keras(workplace):
+    """Against stock Keras: one step of SGD on all examples."""
+    weight = np.linspace(0, 2, 600).astype("float32")
+    ours, theirs = network(), network()
+    theirs.set_weights(ours.get_weights())
+    sections = {"data": {"validation": 0.0, "test": 0.0}, "train": {"batch_size": 600}}
+    fit(
+        model=ours,
+        source={"name": (X, Y, weight)},
+        epochs=1,
+        optimizer=keras.optimizers.SGD(0.5),
+        **sections,
+        **OFF,
+    )
+    theirs.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy")
+    theirs.fit(X[..., None], Y, sample_weight=weight, batch_size=600, verbose=0)
+    for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+class Recorder(keras.callbacks.Callback):
+    """What Keras would tell it, and what it sees of the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def on_train_begin(self, logs=None):
+        self.calls.append(("begin", self.params["epochs"], len(self.model.layers) > 0))
+
+    def on_epoch_end(self, epoch, logs=None):
+        _, accuracy = self.model.evaluate(X[..., None].astype("float32"), Y, verbose=0)
+        self.calls.append((epoch, logs["loss"], accuracy))
+        self.model.stop_training = epoch == 2
+
+
+@pytest.mark.parametrize("engine", ["model_fit", "gradient_tape"])
+def test_callbacks_are_called_as_keras_calls_them(workplace, engine, capfd):
+    seen, scheduler, tracker = (
+        Recorder(),
+        keras.callbacks.LearningRateScheduler(lambda e, r: 0.01 / (e + 1)),
+        SeesRun(),
+    )
+    run = go(
+        model=network(),
+        epochs=9,
+        callbacks=[seen, scheduler, keras.callbacks.TerminateOnNaN(), tracker],
+        train={"engine": engine},
+        runtime={"deterministic": False},
+    )
+    assert seen.calls[0] == ("begin", 9, True)
+    assert [call[0] for call in seen.calls[1:]] == [0, 1, 2]
+    assert [call[1] for call in seen.calls[1:]] == pytest.approx(run.history["loss"])
+    assert seen.calls[3][2] > seen.calls[1][2], "the model has the present weights"
+    rates = run.history["learning_rate"]
+    np.testing.assert_allclose(rates, [0.01, 0.005, 0.01 / 3], rtol=1e-5)
+    output = capfd.readouterr().out
+    assert "call" in output
+    begun, ended = tracker.runs
+    assert begun.directory == ended.directory == run.directory and not begun.result
+    assert ended.result == run.result
+    assert (
+        f"note       after the run, the callback {type(tracker).__name__}: no server"
+        in output
+    )
+
+
+class SeesRun(keras.callbacks.Callback):
+    """As a tracker; its server cannot be reached at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.runs = []
+
+    def on_run_begin(self, run):
+        assert (run.directory / "config.json").exists()
+        self.runs.append(run)
+
+    def on_run_end(self, run):
+        self.runs.append(run)
+        raise OSError("no server")
+
+
+class Counter(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.batches = 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches += 1
+
+
+def test_a_callback_that_counts_batches_sees_each_step(workplace, capfd):
+    counter = Counter()
+    run = go(model=network(), callbacks=[counter])
+    assert counter.batches == run.result["steps"]
+    line = "call       1 step (the callback Counter has on_train_batch_end)"
+    assert line in capfd.readouterr().out
+
+
+class Raises(keras.callbacks.Callback):
+    def __init__(self, error, epoch):
+        super().__init__()
+        self.error, self.epoch = error, epoch
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == self.epoch:
+            raise self.error
+
+    def on_run_end(self, run):
+        self.ended = run
+
+
+class SetsRate(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 0:
+            self.model.optimizer.learning_rate.assign(0.004)
+
+
+def test_an_error_of_a_callback_passes_through_and_the_run_resumes(workplace):
+    """With each engine; a rate that was set before lasts."""
+    start = network(body=[keras.layers.Dropout(0.3)]).get_weights()
+
+    def trained(place, engine, *callbacks):
+        model = network(body=[keras.layers.Dropout(0.3)])
+        model.set_weights(start)
+        train = {"engine": engine, "checkpoint_steps": 1}
+        more = {"callbacks": list(callbacks), "force": True}
+        run = go(model=model, epochs=4, train=train, run_directory=place, **more)
+        assert run.history["learning_rate"] == pytest.approx([0.004] * 4)
+        return model
+
+    whole = trained("whole", "model_fit", SetsRate())
+    for error, epoch, engine, *others in (
+        (StopIteration("mine"), 0, "model_fit", SetsRate()),
+        (KeyError("other"), 2, "gradient_tape"),
+    ):
+        raises = Raises(error, epoch)
+        with pytest.raises(type(error)) as caught:
+            trained("parts", engine, *others, raises)
+        assert raises.ended.result == {}, "it was called, with a run without a result"
+        assert "raised by the callback Raises" in caught.value.__notes__[0]
+    resumed = trained("parts", "gradient_tape")
+    for one, other in zip(whole.get_weights(), resumed.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_another_model_or_other_data_do_not_resume(first, workplace):
+    shutil.copytree(first.directory, "run")
+    with pytest.raises(UsageError, match=r'model=\{"name"') as caught:
+        go(model=network(body=[keras.layers.Dropout(0.5)]), run_directory="run")
+    assert not re.search("--|\n", str(caught.value))
+    other = X.copy()
+    other[:, 0, 0] = 9
+    with pytest.raises(UsageError, match="data in .* changed since"):
+        same = {"model": network(body=convolution()), "class_names": NAMES}
+        go(**same, data=(other, Y), run_directory="run")
+    result = run_python("-m", "pipeline.fit", "--resume", "run", cwd=workplace)
+    assert (
+        result.returncode == 2
+        and "was an object of the Python process" in result.stderr
+    )
+    assert result.stderr.count("\n") == 1
+
+
+def test_keras_optimizers_losses_and_metrics_by_name_and_as_objects(workplace):
+    """The same mathematics either way."""
+    start, found = network(None).get_weights(), []
+    names = {
+        "optimizer": "lamb",
+        "loss": "categorical_crossentropy",
+        "learning_rate": 0.01,
+    }
+    objects = {
+        "optimizer": keras.optimizers.Lamb(0.01, global_clipnorm=10.0),
+        "loss": keras.losses.CategoricalCrossentropy(from_logits=True),
+    }
+    for given in ({**names, "train": {"clip_norm": 10.0}}, objects):
+        model = network(None)
+        model.set_weights(start)
+        run = go(model=model, metrics=["f1_score"], **given)
+        found.append((run.test["f1_score"], *model.get_weights()))
+        assert 0 < run.test["f1_score"] <= 1 and "val_f1_score" in run.history
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_weights_of_an_earlier_run_under_another_head(first, workplace, capfd):
+    weights = str(first.directory)
+    again = network(body=convolution())
+    go(
+        model={"name": again, "weights": weights},
+        class_names=NAMES,
+        epochs=1,
+        train={"freeze": ("convolution",)},
+    )
+    assert f"4 of 4 weights from {weights}\n" in capfd.readouterr().out
+    kernel = first.network.get_weights()[0]
+    np.testing.assert_array_equal(again.get_weights()[0], kernel)
+    two = network(units=2, body=convolution())
+    go(
+        model={"name": two, "weights": weights},
+        data=(X, Y % 2),
+        epochs=1,
+        train={"layer_rates": {"convolution": 0.0}},
+    )
+    np.testing.assert_array_equal(two.get_weights()[0], kernel)
+    assert (
+        f"2 of 4 weights from {weights}; the output layer is new"
+        in capfd.readouterr().out
+    )
+    with pytest.raises(
+        UsageError, match="no layer before the output layer has weights"
+    ):
+        go(model={"name": network(units=2), "weights": weights}, data=(X, Y % 2))
+
+
+class Wrapped(keras.layers.Layer):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+
+def mean_error(y_true, y_pred):
+    return keras.ops.mean(keras.ops.square(y_true - y_pred))
+
+
+BAD = {
+    "width": (
+        {"model": lambda: network(units=12)},
+        "12 values .* but the data have 10 classes",
+    ),
+    "shape": ({"data": lambda: (X[:, :6], Y)}, r"takes inputs of shape \(8, 8, 1\)"),
+    "train_step": ({"model": lambda: Overridden()}, "overrides train_step"),
+    "no model": ({"model": lambda: 3}, "must be a keras.Model.*got int"),
+    "from_logits": (
+        {"loss": lambda: keras.losses.SparseCategoricalCrossentropy(from_logits=True)},
+        "from_logits=True, but the model returns probabilities",
+    ),
+    "endless": ({"data": lambda: DATASET.repeat()}, "never ends; remove repeat"),
+    "generator": ({"data": lambda: iter([])}, "cannot be used; give"),
+    "no label": (
+        {"data": lambda: (X, np.where(Y == 3, np.nan, Y))},
+        r"example \d+ has no label \(nan\)",
+    ),
+    "negative labels": ({"data": lambda: (X, Y - 1)}, "must be from 0 to"),
+    "lengths": ({"data": lambda: (X[:5], Y)}, "lengths of x and y must be equal"),
+    "two inputs": ({"data": lambda: ([X, X[:, :2]], Y)}, "x must be one array; got 2"),
+    "no data": ({"data": lambda: None}, "give data=... with the model"),
+    "rate twice": (
+        {"optimizer": lambda: keras.optimizers.Adam(), "learning_rate": lambda: 0.1},
+        "remove learning_rate",
+    ),
+    "callback": (
+        {"callbacks": lambda: [3]},
+        "must be a name or a Keras callback; got int",
+    ),
+    "best weights": (
+        {
+            "callbacks": lambda: [
+                keras.callbacks.EarlyStopping(restore_best_weights=True)
+            ]
+        },
+        'use train={"patience": 1}',
+    ),
+    "backup": (
+        {"callbacks": lambda: [keras.callbacks.BackupAndRestore("x")]},
+        "resumed from its checkpoints",
+    ),
+    "flat images": (
+        {"data": lambda: (X.reshape(-1, 64), Y)},
+        r"the data have \(64,\); reshape x to \(n, 8, 8, 1\), or change the model",
+    ),
+    "no arguments": (
+        {"model": lambda: lambda: network()},
+        "must be a function .*; it has 0 arg",
+    ),
+    "no config": (
+        {"model": lambda: keras.Sequential([Wrapped(keras.layers.Dense(10))])},
+        "rebuilt from its config: Object Wrapped was created by passing",
+    ),
+    "a loss of the batch": (
+        {"loss": lambda: mean_error},
+        "mean_error must return one value per example.*one value for the whole batch",
+    ),
+    "loss scale": (
+        {
+            "optimizer": lambda: keras.optimizers.LossScaleOptimizer(
+                keras.optimizers.Adam()
+            )
+        },
+        "pass the inner optimizer",
+    ),
+    "misspelled": (
+        {"epoch": lambda: 3},
+        "unknown argument 'epoch'; did you mean 'epochs'",
+    ),
+    "short": (
+        {"time_limit": lambda: "2m"},
+        r"did you mean 'runtime=\{\"time_limit\": \.\.\.\}'\?",
+    ),
+    "unknown": (
+        {"xyzzy": lambda: 3},
+        "; choose from .*, clean, data, dry_run, .*optimizer, report, run_",
+    ),
+    "twice": (
+        {"train": lambda: {"epochs": 3}},
+        "use only one of epochs=... and train=",
+    ),
+    "a section": (
+        {"train": lambda: {"batch_size": 0}},
+        r"batch_size=\.\.\. must be",
+    ),
+    "metric": ({"metrics": lambda: ["f1_scor"]}, "did you mean 'f1_score'"),
+    "nothing to train": (
+        {
+            "model": lambda: keras.Sequential(
+                [keras.layers.Flatten(), keras.layers.Softmax()]
+            )
+        },
+        "64 values|no trainable weights",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_used_is_one_line(workplace, case):
+    changes, message = BAD[case]
+    arguments = {"model": network, **changes}
+    with pytest.raises(UsageError, match=message) as caught:
+        go(**{name: make() for name, make in arguments.items()})
+    assert "\n" not in str(caught.value)
+    assert caught.value._render_traceback_() == [f"UsageError: {caught.value}"]
+
+
+class Deaf(keras.metrics.Mean):
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        super().update_state(keras.ops.max(y_pred, axis=-1))
+
+
+def test_a_metric_that_ignores_weights_is_rejected(workplace):
+    with pytest.raises(UsageError, match="ignores sample_weight"):
+        go(model=network(), metrics=[Deaf(name="deaf")])
+
+
+FILE = '''
+import keras
+
+
+def small(input_shape, classes, width=8):
+    """A user's network."""
+    layers = keras.layers
+    return keras.Sequential(
+        [keras.Input(input_shape), layers.Rescaling(1 / 255), layers.Flatten(),
+         layers.Dense(width, activation="relu"), layers.Dropout(0.2), layers.Dense(classes)]
+    )
+
+
+def stripes(count=200):
+    """A user's data."""
+    import numpy as np
+
+    labels = np.arange(count) % 2
+    images = np.random.default_rng(0).integers(0, 99, (count, 8, 8), np.uint8)
+    images[labels == 1, ::2] += 120
+    return images, labels
+
+
+def error(y_true, y_pred):
+    """A user's loss."""
+    return keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+
+
+def sure(y_true, y_pred):
+    """A user's metric."""
+    return keras.ops.max(y_pred, axis=-1)
+
+
+class Stop(keras.callbacks.Callback):
+    def __init__(self, after=99):
+        super().__init__()
+        self.after = after
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch >= self.after:
+            raise RuntimeError("stopped by the user's callback")
+'''
+OPTIONS = [
+    *(
+        "--source.name",
+        "mine.py:stripes",
+        "--model.name",
+        "mine.py:small",
+        "--model.width",
+        "16",
+    ),
+    *("--train.loss", "mine.py:error", "--train.metrics", "mine.py:sure"),
+    *("--train.optimizer", "lion", "--train.epochs", "4", "--runtime.devices", "cpu"),
+    *("--train.checkpoint-steps", "1"),
+]
+
+
+@pytest.mark.parametrize(
+    ("engine", "replicas"),
+    [
+        ("gradient_tape", 2),
+        pytest.param("model_fit", 1, marks=pytest.mark.long),
+        pytest.param("model_fit", 2, marks=pytest.mark.long),
+        pytest.param("gradient_tape", 1, marks=pytest.mark.long),
+    ],
+)
+def test_a_file_of_ones_own_trains_stops_resumes_exports_and_verifies(
+    workplace, engine, replicas
+):
+    """Nothing else is touched; the resumed run ends with the weights of one that never
+    stopped.
+    """
+    (workplace / "mine.py").write_text(FILE)
+    options = [*OPTIONS, "--train.engine", engine, "--runtime.replicas", str(replicas)]
+
+    def run(place, *more):
+        words = ["fit", "digits", "--run-directory", place, *options, *more]
+        return run_python("-m", "pipeline", *words, cwd=workplace)
+
+    stopped = run(
+        "parts", "--train.callbacks", "mine.py:Stop", "after=1", "--export.no-enabled"
+    )
+    assert (
+        stopped.returncode == 1 and "stopped by the user's callback" in stopped.stderr
+    )
+    resumed = run("parts", "--force", "--train.callbacks", "--export.no-enabled")
+    assert resumed.returncode == 0, resumed.stderr[-1000:]
+    whole = run("whole", "--export.no-enabled")
+    assert whole.returncode == 0, whole.stderr[-1000:]
+    paths = (workplace / place / "result.json" for place in ("parts", "whole"))
+    one, other = (json.loads(path.read_text()) for path in paths)
+    assert one["test"] == other["test"] and 0 < one["test"]["sure"] <= 1
+    exported = run_python("-m", "pipeline.export", "parts", cwd=workplace)
+    assert exported.returncode == 0 and "verified: " in exported.stdout, (
+        exported.stderr[-1000:]
+    )
+
+
+def test_a_layer_with_a_lookup_table_is_exported(workplace):
+    """Token ids that are not 0, 1, ... need a table, which the SavedModel contains."""
+    ids = np.random.default_rng(0).integers(10, 60, (120, 6))
+    model = keras.Sequential(
+        [
+            keras.Input((6,), dtype="int64"),
+            keras.layers.IntegerLookup(vocabulary=list(range(10, 60))),
+            keras.layers.Embedding(60, 4),
+            keras.layers.GlobalAveragePooling1D(),
+            keras.layers.Dense(2),
+        ]
+    )
+    classes = (ids < 25).sum(axis=1) > 1
+    run = fit(model=model, data=(ids, classes), epochs=1, log={"tensorboard": False})
+    assert run.export and run.task.metadata["features_dtype"] == "int64"

@@ -1,0 +1,307 @@
+"""COCO, VOC and YOLO: the same boxes from all formats, and malformed annotations."""
+
+import json
+import os
+
+import box_data
+import numpy as np
+import pytest
+import tensorflow as tf
+from PIL import Image
+from toy_problem import read
+
+from pipeline.config import data_path, registry
+from pipeline.data import image_decoding
+from pipeline.data.box_files import MAX_BOXES
+from pipeline.utils.errors import UsageError
+
+MADE = box_data.pictures(8, seed=3)
+WRITE = {
+    "coco": box_data.write_coco,
+    "voc": box_data.write_voc,
+    "yolo": box_data.write_yolo,
+}
+
+
+def open_source(name, path):
+    return registry.call("sources", name, {"path": path})
+
+
+def boxes_of(example):
+    is_box = example["box_labels"] >= 0
+    boxes = example["boxes"][is_box].round(3).tolist()
+    return sorted(zip(boxes, example["box_labels"][is_box].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("name", WRITE)
+def test_all_formats_give_the_same_boxes(name, tmp_path):
+    WRITE[name](tmp_path, MADE)
+    assert data_path.source(tmp_path) == {"name": name, "path": tmp_path}
+    source = open_source(name, tmp_path)
+    assert source.info.class_names == box_data.NAMES
+    examples = {source.location(int(e["id"])): e for e in read(source)}
+    assert len(examples) == len(MADE)
+    assert not any(map(os.path.isabs, examples))
+    assert any(not boxes for _, boxes, _ in MADE)
+    most = max(len(boxes) for _, boxes, _ in MADE)
+    for file, example in examples.items():
+        number = int(file.rpartition("/")[2].partition(".")[0])
+        _, boxes, labels = MADE[number]
+        assert example["boxes"].shape == (most, 4)
+        expected = [[float(side) for side in box] for box in boxes]
+        assert boxes_of(example) == sorted(zip(expected, labels, strict=True))
+        assert not example["box_ignored"].any()
+    assert (
+        f"8 images and {sum(len(b) for _, b, _ in MADE)} boxes in train"
+        in (source.info.notes[-1])
+    )
+
+
+def test_splits_are_files_lists_or_folders(tmp_path):
+    coco = tmp_path / "coco"
+    for number, split in enumerate(("train", "val")):
+        made = box_data.pictures(3 + number, seed=number)
+        name = f"annotations/instances_{split}2017.json"
+        box_data.write_coco(coco, made, name, f"{split}2017")
+        file = coco / name
+        text = file.read_text().replace(f"{split}2017/", "")
+        file.write_text(text)
+    (coco / "annotations" / "captions_train2017.json").write_text('{"images": []}')
+    assert open_source("coco", coco).info.splits == {"train": 3, "validation": 4}
+    voc = tmp_path / "voc"
+    lists = {"train": [0, 1, 2], "val": [3], "trainval": [0, 1, 2, 3], "test": [4, 5]}
+    box_data.write_voc(voc, MADE, lists)
+    source = open_source("voc", voc)
+    assert source.info.splits == {"train": 3, "validation": 1, "test": 2}
+    assert "2 XML files are in no list" in source.info.notes[0]
+    yolo = tmp_path / "yolo"
+    box_data.write_yolo(yolo, MADE[:5], "train")
+    box_data.write_yolo(yolo, MADE[5:], "valid")
+    (yolo / "data.yaml").write_text(
+        "train: ../images/train\nval: ../images/valid  # here\n"
+        "names:\n  0: cross\n  1: square\n  2: triangle\n"
+    )
+    assert open_source("yolo", yolo).info.splits == {"train": 5, "validation": 3}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "['a, b', \"it's\",\n        c]  # three",
+        "[\n  'a, b',\n  \"it's\",\n  c,\n]",
+        "\n  ['a, b', \"it's\", c]",
+        "\n- 'a, b'\n- it's\n- c",
+        "{0: 'a, b', 1: it's, 2: c}",
+    ],
+)
+def test_names_of_yolo_in_every_form(names, tmp_path):
+    box_data.write_yolo(tmp_path, MADE[:3], names=names)
+    with (tmp_path / "data.yaml").open("a") as file:
+        file.write("download: |\n  names = [\n  - x\n  train: other\n")
+    assert open_source("yolo", tmp_path).info.class_names == ("a, b", "it's", "c")
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("before", [True, False])
+def test_boxes_of_a_turned_photo(before, orientation, tmp_path):
+    """Annotations of the stored picture, or of the upright one, by their size."""
+    upright = np.zeros((60, 90, 3), np.uint8)
+    upright[10:30, 20:70] = 255
+    turns = {
+        **{1: lambda x: x, 2: lambda x: x[:, ::-1], 3: lambda x: x[::-1, ::-1]},
+        **{4: lambda x: x[::-1], 5: lambda x: x.swapaxes(0, 1)},
+        **{6: lambda x: np.rot90(x), 7: lambda x: x.swapaxes(0, 1)[::-1, ::-1]},
+        **{8: lambda x: np.rot90(x, 3)},
+    }
+    stored = np.ascontiguousarray(turns[orientation](upright))
+    exif = Image.Exif()
+    exif[274] = orientation
+    box_data.save(tmp_path / "JPEGImages/a.jpg", stored, exif=exif, quality=95)
+    seen = stored if before and orientation >= 5 else upright
+    rows, columns = np.nonzero(seen[..., 0])
+    box = [columns.min(), rows.min(), columns.max() + 1, rows.max() + 1]
+    (tmp_path / "Annotations").mkdir()
+    text = box_data.voc_text(seen.shape[:2], [box], [0])
+    (tmp_path / "Annotations/a.xml").write_text(text)
+    (example,) = read(open_source("voc", tmp_path))
+    assert boxes_of(example) == [([20, 10, 70, 30], 0)]
+    pixels = image_decoding.pixels(tf.constant(example["image"]), 1).numpy()[..., 0]
+    assert pixels.shape == (60, 90)
+    assert pixels[11:29, 21:69].min() > 200 and pixels.sum() < 255 * 20 * 50 * 1.1
+
+
+def test_malformed_boxes_are_counted_and_named(tmp_path):
+    pixels = np.zeros((60, 90, 3), np.uint8)
+    boxes = [
+        *([-20, 5, 30, 40], [10, 10, 10, 30], [100, 10, 120, 30]),
+        *([50, 40, 20, 10], [0, 0, 90, 61], ["nan", 0, 9, 9]),
+    ]
+    box_data.write_voc(tmp_path, [(pixels, boxes, [0] * 6)])
+    source = open_source("voc", tmp_path)
+    (example,) = read(source)
+    assert [box for box, _ in boxes_of(example)] == [
+        *([0, 0, 90, 60], [0, 5, 30, 40], [20, 10, 50, 40])
+    ]
+    notes = "\n".join(source.info.notes)
+    for text in (
+        "1 boxes reach out of their picture; clipped, such as in",
+        "2 boxes have no area in their picture; left out, such as in",
+        "1 boxes have swapped corners; corrected",
+        "1 boxes are not numbers; left out",
+    ):
+        assert text in notes
+    assert "Annotations/0.xml" in notes
+
+
+def test_missing_images_and_images_of_another_size_are_left_out(tmp_path):
+    box_data.write_coco(tmp_path, MADE)
+    (tmp_path / "images/3.png").unlink()
+    box_data.save(tmp_path / "images/4.png", MADE[4][0][:50])
+    (tmp_path / "images/5.png").write_bytes(b"garbage")
+    source = open_source("coco", tmp_path)
+    assert source.info.splits == {"train": 5}
+    notes = "\n".join(source.info.notes)
+    assert "1 annotated images do not exist; left out, such as in images/3.png" in notes
+    assert "4.png (128x50, not 128x96 pixels)" in notes
+    assert "1 images cannot be read; left out, such as in images/5.png" in notes
+
+
+def test_an_image_in_two_splits_is_named(tmp_path):
+    box_data.write_yolo(tmp_path, MADE[:3])
+    with (tmp_path / "data.yaml").open("a") as file:
+        file.write("val: images/train\n")
+    message = "images/train/0.png is in train and in validation; remove"
+    with pytest.raises(UsageError, match=message):
+        open_source("yolo", tmp_path)
+
+
+def test_crowds_and_difficult_boxes_need_not_be_found(tmp_path):
+    box_data.write_coco(tmp_path, MADE, iscrowd=1)
+    for example in read(open_source("coco", tmp_path)):
+        is_box = example["box_labels"] >= 0
+        np.testing.assert_array_equal(example["box_ignored"], is_box)
+
+
+def test_of_very_many_boxes_the_largest_are_kept(tmp_path):
+    pixels = np.zeros((60, 90, 3), np.uint8)
+    boxes = [[0, 0, 1, 1]] * (MAX_BOXES + 500) + [[0, 0, 50, 50]]
+    box_data.write_coco(tmp_path, [(pixels, boxes, [0] * len(boxes))])
+    source = open_source("coco", tmp_path)
+    (example,) = read(source)
+    assert example["boxes"].shape == (MAX_BOXES, 4)
+    assert example["boxes"].max() == 50
+    assert (
+        "1 images have more than 1,000 boxes; the largest are" in (source.info.notes[0])
+    )
+
+
+def test_bad_annotations_are_one_line(tmp_path):
+    pixels = np.zeros((60, 90, 3), np.uint8)
+    for number, (write, name, message) in enumerate(BAD):
+        root = tmp_path / str(number)
+        box_data.write_yolo(root, [(pixels, [[1, 2, 30, 40]], [0])])
+        box_data.write_voc(root, [(pixels, [[1, 2, 30, 40]], [0])])
+        box_data.write_coco(root, [(pixels, [[1, 2, 30, 40]], [0])])
+        write(root)
+        with pytest.raises(UsageError, match=message) as caught:
+            open_source(name, root)
+        assert "\n" not in str(caught.value), name
+
+
+def text(name, content):
+    def write(root):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(content)
+
+    return write
+
+
+def json_of(**changes):
+    def write(root):
+        file = root / "annotations.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+    return write
+
+
+LINES = "labels/train/0.txt"
+BAD = [
+    (text(LINES, "3 0.5 0.5 0.1 0.1"), "yolo", "class 3 .* not from 0 to 2.* first cl"),
+    (text(LINES, "0 0.5 0.5"), "yolo", "0.txt: line 1 must be a class and four"),
+    (
+        text(LINES, "cross 0.5 0.5 1 1"),
+        "yolo",
+        "0.txt: line 1 must be a class and four",
+    ),
+    (text(LINES, "0 45 30 9 9"), "yolo", "line 1 .* fractions of the image's width"),
+    (text(LINES, "inf 0.5 0.5 1 1"), "yolo", "0.txt: line 1 must be a class and four"),
+    (
+        text(LINES, ""),
+        "yolo",
+        "no image has boxes; those of .*train/0.png are expected in .*labels/train/0",
+    ),
+    (text(LINES, "0 1.5 1.5 0.1 0.1"), "yolo", "has no boxes for training: .* no area"),
+    (text("data.yaml", "train: images\nnc: 3"), "yolo", "must have the names"),
+    (text("data.yaml", "names: [a\ntrain: b"), "yolo", "not in the format of YAML: "),
+    (
+        text("data.yaml", "nc: 3\nnames: [a]"),
+        "yolo",
+        "`nc` is 3, but `names` has 1 name",
+    ),
+    (
+        text("data.yaml", "names:\n  1: a\n  2: b"),
+        "yolo",
+        "`names` must number the classes 0, 1, .*; got 1, 2",
+    ),
+    (text("data.yaml", "names: [a, b, a]"), "yolo", "distinct, .*; 'a' is there 2"),
+    (text("data.yaml", "train: other\nnames: [a]"), "yolo", "other does not exist"),
+    (
+        text("Annotations/0.xml", '<!DOCTYPE a [<!ENTITY b "c">]><annotation/>'),
+        "voc",
+        "has no XML|must not define a document type",
+    ),
+    (text("Annotations/0.xml", "<annotation><object>"), "voc", "not in the format of"),
+    (
+        text("ImageSets/Main/train.txt", "1"),
+        "voc",
+        "no boxes: .* 1 XML files are in no",
+    ),
+    (
+        text("Annotations/0.xml", "<annotation><object/></annotation>"),
+        "voc",
+        "an object has no bndbox",
+    ),
+    (text("Annotations/0.xml", "<annotation></annotation>"), "voc", "has no boxes"),
+    (json_of(annotations=[]), "coco", "has no boxes"),
+    (json_of(images=[]), "coco", "annotation 0 has the image 0, which is not listed"),
+    (json_of(categories=[]), "coco", "has the category 10, which is not listed"),
+    (json_of(annotations=[{"image_id": 0}]), "coco", "not in the format of COCO: KeyE"),
+    (json_of(categories=[{"id": 10}]), "coco", "not in the format of COCO: KeyError"),
+    (
+        json_of(categories=[{"id": 10, "name": ""}]),
+        "coco",
+        "names of the categories must be distinct",
+    ),
+    (json_of(images=[{"id": 0, "file_name": "a"}] * 2), "coco", "two images have the"),
+    (
+        json_of(annotations=[{"id": 7, "image_id": 0, "category_id": 10, "bbox": []}]),
+        "coco",
+        r"annotation 7 needs a bbox of four numbers, .*; got \[\]",
+    ),
+    (text("annotations.json", '{"images": ['), "coco", "cannot be read"),
+]
+
+
+def test_an_entity_bomb_is_refused(tmp_path):
+    box_data.write_voc(tmp_path, MADE[:2])
+    bomb = '<!DOCTYPE a [<!ENTITY b "c">]><annotation>&b;</annotation>'
+    (tmp_path / "Annotations/1.xml").write_text(bomb)
+    with pytest.raises(UsageError, match="1.xml: annotations must not define"):
+        open_source("voc", tmp_path)
+
+
+def test_two_formats_in_one_folder_are_refused(tmp_path):
+    box_data.write_voc(tmp_path, MADE[:2])
+    box_data.write_yolo(tmp_path, MADE[:2])
+    with pytest.raises(UsageError, match="several formats, voc .* and yolo .*; choose"):
+        data_path.source(tmp_path)

@@ -1,0 +1,302 @@
+"""Tables of files or numbers with any target, in CSV and JSON lines."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from toy_problem import read
+
+from pipeline.config import command_line, registry
+from pipeline.data import dataset
+from pipeline.data.seeds import stable_hash
+from pipeline.utils.errors import UsageError
+
+FILES = ("a", "b", "c")
+
+
+@pytest.fixture
+def root(workplace):
+    """Images, masks and arrays named a, b and c in the folder `files`."""
+    (workplace / "files").mkdir()
+    for number, name in enumerate(FILES):
+        image = Image.new("RGB", (4, 4), (number, 0, 0))
+        image.save(workplace / f"files/{name}.png")
+        Image.new("L", (4, 4), number).save(workplace / f"files/{name}_mask.png")
+        np.save(workplace / f"files/{name}.npy", np.full((3, 2), number))
+    return workplace
+
+
+@pytest.fixture
+def table(root):
+    """Opens a table: CSV text, or the objects of the lines of a JSON file."""
+
+    def open_table(content, **options):
+        path = root / ("table.csv" if isinstance(content, str) else "table.jsonl")
+        if not isinstance(content, str):
+            lines = [x if isinstance(x, str) else json.dumps(x) for x in content]
+            content = "\n".join(lines)
+        path.write_text(content)
+        kind = path.suffix[1:]
+        registry.check("sources", kind, {"path": path, **options}, "{}")
+        return registry.call("sources", kind, {"path": path, **options})
+
+    return open_table
+
+
+IRIS = "Sepal Length,width,species\n5.1,3,setosa\n4.9,2,virginica\n6,2.5,setosa\n"
+IRIS_LINES = [
+    {"Sepal Length": 5.1, "width": 3, "species": "setosa"},
+    {"Sepal Length": 4.9, "width": 2, "species": "virginica"},
+    {"Sepal Length": 6, "width": 2.5, "species": "setosa"},
+]
+
+
+@pytest.mark.parametrize("content", [IRIS, IRIS_LINES], ids=["csv", "jsonl"])
+def test_a_table_of_numbers_has_features_and_labels(table, content):
+    source = table(content)
+    assert source.info.class_names == ("setosa", "virginica")
+    assert source.info.feature_names == ("Sepal Length", "width")
+    examples = read(source)
+    features = np.array([[5.1, 3], [4.9, 2], [6, 2.5]], np.float32)
+    np.testing.assert_array_equal([e["features"] for e in examples], features)
+    assert examples[0]["features"].dtype == np.float32
+    assert [int(e["label"]) for e in examples] == [0, 1, 0]
+    first = 2 if content is IRIS else 1
+    name = "table.csv" if content is IRIS else "table.jsonl"
+    places = [source.location(int(e["id"])) for e in examples]
+    assert places == [f"line {first + n} of {name}" for n in range(3)]
+    (note,) = source.info.notes
+    key = "column" if content is IRIS else "key"
+    assert f"inputs are 2 {key}s, sepal_length, width; label is the {key} 'spe" in note
+
+
+def test_columns_that_name_rows_splits_and_groups_are_no_features(table):
+    source = table(
+        ",id,a,group,split,price\n"
+        "0,10,1,u,train,3.5\n1,11,2,v,train,4\n2,12,3,u,train,5\n3,13,4,w,test,6\n"
+    )
+    assert source.info.splits == {"train": 3, "test": 1}
+    assert source.info.feature_names == ("a",)
+    columns = source.columns("train")
+    np.testing.assert_array_equal(columns["target"], np.float32([3.5, 4, 5]))
+    np.testing.assert_array_equal(
+        columns["group"], [stable_hash(text) for text in (b"u", b"v", b"u")]
+    )
+    assert "groups of 'group' stay together; left out: 'id', ''" in source.info.notes[0]
+
+
+TARGETS = {
+    "whole numbers of a column for labels": ("a,target\n1,0\n2,1\n", {}, "label"),
+    "numbers with a decimal point": ("a,target\n1,151.0\n2,75.0\n", {}, "target"),
+    "numbers that are not whole": ("a,class\n1,0.5\n2,1\n", {}, "target"),
+    "text in a column for numbers": ("a,y\n1,no\n2,yes\n", {}, "label"),
+    "whole numbers of a column for numbers": ("a,y\n1,3\n2,4\n", {}, "target"),
+    "a column named as target": ("a,class\n1,0\n2,1\n", {"target": "Class"}, "target"),
+    "a column named as label": ("a,y\n1,0.5\n2,1\n", {"label": "y"}, "label"),
+    "labels before numbers": ("a,price,label\n1,2,x\n2,3,y\n", {}, "label"),
+    "several labels": ("a,tags\n1,x|y\n2,\n", {}, "labels"),
+}
+
+
+@pytest.mark.parametrize("case", TARGETS)
+def test_which_target_a_column_holds(table, case):
+    text, options, field = TARGETS[case]
+    source = table(text, **options)
+    assert source.info.fields.keys() == {"id", "features", field}
+    dtypes = {"label": "int64", "target": "float32", "labels": "uint8"}
+    assert source.info.fields[field].dtype.name == dtypes[field]
+    assert f"{field} is the column" in source.info.notes[0]
+
+
+def test_numbers_that_are_classes_are_said_with_the_alternative(table):
+    (note,) = table("a,Quality,class\n1,2,5\n2,2,7\n").info.notes
+    assert note.endswith("--source.target class predicts its numbers, not classes")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "file,tags\nfiles/a.png,wet|big\nfiles/b.png,\nfiles/c.png,big; wet ;old\n",
+        [
+            {"file": "files/a.png", "labels": ["wet", "big"]},
+            {"file": "files/b.png", "labels": []},
+            {"file": "files/c.png", "labels": ["big", "wet", "old"]},
+        ],
+    ],
+    ids=["csv", "jsonl"],
+)
+def test_several_labels(table, content):
+    source = table(content)
+    assert source.info.class_names == ("big", "old", "wet")
+    labels = source.columns("train")["labels"]
+    np.testing.assert_array_equal(labels, [[1, 0, 1], [0, 0, 0], [1, 1, 1]])
+    assert labels.dtype == np.uint8
+
+
+def test_class_names_set_the_order_of_the_classes(table):
+    text = "image,label\nfiles/a.png,low\nfiles/b.png,high\n"
+    source = table(text, class_names=("low", "high", "top"))
+    assert source.info.class_names == ("low", "high", "top")
+    np.testing.assert_array_equal(source.columns("train")["label"], [0, 1])
+    with pytest.raises(UsageError, match="the label 'low' is not one of the classes"):
+        table(text, class_names=("high", "top"))
+
+
+def test_masks_are_files(table, root):
+    rows = [{"image": f"files/{n}.png", "mask": f"files/{n}_mask.png"} for n in FILES]
+    rows[2]["mask"] = "files/gone.png"
+    source = table(rows, class_names=("sky", "ground"))
+    assert source.info.class_names == ("sky", "ground")
+    examples = read(source)
+    assert [source.location(int(e["id"])) for e in examples] == [
+        "files/a.png",
+        "files/b.png",
+    ]
+    for name, example in zip("ab", examples, strict=True):
+        assert example["mask"] == (root / f"files/{name}_mask.png").read_bytes()
+    assert "in 1 of 3 lines, such as line 3" in source.info.notes[0]
+
+
+def test_files_are_those_of_the_input_that_reads_them(table, root):
+    source = table("file,label\nfiles/a.npy,x\nfiles/b.npy,y\n")
+    assert source.info.fields.keys() == {"id", "label", "features"}
+    assert read(source)[1]["features"] == (root / "files/b.npy").read_bytes()
+    assert "inputs are features files" in source.info.notes[0]
+    moved = table([{"features": "x/c.npy", "label": 1}, {"features": "b", "label": 2}])
+    assert "found by the last parts" in moved.info.notes[0]
+    assert [moved.location(int(e["id"])) for e in read(moved)] == [
+        "files/c.npy",
+        "files/b.npy",
+    ]
+    own = table(
+        "file,label\nfiles/a.npy,x\nfiles/b.npy,y\n", field="series", suffixes=(".npy",)
+    )
+    assert own.info.fields.keys() == {"id", "label", "series"}
+
+
+def test_groups_by_a_column(table):
+    text = "image,label,group\nfiles/a.png,x,1\nfiles/b.png,y,2\nfiles/c.png,y,1\n"
+    assert "group" not in table(text).info.fields  # only if it is asked for
+    groups = table(text, group="Group").columns("train")["group"]
+    np.testing.assert_array_equal(groups, [stable_hash(x) for x in (b"1", b"2", b"1")])
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([[1, 2], [3, 4]], np.int64),
+        ([[1, 2.5], [3, 4]], np.float32),
+        ([[[1, 2], [3, 4], [5, 6]]] * 2, np.int64),
+    ],
+)
+def test_lists_of_numbers_are_features(table, values, dtype):
+    rows = [{"features": value, "label": n} for n, value in enumerate(values)]
+    source = table(rows)
+    features = np.stack([example["features"] for example in read(source)])
+    np.testing.assert_array_equal(features, values)
+    assert features.dtype == dtype and source.info.feature_names is None
+
+
+def test_lists_of_numbers_to_predict(table):
+    rows = [{"features": [1, 2], "target": [n, 2.5]} for n in range(3)]
+    source = table(rows)
+    assert source.info.fields["target"].shape == (2,)
+    rows[1]["target"] = [1]
+    with pytest.raises(
+        UsageError, match=r"have different shapes: \(1,\), \(2,\); give"
+    ):
+        table(rows)
+
+
+IMAGE = {"image": "files/a.png", "label": "x"}
+REFUSED = {
+    "an empty file": ([], "table.jsonl has no lines; add a JSON object for each"),
+    "broken JSON": ([IMAGE, "", '{"image": }'], "line 3: Expecting value at column 11"),
+    "not an object": (["[1, 2]"], r"line 1 must be a JSON object, .*; got \[1, 2\]"),
+    "a missing key": ([IMAGE, {"image": "b"}], "line 2 has no key 'label', which line"),
+    "another key": ([IMAGE, {**IMAGE, "x": 1}], "line 2 has the key 'x', which line 1"),
+    "no label": ([{"features": [1], "label": None}], "line 1: the key 'label' has no"),
+    "no files": (
+        [{"image": "gone.png", "label": "x"}],
+        r"no existing file in 1 of 1 lines, such as line 1 \('.*gone.png'\); no line is",
+    ),
+    "lists of labels": (
+        [{**IMAGE, "label": ["x", "y"]}, {**IMAGE, "label": [["x"]]}],
+        "line 2: 'label' must be a list of strings",
+    ),
+    "different shapes": (
+        [{"features": [1, 2], "label": 0}, {"features": [1], "label": 0}],
+        r"line 2: 'features' has the shape \(1,\), but \(2,\) in line 1; give all",
+    ),
+    "lists of different lengths": (
+        [{"features": [[1, 2], [1]], "label": 0}],
+        "line 1: 'features' must be a list of numbers, or lists of equal lengths",
+    ),
+    "a gap in a list": (
+        [{"features": [1, None], "label": 0}],
+        "line 1: 'features' must be a list of numbers",
+    ),
+    "NaN": ([{"features": [float("nan")], "label": 0}], "line 1: .* must be finite"),
+    "a gap": (
+        "a,b,label\n1,2,x\n3,,y\n",
+        "row 3: the column 'b' has no value; fill it in, or remove the row",
+    ),
+    "text": (
+        "a,Hue,label\n1,2,x\n3,red,y\n",
+        "row 3: 'red' in the column 'Hue' is not a number; correct it, turn",
+    ),
+    "infinity": ("a,label\n1,x\n1e99,y\n", "row 3: '1e99' .* is not a finite number"),
+    "no number to predict": ("a,price\n1,2\n3,\n", "row 3: the column 'price' has no"),
+    "too many cells": (
+        "a,b,label\n1,2,x\n1,5,2,y\n",
+        "row 3 has 4 cells, but the first line names 3 columns",
+    ),
+    "a column twice": ("a,a,label\n1,2,x\n", "has several columns 'a'; rename all but"),
+    "nothing to predict": (
+        "a,b\n1,2\n",
+        "no column label or .*; it has a, b; name .* --source.label and --source.target",
+    ),
+    "no input": (
+        "name,label\nann,x\n",
+        "no column path or .*; it has name, label; name .* with --source.image or",
+    ),
+    "no training examples": ("a,label,split\n1,x,test\n", "no row is for training"),
+    "an unknown label": (
+        "a,tags,split\n1,x,train\n2,y,test\n",
+        "the label 'y' is not one of the classes of the training examples",
+    ),
+    "files twice": (
+        "image,price\nfiles/a.png,1\nfiles/a.png,2\n",
+        "row 3: files/a.png occurs twice, with different labels or splits",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_used_is_named_in_one_line(table, case):
+    content, message = REFUSED[case]
+    with pytest.raises(UsageError, match=message) as caught:
+        table(content)
+    assert "table." in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_options_that_contradict_each_other(table):
+    with pytest.raises(UsageError, match="only one of --source.label and --source.lab"):
+        table("a,b,c\n1,x,y\n", label="b", labels="c")
+    with pytest.raises(UsageError, match="no column d; it has a, b, c; name"):
+        table("a,b,c\n1,x,y\n", label="d")
+    with pytest.raises(UsageError, match="row 3: the column 'who' has no value"):
+        table(
+            "image,label,who\nfiles/a.png,x,1\nfiles/b.png,y,\n",
+            group="who",
+        )
+
+
+def test_the_target_of_the_task_names_no_column(workplace):
+    """`target` is an option of tables, but not the one of arrays."""
+    (workplace / "houses.csv").write_text("rooms,price\n1,2.5\n2,3.5\n")
+    config = command_line.configure(["houses.csv", "--task.target", "number"])
+    source = dataset.open_source(config)
+    assert set(source.info.fields) == {"id", "features", "target"}
+    assert "target_shape" not in dataset.create_task(config, source.info).metadata

@@ -1,0 +1,189 @@
+"""All augmentations of a run: the same bits on the host, in the step and in parts."""
+
+import contextlib
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from random_images import OPERATIONS, batch_of
+from toy_problem import TASK, machine, random_split, settings_of
+
+from pipeline.contracts import ReplicaPart
+from pipeline.data import batching
+from pipeline.data.augment import flip
+from pipeline.data.augmentation import Augmenter, apply_on_host, augment_on_host
+from pipeline.data.example_store import DeviceStore, MemoryStore
+from pipeline.training.model_builder import build
+from pipeline.utils.errors import UsageError
+
+SOME = {
+    "alternating_flip": {},
+    "affine": {},
+    "color_jitter": {},
+    "erase": {},
+    "mixup": {},
+}
+
+
+def batches(**train):
+    """Two epochs of batches of 8."""
+    settings = settings_of(train={"epochs": 2, **train})
+    return batching.training(random_split(), settings.train, seed=4)
+
+
+@pytest.mark.parametrize("xla", [False, True])
+def test_host_and_step_give_the_same_bits(xla):
+    augmenter, plain = Augmenter(SOME, 4), batches()
+    inside = tf.function(augmenter, jit_compile=xla, autograph=False)
+    host = augment_on_host(plain, augmenter)
+    assert host.dataset(0).element_spec["image"].shape == (8, 8, 8, 1)
+    changed = 0
+    for batch, on_the_host in zip(plain.dataset(0), host.dataset(0), strict=True):
+        in_the_step = inside(batch)
+        assert in_the_step.keys() == on_the_host.keys()
+        for key, value in in_the_step.items():
+            np.testing.assert_array_equal(value, on_the_host[key], key)
+        changed += (on_the_host["image"].numpy() != batch["image"].numpy()).mean()
+    assert changed > 1, "nothing was augmented"
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
+    augmenter = Augmenter({"crop": {"padding": 2}, "mixup": {}}, 4)
+    host = augment_on_host(batches(), augmenter)
+    whole = list(host.dataset(0))
+    parts = list(host.dataset(3, ReplicaPart(0, count, count)))
+    for name in ("image", "partner_label", "share"):
+        values = [part[name].numpy() for part in parts]
+        joined = [
+            np.concatenate(values[i : i + count]) for i in range(0, len(values), count)
+        ]
+        np.testing.assert_array_equal(
+            joined, [batch[name].numpy() for batch in whole[3:]]
+        )
+
+
+def test_an_operation_that_does_not_fit_is_one_line():
+    message = r"\Acrop: padding 8 is too large for images of 8x8\Z"
+    with pytest.raises(UsageError, match=message):
+        augment_on_host(batches(), Augmenter({"crop": {"padding": 8}}, 4)).dataset(0)
+    settings = settings_of(data={"augment": {"crop": {"padding": 8}}})
+    for in_step in (True, False):
+        with pytest.raises(UsageError, match=message):
+            build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+
+
+OWN = """
+import tensorflow as tf
+
+
+def mirror(batch, seeds):
+    flipped = tf.numpy_function(lambda x: x[:, :, ::-1].copy(), [batch["image"]], tf.uint8)
+    return {**batch, "image": flipped}
+
+
+def unit(batch, seeds):
+    return {**batch, "image": tf.cast(batch["image"], tf.float32) / 255}
+
+
+def unit_levels(batch, seeds):
+    return {**batch, "image": batch["image"] // 255}
+
+
+def small(batch, seeds):
+    return {**batch, "image": batch["image"][:, 1:]}
+
+
+def numpy_small(batch, seeds):
+    return {**batch, "image": tf.numpy_function(lambda x: x[:, 1:], [batch["image"]], tf.uint8)}
+
+
+def bare(batch, seeds):
+    return {"image": batch["image"]}
+
+
+def picture(batch, seeds):
+    return batch["image"]
+"""
+RETURN = r"must return 'image' as uint8 from 0 to 255 of shape \(8, 8, 8, 1\); got"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unit", rf"{RETURN} float32 of shape \(8, 8, 8, 1\)"),
+        ("small", rf"{RETURN} uint8 of shape \(8, 7, 8, 1\)"),
+        ("numpy_small", rf"{RETURN} uint8 of shape \(8, 7, 8, 1\)"),
+        (
+            "unit_levels",
+            (
+                "must keep the range of the images, uint8 from 0 to 255; the largest"
+                " value of the first batch is 255 before it and 1 after it"
+            ),
+        ),
+        ("bare", "must also return the field '(id|label)'"),
+        ("picture", "must return the batch, a dictionary of tensors; got .*Tensor"),
+    ],
+)
+def test_an_augmentation_that_damages_the_images_is_named(
+    tmp_path, monkeypatch, name, message
+):
+    (tmp_path / "own_augmentations.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    path = f"own_augmentations.{name}"
+    chain = {"flip": {}, "own_augmentations.mirror": {}, path: {}, "mixup": {}}
+    settings = settings_of(data={"augment": chain})
+    for in_step in (True, False):
+        with pytest.raises(UsageError, match=rf"\A--data.augment: {path} {message}\Z"):
+            build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+    if name == "unit":  # the others of the chain are used
+        del chain[path]
+        build(TASK, settings_of(data={"augment": chain}), machine(), batches())
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_augmentation_is_taken_for_one_that_changes_the_range(name):
+    """Also with black pictures."""
+    batch, _ = batch_of()
+    for images in (batch["image"], tf.zeros_like(batch["image"])):
+        Augmenter({name: {}}, 4).require_range({**batch, "image": images})
+
+
+@pytest.mark.parametrize(
+    ("factor", "is_rejected"), [(1 / 255, True), (255, True), (1.0001, False)]
+)
+def test_floats_keep_their_scale(monkeypatch, factor, is_rejected):
+    monkeypatch.setattr(
+        flip, "flip", lambda batch, seeds: {**batch, "image": batch["image"] * factor}
+    )
+    batch, _ = batch_of(dtype=np.float32)
+    raises = pytest.raises(
+        UsageError, match="flip must keep the range of the images, float32; "
+    )
+    with raises if is_rejected else contextlib.nullcontext():
+        Augmenter({"flip": {}}, 4).require_range(batch)
+
+
+@pytest.mark.parametrize(
+    ("augment_on", "store", "reason"),
+    [
+        ("host", MemoryStore, "host (requested)"),
+        ("auto", MemoryStore, "device (in the compiled step)"),
+        ("auto", DeviceStore, "device (in the compiled step)"),
+    ],
+)
+def test_where_images_are_augmented_is_said(augment_on, store, reason):
+    data = settings_of(data={"augment": {"flip": {}}, "augment_on": augment_on}).data
+    settings = settings_of(train={"epochs": 2})
+    plain = batching.training(random_split(store=store), settings.train, seed=4)
+    changed, (decision,) = apply_on_host(plain, data, 4)
+    assert (decision.name, str(decision)) == ("augment", reason)
+    assert (changed is plain) == (augment_on == "auto")
+
+
+def test_a_device_cache_and_augmentation_on_the_host_exclude_each_other():
+    with pytest.raises(
+        UsageError,
+        match="use only one of --data.cache device and --data.augment-on host",
+    ):
+        settings_of(data={"augment_on": "host", "cache": "device"})

@@ -1,0 +1,276 @@
+"""Caching changes no bit; an example that cannot be decoded is named."""
+
+import os
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from toy_problem import CLASSES, SIDE, TASK, loaded, machine, settings_of
+
+from pipeline.config import config, registry
+from pipeline.contracts import Info, Source
+from pipeline.data import batching, cache
+from pipeline.training.model_builder import build
+from pipeline.utils.errors import UsageError
+
+COUNT = 40
+
+
+class Pictures(Source):
+    """Images in memory; if `damaged` is given, as PNG files of which that one is
+    truncated.
+    """
+
+    def __init__(self, damaged=None, made_of="these"):
+        self.made_of = made_of
+        pixels = np.random.default_rng(0).integers(
+            0, 256, (COUNT, SIDE, SIDE, 1), np.uint8
+        )
+        self._images, image = (
+            tf.constant(pixels),
+            tf.TensorSpec((SIDE, SIDE, 1), tf.uint8),
+        )
+        if damaged is not None:
+            files = [tf.io.encode_png(picture).numpy() for picture in pixels]
+            files[damaged] = files[damaged][:-30]
+            self._images, image = tf.constant(files), tf.TensorSpec((), tf.string)
+        number = tf.TensorSpec((), tf.int64)
+        self.info = Info(
+            splits={"train": COUNT},
+            fields={"id": number, "image": image, "label": number},
+            class_names=("a", "b", "c"),
+        )
+
+    def _example(self, position):
+        label = position % CLASSES
+        return {"id": position + 100, "image": self._images[position], "label": label}
+
+    def reader(self, split):
+        rows = tf.range(COUNT, dtype=tf.int64)  # of the place where the reader is made
+        return lambda position: self._example(rows[position])
+
+    def fingerprint(self):
+        return self.made_of
+
+    def location(self, id):
+        return f"cats/{id}.png"
+
+
+def load(source, excluded=(), **options):
+    return loaded(source, TASK, excluded, **{"validation": 0.25, "test": 0, **options})
+
+
+def train_with_cache(source, kind, engine="gradient_tape"):
+    splits, decisions = load(source, cache=kind)
+    settings = settings_of(train={"epochs": 2, "batch_size": 4})
+    keras.utils.set_random_seed(0)
+    batches = batching.training(splits["train"], settings.train, 0)
+    validation = batching.evaluation(splits["validation"], settings.train)
+    model = build(TASK, settings, machine(), batches)
+    model.steps_per_execution = 3
+    history = registry.load("engines", engine)(model, batches, validation, [])
+    assert decisions[0].value == kind
+    return [v.numpy() for v in model.variables], history
+
+
+@pytest.fixture(autouse=True)
+def cache_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def reference():
+    return train_with_cache(Pictures(), "memory")
+
+
+@pytest.mark.parametrize("kind", ["device", "disk", "none"])
+def test_no_bit_depends_on_the_cache(kind, reference):
+    weights, history = reference
+    other_weights, other_history = train_with_cache(Pictures(), kind)
+    assert history == other_history
+    for value, other_value in zip(weights, other_weights, strict=True):
+        np.testing.assert_array_equal(value, other_value)
+
+
+def test_the_disk_cache_follows_the_data(tmp_path):
+    def note(source=None, excluded=(), **options):
+        return str(load(source or Pictures(), excluded, cache="disk", **options)[1][0])
+
+    assert note() == "disk (requested; train built, because it did not exist)"
+    assert note() == "disk (requested; train found and verified)"
+    assert "because the data changed" in note(Pictures(made_of="others"))
+    assert "because the excluded examples changed" in note(
+        Pictures(made_of="others"), [103]
+    )
+    assert "found" in note(Pictures(made_of="others"), [103])
+    assert "did not exist" in note(limit=20)
+    assert "found" in note(limit=20)
+    assert "because the data changed" in note(limit=20, split_seed=1)
+    assert "because the data changed" in note(limit=20)
+
+
+def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
+    def note():
+        import own_task
+
+        task = own_task.Own(TASK.metadata)
+        return str(
+            loaded(Pictures(), task, cache="disk", validation=0.25, test=0)[1][0]
+        )
+
+    own_base = tmp_path / "own_base.py"
+    own_base.write_text(
+        "from pipeline.tasks.supervised import Supervised\n"
+        "class Base(Supervised):\n    pass\n"
+    )
+    (tmp_path / "own_task.py").write_text(
+        "from own_base import Base\nclass Own(Base):\n    pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for file in tmp_path.iterdir():
+        os.utime(file, (0, 0))  # older than this process
+    assert "did not exist" in note() and "found" in note()
+    own_base.write_text(own_base.read_text() + "other = 1\n")
+    assert "the decoding code changed" in note()
+    assert "the decoding code changed" in note(), (
+        "the loaded code may be older than the file"
+    )
+
+
+def test_a_damaged_example_is_named_unless_it_is_excluded():
+    for kind in ("memory", "none"):
+        splits, _ = load(Pictures(damaged=17), excluded=[117], cache=kind)
+        assert sum(len(split.column("image")) for split in splits.values()) == COUNT - 1
+    with pytest.raises(
+        UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"
+    ):
+        load(Pictures(17), cache="memory")
+
+
+@pytest.mark.parametrize("engine", registry.names("engines"))
+def test_a_damaged_example_is_named_in_training_without_a_cache(engine):
+    with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
+        train_with_cache(Pictures(damaged=17), "none", engine)
+
+
+def test_the_decision_follows_the_free_memory(monkeypatch):
+    class Machine:
+        available = total = 10**6
+        free = 10**9
+
+    monkeypatch.setattr(cache.psutil, "virtual_memory", Machine)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda _: Machine)
+    size = COUNT * (SIDE * SIDE + 8 + 8)
+
+    def choose(source=None, **options):
+        return cache.choose(source or Pictures(), TASK, config.DataConfig(**options))
+
+    assert choose().value == "memory"
+    monkeypatch.setattr(cache.devices, "memory", lambda: 3 * size)
+    assert choose().value == "device"
+    monkeypatch.setattr(cache.devices, "memory", lambda: 2 * size)
+    assert choose().value == "memory"
+    Machine.available = Machine.total = 2 * size - 1
+    assert choose().value == "disk"
+    assert choose(Pictures(made_of=None)).value == "none"
+    Machine.free = 2 * size - 1
+    assert choose().value == "none"
+    with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
+        choose(cache="memory")
+    with pytest.raises(
+        UsageError, match="--data.cache disk: this source cannot detect"
+    ):
+        choose(Pictures(made_of=None), cache="disk")
+
+
+class Noted(type(TASK)):
+    """Keeps another field of each example."""
+
+    fields = staticmethod(lambda id: {})
+
+    def decode(self, example):
+        return {**super().decode(example), **self.fields(example["id"])}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_decoded_field_of_strings_is_refused(rank):
+    task = Noted(TASK.metadata)
+    task.fields = lambda id: {"note": tf.fill([2] * rank, tf.strings.as_string(id))}
+    message = "the decoded field 'note' is string, but Task.decode must return numbers"
+    for kind in ("auto", "none"):
+        with pytest.raises(UsageError, match=message):
+            cache.choose(Pictures(), task, config.DataConfig(cache=kind))
+
+
+class Measured(type(TASK)):
+    """Keeps the brightness of each image, and the square of its id."""
+
+    def decode(self, example):
+        fields = super().decode(example)
+        brightness = tf.reduce_mean(tf.cast(fields["image"], tf.float32))
+        square = tf.cast(example["id"], tf.float32) ** 2
+        return {**fields, "measures": tf.stack([brightness, square])}
+
+    def check(self, columns, split, locate):
+        super().check(columns, split, locate)
+        assert (
+            columns["measures"][:, 1] == columns["id"].astype(np.float32) ** 2
+        ).all()
+
+
+def test_short_fields_of_decode_are_columns_with_every_cache():
+    columns = []
+    for kind in ("memory", "none"):
+        task = Measured(TASK.metadata)
+        splits, _ = loaded(Pictures(), task, [103], validation=0.25, test=0, cache=kind)
+        names = ("id", "label", "measures")
+        columns.append([s.column(n) for s in splits.values() for n in names])
+    for cached, uncached in zip(*columns, strict=True):
+        np.testing.assert_array_equal(cached, uncached)
+    with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
+        loaded(Pictures(damaged=17), task, cache="none")
+
+
+def test_without_a_cache_only_what_short_fields_depend_on_runs():
+    """The label is computed, but no image is decoded: one of them is damaged."""
+    task = Noted(TASK.metadata)
+    task.fields = lambda id: {"place": id - 100, "label": (id - 100) % CLASSES}
+    splits, _ = loaded(
+        Pictures(damaged=17), task, validation=0.25, test=0, cache="none"
+    )
+    for split in splits.values():
+        np.testing.assert_array_equal(split.column("place"), split.column("id") - 100)
+
+
+@pytest.mark.parametrize("kind", ["none", "memory"])
+def test_a_field_without_a_fixed_shape_is_named(kind):
+    task = Noted(TASK.metadata)
+    task.fields = lambda id: {"past": tf.range(id)}
+    with pytest.raises(UsageError, match="the decoded field 'past' has the shape"):
+        cache.choose(Pictures(), task, config.DataConfig(cache=kind))
+
+
+OWN = """
+from pipeline.tasks.supervised import Supervised, image_classification
+
+class Own(Supervised):
+    pass
+
+def own(info, *, image_size=None):
+    return Own(image_classification(info).metadata)
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["mine.py", "random.py"]
+)  # one has the name of a module
+def test_a_task_in_a_file_is_cached_until_its_file_changes(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(cache, "_STARTED", float("inf"))
+    path = tmp_path / name
+    path.write_text(OWN)
+    task = registry.call("tasks", f"{path}:own", {}, Pictures().info)
+    before = cache._code_digest(task, task)
+    assert cache._code_digest(task, task) == before
+    path.write_text(f"{OWN}# changed\n")
+    assert cache._code_digest(task, task) != before

@@ -1,0 +1,270 @@
+"""Residual networks, airbench and applications: as published, trainable, fed as they
+want to be.
+"""
+
+import inspect
+import urllib.error
+
+import keras
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits, load_sample_images
+from toy_problem import task_of
+
+from pipeline.config import config
+from pipeline.layers import applications
+from pipeline.models.airbench import Identity, Whitening
+from pipeline.models.detector import detector
+from pipeline.training.model_builder import network
+from pipeline.utils.errors import UsageError
+
+
+def built(name, shape, classes=10, /, **options):
+    return network(
+        task_of(shape, classes),
+        config.ModelConfig(name=name, options=options),
+        "float32",
+    )
+
+
+@pytest.mark.parametrize(
+    ("depth", "shape", "classes", "published"),
+    [
+        # github.com/akamaster/pytorch_resnet_cifar10, option A; the paper: 0.27, 0.85
+        # M.
+        (20, (32, 32, 3), 10, 269_722),
+        (56, (32, 32, 3), 10, 853_018),
+        # github.com/kuangliu/pytorch-cifar, option B.
+        (18, (32, 32, 3), 10, 11_173_962),
+        # torchvision and NVIDIA's v1.5, option B.
+        (50, (224, 224, 3), 1000, 25_557_032),
+    ],
+)
+def test_resnets_have_the_published_number_of_parameters(
+    depth, shape, classes, published
+):
+    model = built("resnet", shape, classes, depth=depth)
+    assert sum(np.prod(weight.shape) for weight in model.trainable_weights) == published
+    convolutions = [la for la in model.layers if isinstance(la, keras.layers.Conv2D)]
+    shortcuts = [la for la in convolutions if "shortcut" in la.name]
+    assert len(convolutions) - len(shortcuts) + 1 == depth, "the head is a layer too"
+    assert len(shortcuts) == {18: 3, 20: 0, 50: 4, 56: 0}[depth]
+
+
+def test_resnet_shortcuts_of_option_a_take_every_second_pixel_and_add_zeros():
+    model = built("resnet", (8, 8, 3))
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Conv2D) and layer.name != "stem_convolution":
+            layer.kernel.assign(np.zeros(layer.kernel.shape))
+    images = np.random.default_rng(0).random((2, 8, 8, 3), np.float32)
+    stem, average = (model.get_layer(name).output for name in ("stem_relu", "average"))
+    maps, vector = keras.Model(model.input, [stem, average])(images)
+    expected = np.zeros((2, 64))
+    expected[:, :16] = np.asarray(maps)[:, ::4, ::4].mean(axis=(1, 2))
+    np.testing.assert_allclose(vector, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "rate"), [("resnet", {}, 0.01), ("airbench", {"width": 8}, 0.1)]
+)
+def test_learns_one_batch_by_heart(name, options, rate):
+    keras.utils.set_random_seed(0)
+    model = built(name, (8, 8, 1), **options)
+    model = keras.Model(model.input, model.output)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.Adam(rate), loss)
+    model.optimizer.build(model.trainable_variables)
+    images, labels = (
+        np.random.default_rng(0).random((16, 8, 8, 1), np.float32),
+        np.arange(16) % 10,
+    )
+    repeated = np.tile(images, (40, 1, 1, 1)), np.tile(labels, 40)
+    model.fit(*repeated, batch_size=16, shuffle=False, verbose=0)
+    answers = model(images, training=False)
+    assert loss(labels, answers) < 0.1
+    assert (np.argmax(answers, axis=1) == labels).all()
+
+
+def photographs():
+    """32x32 parts of two photographs, (520, 32, 32, 3) in [0, 1]."""
+    images = np.stack(load_sample_images().images).astype(np.float32) / 255
+    rows, columns = range(0, 385, 32), range(0, 609, 32)
+    return np.concatenate(
+        [images[:, i : i + 32, j : j + 32] for i in rows for j in columns]
+    )
+
+
+@pytest.mark.parametrize(
+    "images",
+    [photographs(), load_digits().images[..., None] / 16, np.eye(4)[:, None, None]],
+    ids=["photographs", "digits", "pixels"],
+)
+def test_whitening_makes_patches_white(images):
+    layer, images = Whitening(), images.astype(np.float32)
+    layer.adapt(images)
+    responses = np.asarray(layer(images), np.float64)
+    half = responses.shape[-1] // 2
+    responses = responses.reshape(-1, 2 * half)
+    np.testing.assert_allclose(responses[:, :half], -responses[:, half:], atol=1e-3)
+    assert np.abs(responses.mean(axis=0)).max() < 1e-3
+    covariance = np.cov(responses[:, :half].T, bias=True)
+    assert np.abs(covariance - np.diag(np.diag(covariance))).max() < 1e-3
+    # 1 but for directions in which the images hardly differ: those are not magnified to
+    # 1.
+    assert (np.diff(np.diag(covariance)) < 1e-4).all() and np.diag(covariance)[
+        0
+    ] <= 1 + 1e-4
+    seen = np.diag(covariance) > 0.01
+    assert (np.diag(covariance)[seen] > 0.5).all()
+    assert np.abs(np.diag(covariance)[: seen.sum() // 2] - 1).max() < 0.02
+
+
+def test_airbench_begins_as_the_paper_says():
+    model = built("airbench", (32, 32, 3), width=16)
+    whitening = model.get_layer("whitening")
+    assert [weight.path for weight in whitening.trainable_weights] == ["whitening/bias"]
+    basis = np.asarray(whitening.kernel).reshape(12, 24)
+    np.testing.assert_allclose(basis @ basis.T, np.eye(12), atol=1e-6)
+    maps = np.random.default_rng(0).random((2, 5, 5, 6), np.float32)
+    same = keras.ops.conv(maps, Identity()((3, 3, 6, 9), "float32"), padding="same")
+    np.testing.assert_array_equal(same[..., :6], maps)
+    assert np.asarray(same)[..., 6:].std() > 0
+    assert Identity()((3, 3, 9, 6), "float32").shape == (3, 3, 9, 6)
+    ends = [model.get_layer("largest").output, model.get_layer("ninth").output]
+    largest, ninth = keras.Model(model.input, ends)(np.ones((1, 32, 32, 3), np.float32))
+    np.testing.assert_allclose(largest, 9 * np.asarray(ninth), rtol=1e-5)
+
+
+def test_airbench_averages_the_logits_of_six_views():
+    plain = built("airbench", (8, 7, 3), width=4)
+    model = built("airbench", (8, 7, 3), width=4, test_time_augmentation=True)
+    model.set_weights(plain.get_weights())
+    x = np.random.default_rng(0).random((5, 8, 7, 3), np.float32)
+    wide = np.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), mode="reflect")
+    logits = []
+    for view in (x, x, wide[:, :-2, :-2], wide[:, 2:, 2:]):
+        logits += [plain(view).numpy(), plain(view[:, :, ::-1]).numpy()]
+    np.testing.assert_allclose(model(x), np.mean(logits, axis=0), rtol=1e-4, atol=1e-5)
+    assert np.abs(model(x) - logits[0]).max() > 0.001
+    np.testing.assert_array_equal(model(x, training=True), plain(x, training=True))
+
+
+@pytest.mark.parametrize("name", [n for n in dir(keras.applications) if n[0].isupper()])
+def test_an_application_is_fed_as_its_preprocess_input_says(name):
+    construct = getattr(keras.applications, name)
+    x = keras.Input((4, 5, 3))
+    fed = keras.Model(x, applications.preprocess(x, construct))
+    images = np.random.default_rng(0).integers(0, 256, (2, 4, 5, 3)).astype(np.float32)
+    expected = inspect.getmodule(construct).preprocess_input(images.copy())
+    np.testing.assert_allclose(fed(images / 255), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_an_application_takes_weights_from_a_file_and_can_be_frozen(tmp_path):
+    """Small grey images: enlarged, made colours, scaled, as by hand."""
+    path = tmp_path / "all.h5"
+    there = keras.applications.MobileNet(
+        include_top=False, weights=None, input_shape=(32, 48, 3), pooling="avg"
+    )
+    there.save(path)
+    model = built("application", (8, 12, 1), name="MobileNet", weights=str(path))
+    images = np.random.default_rng(0).random((2, 8, 12, 1), np.float32)
+    large = np.asarray(keras.ops.image.resize(images, (32, 48)))
+    fed = keras.applications.mobilenet.preprocess_input(
+        255 * np.repeat(large, 3, axis=-1)
+    )
+    backbone = model.get_layer("backbone")
+    ours = keras.Model(model.input, model.get_layer("logits").input)(
+        images, training=False
+    )
+    np.testing.assert_allclose(ours, there(fed, training=False), rtol=1e-4, atol=1e-5)
+
+    backbone.trainable = False
+    assert [weight.path for weight in model.trainable_weights] == [
+        "logits/kernel",
+        "logits/bias",
+    ]
+    before = backbone.get_weights()
+    answers = model(images, training=True)
+    np.testing.assert_array_equal(answers, model(images, training=False))
+    for old, new in zip(before, backbone.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_detector_takes_the_maps_of_an_application(tmp_path):
+    """The last layers before the strides 16 and 32 begin, and the last one."""
+    there = keras.applications.MobileNetV2(
+        include_top=False, weights=None, input_shape=(70, 96, 3)
+    )
+    there.save_weights(tmp_path / "mobile.weights.h5")
+    options = {
+        "backbone": "MobileNetV2",
+        "weights": str(tmp_path / "mobile.weights.h5"),
+    }
+    x = keras.Input((70, 96, 1))
+    maps = detector(x, pyramid_channels=4, **options)
+    assert [y.shape for y in maps] == [
+        (None, 9, 12, 4),
+        (None, 5, 6, 4),
+        (None, 3, 3, 4),
+    ]
+    model = keras.Model(x, maps)
+    names = ("block_6_expand_relu", "block_13_expand_relu", "out_relu")
+    layers = [there.get_layer(name).output for name in names]
+    images = np.random.default_rng(0).random((1, 70, 96, 1), np.float32)
+    pixels = 2 * np.repeat(images, 3, axis=-1) - 1
+    expected = keras.Model(there.input, layers)(pixels, training=False)
+    backbone = model.get_layer("backbone")
+    ours = backbone(pixels, training=False)
+    for one, other in zip(ours, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UsageError, match="needs images of at least 75 x 75 pixels"):
+        detector(x, backbone="InceptionV3")
+    with pytest.raises(UsageError, match="InceptionV3: it has no features with the st"):
+        detector(keras.Input((80, 80, 3)), backbone="InceptionV3")
+
+
+@pytest.mark.parametrize(
+    ("options", "channels", "message"),
+    [
+        (
+            {"name": "ResNet5"},
+            3,
+            "name=ResNet5: unknown network; did you mean 'ResNet50'",
+        ),
+        ({"name": "VGG16"}, 4, "VGG16 needs images of 1 or 3 channels; got 4"),
+        (
+            {"name": "VGG16", "weights": "none.h5"},
+            3,
+            "weights=none.h5: not the weights of VGG16 ",
+        ),
+        (
+            {"name": "VGG16", "weights": "imagnet"},
+            3,
+            "weights=imagnet: not the weights of VGG16 ",
+        ),
+        (
+            {"name": "VGG16", "weights": "o.weights.h5"},
+            3,
+            "not the weights of VGG16 without",
+        ),
+    ],
+)
+def test_a_wrong_application_is_told_in_one_line(options, channels, message, workplace):
+    x = keras.Input((2, 2, 3))
+    keras.Model(x, keras.layers.Conv2D(1, 1)(x)).save_weights("o.weights.h5")
+    with pytest.raises(UsageError, match=message) as caught:
+        built("application", (32, 32, channels), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_imagenet_weights_without_a_network_name_the_remedy(tmp_path, monkeypatch):
+    def fetch(*_):
+        raise urllib.error.URLError("no route")
+
+    monkeypatch.setattr("keras.src.utils.file_utils.urlretrieve", fetch)
+    monkeypatch.setattr("keras.src.backend.config.keras_home", lambda: str(tmp_path))
+    with pytest.raises(
+        UsageError, match="no route.*weights=/path/VGG16.weights.h5"
+    ) as caught:
+        built("application", (32, 32, 3), name="VGG16", weights="imagenet")
+    assert "\n" not in str(caught.value)

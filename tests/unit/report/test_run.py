@@ -1,0 +1,341 @@
+"""`Run` in a notebook, opened by a later process, and the command `evaluate`."""
+
+import json
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from interrupted_run import changes
+from PIL import Image
+
+from pipeline import evaluate, predict
+from pipeline.config import registry
+from pipeline.evaluation import labelled_data
+from pipeline.fit import fit
+from pipeline.report.run import Run
+from pipeline.runtime.signals import StopSignals
+from pipeline.utils.console import numbers
+from pipeline.utils.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def loaded(digits_run):
+    """The shared run, as a process without it opens it."""
+    return Run.load(digits_run.directory)
+
+
+@pytest.fixture
+def folder(digits_run, workplace):
+    """Files of the digits 7, 3 and 0 of the test split, and what the shared run
+    answers.
+    """
+    split = digits_run.splits["test"]
+    examples = split.take(np.isin(split.column("label"), (0, 3, 7)).nonzero()[0])
+    for id, label, image in zip(
+        *(examples[n] for n in ("id", "label", "image")), strict=True
+    ):
+        path = workplace / "photos" / str(label) / f"{id}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image[..., 0]).save(path)
+    right = digits_run.predict(images=examples["image"])["class"] == examples["label"]
+    return workplace / "photos", right.mean()
+
+
+def test_a_run_is_shown_with_its_numbers_and_pictures(digits_run, loaded):
+    for run in (digits_run, loaded):
+        assert f"accuracy {run.test['accuracy']:.4f}" in repr(
+            run
+        ) and "3 of 3 epochs" in repr(run)
+        assert run._repr_html_().count("data:image/png;base64,") == 2
+        assert [axes.get_title() for axes in run.plot().axes] == [
+            *("loss", "accuracy", "learning_rate"),
+        ]
+    assert loaded.history == digits_run.history and loaded.result == digits_run.result
+    assert (
+        loaded.export == digits_run.export
+        and loaded.result_file == digits_run.result_file
+    )
+    lines = repr(run.history).splitlines()
+    assert len(lines) == 4 and lines[0].split() == list(run.history)
+
+
+def test_a_later_process_measures_what_the_run_has_measured(digits_run, loaded):
+    assert loaded.evaluation.metrics == digits_run.test
+    assert (
+        loaded.evaluate(split="validation").metrics == digits_run.result["validation"]
+    )
+    texts = [axes.get_title() for axes in loaded.mistakes().axes]
+    assert texts and texts == [axes.get_title() for axes in digits_run.mistakes().axes]
+    images = digits_run.splits["test"].column("image")[:9]
+    again = Run.load(digits_run.directory)  # from `model.keras`, without the data
+    for run in (digits_run, again):
+        answers = run.model.predict(images.astype("float32"), verbose=0)
+        np.testing.assert_array_equal(
+            answers.argmax(axis=1), run.predict(images)["class"]
+        )
+    assert again._trainer is None
+    with pytest.raises(UsageError, match="did you mean 'test'"):
+        loaded.evaluate(split="tset")
+
+
+def test_other_data_are_matched_by_the_names_of_their_classes(
+    loaded, folder, digits_run
+):
+    path, accuracy = folder
+    split = digits_run.splits["test"]
+    arrays = split.column("image"), split.column("label")
+    found = loaded.evaluate(path)
+    assert found.split == "data" and found.metrics["accuracy"] == pytest.approx(
+        accuracy
+    )
+    floats = arrays[0].astype("float32")
+    for images in (arrays[0], floats):
+        metrics = loaded.evaluate((images, arrays[1])).metrics
+        assert metrics["accuracy"] == digits_run.test["accuracy"]
+    named = arrays[0], arrays[1].astype(str)
+    assert (
+        loaded.evaluate(named).metrics["confusion_matrix"]
+        == digits_run.test["confusion_matrix"]
+    )
+    last = {"images": arrays[0][arrays[1] > 6], "labels": arrays[1][arrays[1] > 6]}
+    np.savez("last.npz", **last)
+    np.savez("wrong.npz", **last, class_names=["7", "8"])
+    assert set(loaded.evaluate("last.npz").predictions["truth"]) == {"7", "8", "9"}
+    shutil.copytree(path / "7", "one/7")
+    assert set(loaded.evaluate("one").predictions["truth"]) == {"7"}
+    (path / "3").rename(path / "owl")
+    for data, message in (
+        (
+            "wrong.npz",
+            "the label of example 0 of wrong.npz must be from 0 to 9; got -1",
+        ),
+        (
+            (np.ones((9, 4)), np.ones(9)),
+            "images must have shape .n, height, width.*got float64 of shape .9, 4.",
+        ),
+        (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
+        ((floats / 255, arrays[1]), "are float32; the model takes uint8; scale, round"),
+        (
+            ((floats > 8).astype("float32"), arrays[1]),
+            "are float32; the model takes uint8",
+        ),
+        ((floats - 1, arrays[1]), "are float32; the model takes uint8"),
+        ("nowhere", "nowhere: no such file or directory"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            loaded.evaluate(data)
+
+
+def with_config(run, folder, **changes):
+    """A copy of a run whose config has other values on its top level or in runtime."""
+    shutil.copytree(run.directory, folder)
+    values = json.loads((folder / "config.json").read_text())
+    runtime = changes.pop("runtime", {})
+    values |= {**changes, "runtime": {**values["runtime"], **runtime}}
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def test_a_run_of_another_machine_is_measured_on_this_one(digits_run, tmp_path):
+    """And without a checkpoint it is refused, as is one of an earlier version."""
+    gpus = {"devices": "0,1", "require_gpu": True, "gpu_memory": "50%", "replicas": 2}
+    other = with_config(digits_run, tmp_path / "other", runtime=gpus)
+    assert Run.load(other).evaluate().metrics == digits_run.test
+    shutil.rmtree(other / "checkpoints")
+    with pytest.raises(UsageError, match="other has no checkpoint yet; train it: "):
+        Run.load(other).evaluate()
+    earlier = with_config(digits_run, tmp_path / "earlier", format=None)
+    with pytest.raises(UsageError, match="earlier was started by an earlier version"):
+        Run.load(earlier).evaluate()
+
+
+@pytest.mark.parametrize("takes_names", [False, True])
+@pytest.mark.usefixtures("workplace")
+def test_a_source_function_is_evaluated(loaded, digits_run, takes_names):
+    split = digits_run.splits["test"]
+    np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
+
+    def mine():
+        return registry.call("sources", "arrays", {"path": Path("test.npz")})
+
+    def named(*, class_names=()):
+        options = {"path": Path("test.npz"), "class_names": class_names}
+        return registry.call("sources", "arrays", options)
+
+    found = loaded.evaluate(named if takes_names else mine)
+    assert found.metrics["accuracy"] == digits_run.test["accuracy"]
+
+
+def test_files_are_predicted_in_a_table(loaded, folder, digits_run):
+    (folder[0] / "damaged.png").write_bytes(b"none")
+    found = loaded.predict(folder[0])
+    assert list(found) == ["file", "label", "class", "probability", "error"]
+    right = [
+        Path(f).parent.name == label
+        for f, label in zip(found["file"], found["label"], strict=True)
+    ]
+    assert sum(right) / (len(right) - 1) == pytest.approx(folder[1])
+    (bad,) = (error for error in found["error"] if error)
+    assert (
+        "not a JPEG, PNG" in bad and found["class"][found["error"].index(bad)] is None
+    )
+    one = str(next((folder[0] / "7").iterdir()))
+    assert loaded.predict([one])["label"] == loaded.predict(one)["label"]
+    image = np.asarray(Image.open(one))[None, ..., None]
+    assert loaded.predict(image)["label"].tolist() == loaded.predict(one)["label"]
+    with pytest.raises(
+        UsageError, match=r"images must be uint8 \[\?, 8, 8, 1\]; got \[2, 9, 8, 1\]"
+    ):
+        loaded.predict(np.zeros((2, 9, 8, 1), "uint8"))
+    with pytest.raises(UsageError, match="no file can be read; nowhere: No such file"):
+        loaded.predict("nowhere")
+    with pytest.raises(UsageError, match="the list contains no files"):
+        loaded.predict([])
+
+
+def test_without_its_data_a_run_shows_the_rest(workplace, npz):
+    path, place = npz(), workplace / "run"
+    options = {"model": {"name": "tiny"}, "export": {"enabled": False}, "epochs": 1}
+    splits = {"validation": 0, "test": 0}
+    source = {"name": "arrays", "path": path}
+    fit(
+        "digits",
+        source=source,
+        data=splits,
+        batch_size=8,
+        run_directory=place,
+        **options,
+    )
+    path.unlink()
+    run = Run.load(place)
+    assert (
+        run.test_split == "train"
+        and run.predict(np.zeros((2, 6, 6, 1), "uint8"))["class"].shape
+    )
+    assert "train" in repr(run) and len(run._repr_html_()) > 1000
+    with pytest.raises(UsageError, match=f"{place} has no export; pipeline export"):
+        predict.main([str(place), "x.png"])
+    for use in (run.evaluate, run.mistakes, lambda: evaluate.main([str(place)])):
+        with pytest.raises(
+            UsageError, match="examples.npz cannot .* pipeline evaluate .*run PATH"
+        ):
+            use()
+    (place / "model.keras").unlink()
+    with pytest.raises(UsageError, match="examples.npz cannot be read"):
+        Run.load(place).predict(np.zeros((2, 6, 6, 1), "uint8"))
+    (place / "result.json").write_text("[]")
+    with pytest.raises(UsageError, match="is damaged: result.json is not an object"):
+        Run.load(place)
+
+
+def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(
+    tmp_path, monkeypatch, capsys
+):
+    asked, original = [], StopSignals.reason
+
+    def interrupted(stops, *arguments):
+        asked.append(stops)
+        if len(asked) == 8:  # in the second epoch
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(stops, *arguments)
+
+    monkeypatch.setattr(StopSignals, "reason", interrupted)
+    monkeypatch.setattr(sys, "ps1", "In", raising=False)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        run = fit("digits", run_directory=tmp_path, **changes())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    said = capsys.readouterr().out
+    assert f"; to continue: pipeline fit --resume {tmp_path} (in Python, " in said
+    assert "unfinished: 1 of 3 epochs" in repr(run) and "continues" in repr(run)
+    assert len(run.history["loss"]) == 1 and not run.result and not run.test
+    later = Run.load(tmp_path)
+    assert (
+        later.history == run.history
+        and run.evaluate().metrics == later.evaluate().metrics
+    )
+    for one, other in zip(
+        run.model.get_weights(), later.model.get_weights(), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_command_measures_runs_and_exports_and_writes_tables_and_pictures(
+    digits_run, folder, capsys
+):
+    path, accuracy = folder
+    run, export = str(digits_run.directory), str(digits_run.export.parent)
+    assert evaluate.main([run, "--output", "mine"]) == 0
+    assert {p.name for p in Path("mine").iterdir()} == {
+        *("metrics.json", "predictions.csv", "confusion_matrix.png", "mistakes.png"),
+        "report.html",
+    }
+    found = json.loads(Path("mine/metrics.json").read_text())
+    assert {name: found[name] for name in digits_run.test} == digits_run.test
+    shown = capsys.readouterr().out
+    assert "most often confused with" in shown and "--train.patience" not in shown
+    assert (
+        f"\ncalibrated {numbers(digits_run.test['calibrated'])}  (as predicted)"
+        in shown
+    )
+    assert evaluate.main([export, str(path)]) == 0
+    found = json.loads(Path("evaluated/digits-1/metrics.json").read_text())
+    assert found["accuracy"] == pytest.approx(accuracy) and found["split"] == "data"
+    shown = capsys.readouterr().out
+    assert "\ndata " in shown and "train" not in shown
+    assert f"\ncalibrated {numbers(found['calibrated'])}  (as predicted)" in shown
+    one = str(next(path.glob("7/*")))
+    assert [predict.main([name, one]) for name in (run, export)] == [0, 0]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1]
+    split = digits_run.splits["test"]
+    np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
+    assert evaluate.main([export, "test.npz", "--output", "mine"]) == 0
+    found = json.loads(Path("mine/metrics.json").read_text())
+    for name in ("loss", "accuracy", "calibration_error"):
+        assert found[name] == pytest.approx(digits_run.test[name], rel=1e-4)
+    assert found["confusion_matrix"] == digits_run.test["confusion_matrix"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "needs a run or an exported model"),
+        (["nowhere"], "nowhere is neither a run"),
+        (["{run}", "nowhere"], "nowhere: no such file or directory"),
+        (["{run}", "--outptu", "x"], "did you mean '--output'"),
+        (["{export}"], "needs labelled data"),
+        (["{run}", "--split", "tset"], "did you mean 'test'"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(digits_run, workplace, words, message):
+    places = {"run": digits_run.directory, "export": digits_run.export}
+    with pytest.raises(UsageError, match=message) as caught:
+        evaluate.main([word.format(**places) for word in words])
+    assert "\n" not in str(caught.value) and not list(workplace.iterdir())
+
+
+def test_what_is_no_run_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match="is not a run"):
+        Run.load(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UsageError, match="is not a config"):
+        Run.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"<html>404</html>", b"\xff\xd8\xff\xe0 cut"])
+def test_a_damaged_file_is_named_with_a_remedy_that_evaluate_has(tmp_path, content):
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (4, 4)).save(tmp_path / name / "1.png")
+    (tmp_path / "b/2.jpg").write_bytes(content)
+    metadata = {"class_names": ["a", "b"], "image_shape": [4, 4, 3]}
+    task = registry.load("tasks", "image_classification")(metadata)
+    splits, _ = labelled_data.load_splits(tmp_path, task)
+    with pytest.raises(UsageError, match="^b/2.jpg cannot be decoded: .*; remove it$"):
+        splits["data"].column("image")

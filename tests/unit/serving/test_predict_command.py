@@ -1,0 +1,203 @@
+"""The command `predict`: its arguments, what it prints, and the files it leaves."""
+
+import csv
+import io
+import json
+import os
+import signal
+import sys
+import threading
+
+import fake_serving
+import numpy as np
+import pytest
+import served_models
+from predict_command import IMAGES, number
+from processes import run_python
+from served_models import png
+
+from pipeline.serving.client import Client
+from pipeline.utils.errors import UsageError
+
+pytestmark = pytest.mark.usefixtures("direct")
+
+
+@pytest.fixture(scope="module")
+def wanted(models):
+    return Client(models / "pictures/1").predict(images=IMAGES)
+
+
+def test_images_are_answered_in_order(ask, models, pictures, wanted):
+    ran = ask(models / "pictures", "data", "--batch-size", "4", "--top=3")
+    assert ran.code == 0 and [number(r) for r in ran.records] == [
+        0,
+        2,
+        4,
+        6,
+        8,
+        1,
+        3,
+        5,
+        7,
+    ]
+    for record in ran.records:
+        index = number(record)
+        assert (
+            record["label"]
+            == wanted["label"][index]
+            == served_models.CLASSES[record["class"]]
+        )
+        assert [one["label"] for one in record["top"]] == wanted["top_labels"][
+            index, :3
+        ].tolist()
+        shares = [one["probability"] for one in record["top"]]
+        np.testing.assert_allclose(shares, wanted["top_scores"][index, :3], rtol=1e-6)
+        assert shares[0] == record["probability"]
+    assert ran.said == "answered   9\n"
+
+
+@pytest.mark.parametrize("form", ["rest", "rpc"])
+def test_a_server_gives_the_same_answers(ask, models, pictures, form):
+    (pictures / "a/broken.png").write_bytes(b"none")
+    here = ask(models / "pictures", "data")
+    with getattr(fake_serving, form)(
+        fake_serving.Backend(pictures=models / "pictures/1")
+    ) as address:
+        there = ask(f"{address}/pictures", "data")
+    assert there.code == here.code == 1 and len(there.records) == 9
+    for one, other in zip(there.records, here.records, strict=True):
+        assert one == {
+            **other,
+            "probability": pytest.approx(other["probability"], rel=1e-5),
+        }
+    assert there.said.splitlines()[0] == here.said.splitlines()[0]
+    assert ", 1 skipped" in there.said
+
+
+def test_names_are_read_from_stdin(ask, models, pictures, monkeypatch):
+    names = [os.fsencode(path) for path in sorted((pictures / "a").iterdir())]
+    monkeypatch.setattr(
+        sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\0".join([*names, b""])))
+    )
+    ran = ask(models / "pictures", "-", "data/b")
+    assert ran.code == 0 and [number(r) for r in ran.records] == [
+        0,
+        2,
+        4,
+        6,
+        8,
+        1,
+        3,
+        5,
+        7,
+    ]
+
+
+def test_names_may_contain_anything(workplace, models):
+    """In a process without Python TensorFlow, whose stdout is not UTF-8."""
+    names = [
+        b"\xff.png",
+        b"new\nline.png",
+        b'"a",b.png',
+        b"[1].png",
+        b"./-.png",
+        "ü.png".encode(),
+    ]
+    for name in names:
+        (workplace / os.fsdecode(name)).write_bytes(png(IMAGES[0]))
+    script = f"""if True:
+        import sys
+        from pipeline import predict
+        assert predict.main({[str(models / "pictures")]} + sys.argv[1:]) == 0
+        assert not {{"tensorflow", "keras"}} & set(sys.modules)
+    """
+    words = map(os.fsdecode, names)
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ran = run_python("-c", script, *words, cwd=workplace, env=environment, fresh=True)
+    assert ran.returncode == 0, ran.stderr
+    records = [json.loads(line) for line in ran.stdout.split("\n")[:-1]]
+    assert [os.fsencode(record["file"]) for record in records] == names
+
+
+def test_a_table_has_a_header_and_columns_for_more_classes(ask, models, pictures):
+    ran = ask(models / "pictures", "data/a", "--format", "csv", "--top", "2")
+    table = list(csv.DictReader(io.StringIO(ran.text)))
+    lines = ask(models / "pictures", "data/a", "--top", "2").records
+    columns = ["file", "label", "class", "probability", "label_2", "probability_2"]
+    assert list(table[0]) == columns and len(table) == 5
+    for row, line in zip(table, lines, strict=True):
+        line |= {f"{name}_2": value for name, value in line.pop("top")[1].items()}
+        assert row == {name: str(value) for name, value in line.items()}
+
+
+def test_the_output_file_is_replaced_once_it_is_complete(ask, models, pictures):
+    answers = pictures.parent / "answers"
+    answers.mkdir()
+    (answers / "link.csv").symlink_to("all.csv")
+    assert ask(models / "pictures", "data", "--output", "answers/link.csv").text == ""
+    first = (answers / "all.csv").read_text()
+    assert first.startswith("file,label,") and len(first.splitlines()) == 10
+    assert sorted(p.name for p in answers.iterdir()) == ["all.csv", "link.csv"]
+
+
+def test_a_signal_keeps_the_answers_so_far(models, pictures):
+    """The server stops answering and the command gets SIGTERM."""
+    backend = fake_serving.Backend(pictures=models / "pictures/1")
+    real, asked, over = backend.run, threading.Event(), threading.Event()
+
+    def run(session, name, inputs):
+        if backend.requests:
+            asked.set()
+            over.wait(60)
+        return real(session, name, inputs)
+
+    backend.run = run
+    with fake_serving.rest(backend) as address:
+        from fork_server import Process
+
+        words = ["data", "--output", "all.jsonl", "--batch-size", "2"]
+        command = ["-m", "pipeline.predict", f"{address}/pictures", *words]
+        with Process(*command, cwd=pictures.parent) as process:
+            assert asked.wait(60)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == -signal.SIGTERM
+        over.set()
+    assert len((pictures.parent / "all.jsonl.part").read_text().splitlines()) == 2
+    assert not (pictures.parent / "all.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "MODEL FILES takes a directory such as saved_models/digits"),
+        (
+            ["{models}/pictures", "data", "--form", "csv"],
+            "unknown option '--form'; did you mean",
+        ),
+        (
+            ["{models}/pictures", "data", "--format", "xml"],
+            "--format must be .*jsonl.*csv",
+        ),
+        (["{models}/pictures", "data", "--top", "0"], "--top must be .*1"),
+        (
+            ["{models}/pictures", "data", "--top", "6"],
+            "--top must be at most 5, the classes that",
+        ),
+        (["{models}/pictures", "data", "--output", "data"], "--output must be a file"),
+        (
+            ["{models}/pictures", "data", "--output", "data/a/bild ü0.png"],
+            "is one of the input",
+        ),
+        (["nowhere", "data"], "'nowhere' is not a directory or address"),
+        (["data", "data"], "contains no versions"),
+        (
+            ["{models}/rows", "data"],
+            r"data contains no files; .*rows takes \*.csv, \*.tsv, \*.jsonl",
+        ),
+    ],
+)
+def test_wrong_words_are_one_line(ask, models, pictures, monkeypatch, words, message):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    with pytest.raises(UsageError, match=message) as caught:
+        ask(*(word.format(models=models) for word in words))
+    assert caught.value.exit_code == 2 and "\n" not in str(caught.value)

@@ -1,0 +1,230 @@
+"""Several labels, masks and numbers against scikit-learn, closed forms and counts."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from random_evaluations import measure
+from sklearn import metrics as reference
+
+from pipeline.contracts import Info
+from pipeline.data.array_source import ArraySource
+from pipeline.tasks.targets.labels import LabelTarget, labels
+from pipeline.tasks.targets.mask import IGNORED, MaskTarget, mask
+from pipeline.tasks.targets.number import NumberTarget, number
+from pipeline.utils.errors import UsageError
+
+NAMES = ["hat", "tie", "bag"]
+RANDOM = np.random.default_rng(0)
+
+
+def test_labels_are_measured_as_by_scikit_learn():
+    truth = RANDOM.integers(0, 2, (200, 3)).astype(np.uint8)
+    outputs = (RANDOM.normal(size=(200, 3)) + truth).astype(np.float32)
+    found, table = measure(
+        LabelTarget({"class_names": NAMES}),
+        outputs,
+        {"labels": truth},
+        np.ones(200, np.float32),
+    )
+    answers = outputs >= 0
+    assert found["f1"] == pytest.approx(
+        reference.f1_score(truth, answers, average="micro")
+    )
+    assert found["exact_match"] == pytest.approx(
+        reference.accuracy_score(truth, answers)
+    )
+    average = reference.average_precision_score(truth, tf.sigmoid(outputs).numpy())
+    assert found["mean_average_precision"] == pytest.approx(average, abs=2e-3)
+    for index, name in enumerate(NAMES):
+        scores = found["per_class"][name]
+        assert scores["f1"] == pytest.approx(
+            reference.f1_score(truth[:, index], answers[:, index])
+        )
+    np.testing.assert_array_equal(table["wrong"], (truth != answers).sum(axis=1))
+
+
+def test_labels_are_named_in_answers_and_tables():
+    target = LabelTarget({"class_names": NAMES})
+    outputs = tf.constant([[1.0, -1.0, 2.0], [-1.0, -1.0, -1.0]])
+    answers = target.answer(outputs, {})
+    assert answers["labels"].numpy().tolist() == [b"hat|bag", b""]
+    table = target.table(
+        {**answers, "loss": tf.zeros(2)},
+        {"labels": tf.constant([[0, 1, 0], [1, 1, 1]])},
+    )
+    shown = target.readable(table)
+    assert shown["truth"].tolist() == ["tie", "hat|tie|bag"]
+    assert shown["prediction"].tolist() == ["hat|bag", ""]
+
+
+def test_the_loss_of_labels_is_the_mean_binary_crossentropy():
+    y = RANDOM.integers(0, 2, (5, 3)).astype(np.float32)
+    outputs = RANDOM.normal(size=(5, 3)).astype(np.float32)
+    found = LabelTarget({"class_names": NAMES}).loss()(y, outputs)
+    chance = 1 / (1 + np.exp(-outputs.astype(np.float64)))
+    expected = -(y * np.log(chance) + (1 - y) * np.log(1 - chance)).mean(axis=1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def masks(metadata=None):
+    size = {"class_names": NAMES, "mask_shape": [4, 6]}
+    return MaskTarget({**size, **(metadata or {})})
+
+
+def test_masks_are_measured_without_pixels_that_do_not_count():
+    truth = RANDOM.integers(0, 3, (8, 4, 6)).astype(np.uint8)
+    truth[:, 0] = IGNORED
+    outputs = RANDOM.normal(size=(8, 4, 6, 3)).astype(np.float32)
+    found, table = measure(masks(), outputs, {"mask": truth}, np.ones(8, np.float32))
+    counts = truth != IGNORED
+    answers = outputs.argmax(axis=-1)
+    iou = reference.jaccard_score(truth[counts], answers[counts], average=None)
+    assert found["mean_iou"] == pytest.approx(iou.mean())
+    for name, expected in zip(NAMES, iou, strict=True):
+        assert found["per_class"][name]["iou"] == pytest.approx(expected)
+    assert found["pixel_accuracy"] == pytest.approx((truth == answers)[counts].mean())
+    assert len(table["pixel_accuracy"]) == 8
+
+
+def test_the_loss_of_a_mask_is_the_mean_over_its_pixels():
+    y = RANDOM.integers(0, 3, (3, 4, 6)).astype(np.int32)
+    y[0, :, 3:] = IGNORED
+    y[2] = IGNORED
+    outputs = RANDOM.normal(size=(3, 4, 6, 3)).astype(np.float32)
+    found = masks().loss()(tf.constant(y), outputs)
+    probabilities = tf.nn.log_softmax(outputs).numpy()
+    for row in (0, 1):
+        counts = y[row] != IGNORED
+        chosen = np.take_along_axis(
+            probabilities[row][counts], y[row][counts][:, None], axis=1
+        )
+        np.testing.assert_allclose(found[row], -chosen.mean(), rtol=1e-5)
+    assert found[2] == 0
+
+
+def png(array):
+    return tf.io.encode_png(array[..., None])
+
+
+def test_masks_are_decoded_and_resized_to_the_nearest_pixel():
+    values = np.kron(RANDOM.integers(0, 3, (4, 6)), np.ones((2, 2))).astype(np.uint8)
+    geometry = tf.constant([0.5, 0.5, 0, 0, 8, 12])
+    for raw in (tf.constant(values), png(values)):
+        found = masks().decode({"mask": raw}, geometry)["mask"]
+        assert found.dtype == tf.uint8
+        np.testing.assert_array_equal(found, values[::2, ::2])
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (np.zeros((5, 12), np.uint8), "another size .* than its image"),
+        (np.full((8, 12), 3, np.uint8), "not from 0 to 2, nor 255"),
+        (tf.io.encode_png(np.zeros((8, 12, 3), np.uint8)), "8-bit gray PNG of class"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_refused(raw, message):
+    geometry = tf.constant([0.5, 0.5, 0, 0, 8, 12])
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        masks().decode({"mask": tf.constant(raw)}, geometry)
+
+
+def test_the_pixel_accuracy_respects_weights():
+    (metric,) = masks().metrics()
+    y = RANDOM.integers(0, 3, (4, 4, 6)).astype(np.int32)
+    outputs = RANDOM.normal(size=(4, 4, 6, 3)).astype(np.float32)
+    metric.update_state(y, outputs, sample_weight=tf.constant([1.0, 1, 0, 0]))
+    expected = (outputs.argmax(-1) == y)[:2].mean()
+    assert float(metric.result()) == pytest.approx(expected)
+
+
+class Column:
+    """Training examples with one column."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def column(self, name):
+        return self._values
+
+
+def test_numbers_are_scaled_within_the_network_only():
+    values = RANDOM.normal(5000, 300, (50, 2)).astype(np.float32)
+    source = ArraySource({"target": values})
+    target = number(source.info)
+    target = NumberTarget({**target.metadata, **target.learn(Column(values))})
+    features = keras.Input((4,))
+    model = keras.Model(features, target.head(features))
+    weights = model.get_weights()
+    model.set_weights([np.zeros_like(weight) for weight in weights])
+    outputs = model(np.ones((50, 4), np.float32))
+    np.testing.assert_allclose(outputs[0], values.mean(axis=0), rtol=1e-5)
+    losses = target.loss()(target.y({"target": tf.constant(values)}), outputs)
+    assert float(tf.reduce_mean(losses)) == pytest.approx(1, rel=1e-3)
+    answers = target.answer(outputs, {})
+    np.testing.assert_allclose(answers["prediction"], outputs)
+    own = NumberTarget({**target.metadata, "raw": True})
+    assert own.head(features).shape == (None, 2)
+    assert float(own.loss()(values[:1], values[:1] + 3)[0]) == pytest.approx(
+        9, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "field", "values", "message"),
+    [
+        (labels, "labels", np.zeros((3, 2), np.float32), "vector of zeros and ones"),
+        (labels, "labels", np.zeros((3, 2), np.uint8), "has 2 labels, .* 3 names"),
+        (number, "target", np.zeros((3, 2, 2), np.float32), "one number, or a vector"),
+        (mask, "mask", np.zeros((3, 4), np.uint8), "a mask must be whole numbers"),
+    ],
+)
+def test_a_field_of_another_form_is_one_line(make, field, values, message):
+    info: Info = ArraySource({field: values}, class_names=tuple(NAMES)).info
+    with pytest.raises(UsageError, match=message) as caught:
+        make(info)
+    assert "\n" not in str(caught.value)
+
+
+def test_each_of_several_numbers_is_measured():
+    truth = RANDOM.normal(size=(300, 2)).astype(np.float32)
+    outputs = (truth + RANDOM.normal(0, [0.1, 2.0], (300, 2))).astype(np.float32)
+    target = NumberTarget({"target_shape": [2]})
+    loss = np.ones(300, np.float32)
+    found, table = measure(target, outputs, {"target": truth}, loss)
+    for index in range(2):
+        expected = reference.r2_score(truth[:, index], outputs[:, index])
+        assert found["per_number"][str(index)]["r2"] == pytest.approx(
+            expected, rel=1e-4
+        )
+    expected = reference.r2_score(truth, outputs)
+    assert found["r2"] == pytest.approx(expected, rel=1e-4)
+    assert table.keys() == {
+        *(f"{s}_{n}" for s in ("truth", "prediction") for n in (0, 1)),
+        "loss",
+    }
+    lines = target.summary(found, "test")
+    assert lines[0].split() == ["number", "rmse", "mae", "r2"]
+    assert lines[-1].endswith("no better than always predicting the mean")
+    (figure,) = target.pictures(found, table).values()
+    assert len(figure.axes) == 2
+
+
+def test_masks_of_black_and_white_in_files_are_refused():
+    info = Info(
+        {"train": 2},
+        {"mask": tf.TensorSpec((), tf.string)},
+        ("none", "cell"),
+        image_shape=(4, 6, 1),
+    )
+    target = mask(info)
+    assert target.metadata["mask_shape"] == [4, 6]
+    black_and_white = np.where(RANDOM.integers(0, 2, (4, 6)), 255, 0).astype(np.uint8)
+
+    class Files:
+        def batches(self):
+            yield {"mask": np.array([png(black_and_white).numpy()], object)}
+
+    with pytest.raises(UsageError, match="the values 0 and 255, but .* divide them"):
+        target.learn(Files())

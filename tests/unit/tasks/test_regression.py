@@ -1,0 +1,265 @@
+"""Regression against what it must equal: closed-form least squares, NumPy, finite
+differences.
+"""
+
+import json
+import re
+
+import fake_serving
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from random_evaluations import measure
+from sklearn import metrics as reference
+
+from pipeline.config import registry
+from pipeline.data import batching, dataset, splits
+from pipeline.data.array_source import ArraySource
+from pipeline.fit import fit
+from pipeline.runtime import environment
+from pipeline.serving import version_manifest
+from pipeline.training.model_builder import build
+from pipeline.utils.errors import UsageError
+
+MACHINE = environment.Machine("float32", False, tf.distribute.get_strategy(), ())
+RECIPE = registry.load("recipes", "regression_linear")()
+METADATA = {
+    "feature_names": ["width", "height"],
+    "mean": [1.0, -2.0],
+    "deviation": [0.5, 4.0],
+}
+make = registry.load("tasks", "regression")
+
+
+def loaded(source, settings=RECIPE):
+    """The task with all its metadata, and the splits."""
+    included = splits.included(source)
+    parts, _ = splits.divide(included, settings.data)
+    metadata, _ = dataset.learn(make(source.info), parts["train"], None)
+    return make(metadata), batching.load(included, parts, make(metadata), settings)[0]
+
+
+def least_squares(split):
+    """Coefficients and intercept of the closed form, float64, (features + 1,)."""
+    features = split.column("features").astype(np.float64)
+    design = np.column_stack([features, np.ones(len(features))])
+    return np.linalg.lstsq(
+        design, split.column("target").astype(np.float64), rcond=None
+    )[0]
+
+
+def coefficients(model, task):
+    """Those of the trained network in units of the raw features, intercept last."""
+    kernel, bias = (weight.astype(np.float64) for weight in model.get_weights())
+    slopes = kernel[:, 0] / np.array(task.metadata["deviation"])
+    return np.append(slopes, bias[0] - slopes @ np.array(task.metadata["mean"]))
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    return loaded(registry.load("sources", "scikit_learn")(dataset="diabetes"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("regression")
+    changes = {
+        "run_directory": folder / "run",
+        "export": {"directory": folder / "saved_models"},
+    }
+    return fit(
+        "regression_linear", log={"progress": False, "tensorboard": False}, **changes
+    )
+
+
+@pytest.fixture(scope="module")
+def ports(run):
+    with fake_serving.both(fake_serving.Backend(regression_linear=run.export)) as ports:
+        yield ports
+
+
+@pytest.mark.parametrize("way", fake_serving.WAYS)
+def test_the_examples_of_the_serving_page_work_as_they_stand(run, ports, way, capsys):
+    document = (run.export.parent / "SERVING.md").read_text()
+    shown = fake_serving.shown(document, "serving_default", way, ports, capsys)
+    features = np.zeros((1, 10), np.float32)
+    (number,) = re.findall(r"-?\d+\.\d+", shown)
+    assert float(number) == pytest.approx(
+        run.predict(features=features)["prediction"][0], rel=1e-4
+    )
+
+
+@pytest.mark.parametrize("engine", registry.names("engines"))
+def test_training_ends_at_the_closed_form(diabetes, engine):
+    task, parts = diabetes
+    keras.utils.set_random_seed(1)  # any start will do
+    batches = batching.training(parts["train"], RECIPE.train, 1)
+    model = build(task, RECIPE, MACHINE, batches)
+    registry.load("engines", engine)(model, batches, None, [])
+    found, wanted = coefficients(model, task), least_squares(parts["train"])
+    assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+
+
+def test_the_recipe_ends_with_a_verified_export(run):
+    assert run.result["verification"]["passed"] and run.export.name == "1"
+    traces = [key for key in run.network.step.compiled if key[0] == "outputs"]
+    assert len(traces) == 1, "one trace of the model answers all splits"
+    assert (run.directory / "predictions.png").read_bytes().startswith(b"\x89PNG")
+    result = json.loads((run.directory / "result.json").read_text())
+    assert result["examples_per_second"] > 0 and set(run.history) >= {
+        "loss",
+        "rmse",
+        "mae",
+    }
+    assert run.history["rmse"][-1] == pytest.approx(
+        run.history["loss"][-1] ** 0.5, rel=1e-5
+    )
+    metadata = json.loads((run.directory / "metadata.json").read_text())
+    assert metadata == run.task.metadata and metadata["feature_names"][2] == "bmi"
+    assert run.task.selection_metric == ("r2", 1)
+    about = version_manifest.read(run.export)
+    assert (about["metrics"]["r2"], about["judged"]) == (run.test["r2"], "test")
+
+
+def test_the_served_predictions_are_those_of_the_closed_form(run):
+    from sklearn.datasets import load_diabetes
+
+    rows, wanted = load_diabetes().data, least_squares(run.splits["train"])
+    wanted = rows @ wanted[:-1] + wanted[-1]
+    served = tf.saved_model.load(run.export).signatures["serving_default"]
+    answer = served(features=tf.constant(rows, tf.float32))
+    assert set(answer) == {"prediction"} and answer["prediction"].shape == (442,)
+    np.testing.assert_allclose(answer["prediction"], wanted, rtol=1e-3)
+    np.testing.assert_allclose(
+        run.predict(features=rows)["prediction"], wanted, rtol=1e-3
+    )
+    test = run.splits["test"]
+    predicted = wanted[test.column("id")]
+    measured = reference.mean_squared_error(test.column("target"), predicted)
+    assert run.test["mse"] == pytest.approx(measured, rel=1e-4)
+
+
+def test_nothing_held_out_is_learned_from(diabetes):
+    task, parts = diabetes
+    seen = parts["train"].column("features").astype(np.float64)
+    np.testing.assert_allclose(task.metadata["mean"], seen.mean(0))
+    np.testing.assert_allclose(task.metadata["deviation"], seen.std(0))
+    prepared = task.prepare({"features": tf.constant(seen, tf.float32)})[
+        "features"
+    ].numpy()
+    np.testing.assert_allclose(prepared.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(prepared.std(0), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("constant", [0.0, 0.1, 1e9])
+def test_a_constant_feature_does_no_harm(constant):
+    features = np.column_stack([np.full(50, constant), np.arange(50.0)])
+    source = ArraySource({"features": features, "target": features[:, 0]})
+    learned = make(METADATA).learn(splits.included(source)["train"])
+    assert learned["deviation"][0] == 1 and learned["deviation"][1] == pytest.approx(
+        14.43, 1e-3
+    )
+    prepared = make({**METADATA, **learned}).prepare(
+        {"features": features.astype(np.float32)}
+    )
+    assert np.isfinite(prepared["features"]).all()
+
+
+def test_evaluation_equals_scikit_learn(tmp_path):
+    generator = np.random.default_rng(0)
+    truth, predicted = generator.normal(size=(2, 1200)).astype(np.float32)
+    outputs = predicted[:, None]
+    loss = (truth - predicted) ** 2
+    found, table = measure(make(METADATA), outputs, {"target": truth}, loss)
+    assert found["examples"] == 1200
+    assert found["mse"] == pytest.approx(found["loss"], rel=1e-5)
+    assert found["mse"] == pytest.approx(reference.mean_squared_error(truth, predicted))
+    assert found["rmse"] == pytest.approx(
+        reference.root_mean_squared_error(truth, predicted)
+    )
+    assert found["mae"] == pytest.approx(
+        reference.mean_absolute_error(truth, predicted)
+    )
+    assert found["r2"] == pytest.approx(reference.r2_score(truth, predicted))
+    assert json.loads(json.dumps(found)) == found
+    alike, row = measure(make(METADATA), outputs[:1], {"target": truth[:1]}, loss[:1])
+    assert alike["r2"] is None and alike["examples"] == 1
+    for metrics, columns in ((found, table), (alike, row)):
+        ((name, figure),) = make(METADATA).pictures(metrics, columns).items()
+        figure.savefig(tmp_path / name)
+
+
+GOOD = np.linspace(0, 1, 40).reshape(20, 2)
+
+
+@pytest.mark.parametrize(
+    ("features", "target", "message"),
+    [
+        (
+            (3, 1, np.nan),
+            (),
+            "split train: feature '1' of example 3 is nan in float32; use a fin",
+        ),
+        ((5, 0, 1e39), (), "feature '0' of example 5 is inf in float32"),
+        (
+            (),
+            (6, np.nan),
+            "split train: the target of example 6 is nan in float32; use a finite",
+        ),
+    ],
+)
+def test_numbers_that_are_none_are_named(features, target, message):
+    columns = {"features": GOOD.copy(), "target": GOOD[:, 0].copy()}
+    if features:
+        columns["features"][features[:2]] = features[2]
+    if target:
+        columns["target"][target[0]] = target[1]
+    with pytest.raises(UsageError) as caught:
+        loaded(ArraySource(columns))
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (
+            {"features": GOOD, "target": GOOD.reshape(20, 2, 1)},
+            r"target: the target must be one number, .* float64 of shape \(2, 1\)",
+        ),
+        (
+            {"features": GOOD[:, 0], "target": GOOD[:, 0]},
+            r"features: features must be numbers of a fixed shape.* shape \(\)",
+        ),
+        (
+            {"features": GOOD},
+            "no field 'target' .it has id, features.; choose another --task",
+        ),
+    ],
+)
+def test_columns_of_another_form_are_refused(columns, message):
+    with pytest.raises(UsageError, match=message):
+        make(ArraySource(columns).info)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"name": "convnet"}}, "this model needs images.*mlp"),
+        ({"data": {"augment": {"flip": {}}}}, "flip changes images"),
+        (
+            {"data": {"image_size": (8, 8)}},
+            r'data=\{"image_size": ...\}: regression has no option',
+        ),
+        ({"source": {"dataset": "digits"}}, "the source has no field 'features'"),
+        (
+            {"data": {"split_seed": 2}},
+            "batch_size=343: the split 'train' has only 342 examples; set at most 342",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_in_one_line(workplace, changes, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        fit("regression_linear", **changes)
+    assert "\n" not in str(caught.value) and not list(workplace.iterdir())

@@ -1,0 +1,120 @@
+"""README and docs: what they name exists."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from processes import REPOSITORY
+
+from pipeline.__main__ import commands
+from pipeline.config import cli_parser, registry
+from pipeline.config.config import Config
+
+README = REPOSITORY / "README.md"
+TEXTS = [
+    *(README, REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "saved_models/README.md"),
+    *sorted(REPOSITORY.glob("docs/*.md")),
+]
+BENCHMARKS = sorted(REPOSITORY.glob("benchmarks/*.md"))
+PACKAGE = REPOSITORY / "pipeline"
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def _blocks(path: Path, language: str) -> list[str]:
+    found = re.findall(
+        r"^```(\S*)\n(.*?)^```$", _read(path), flags=re.DOTALL | re.MULTILINE
+    )
+    return [block for kind, block in found if kind == language]
+
+
+def test_the_readme_lists_the_commands():
+    listed = dict(
+        re.findall(
+            r"^\| `pipeline (\w+)[^|]*` \| (.*) \|$", _read(README), re.MULTILINE
+        )
+    )
+    assert listed == commands()
+
+
+def test_the_trees_of_readme_and_architecture_are_those_of_the_package():
+    folders = {path.parent.name for path in PACKAGE.rglob("__init__.py")}
+    registries = {Path(folder).name for folder, _ in registry.REGISTRIES.values()}
+    for page in (README, REPOSITORY / "docs/architecture.md"):
+        (tree,) = (
+            block for block in _blocks(page, "") if block.startswith("pipeline/\n")
+        )
+        tree = tree.partition("\ntests/")[0]
+        listed = set(re.findall(r"(\w+)/", tree))
+        assert (
+            {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+            <= listed
+            <= folders
+        )
+        assert set(re.findall(r"(\w+)/ \*", tree)) == registries
+        for name in re.findall(r"\w+\.py", tree):
+            assert list(PACKAGE.rglob(name)), name
+        if page == README:
+            assert {path.name for path in PACKAGE.glob("[!_]*.py")} <= set(
+                re.findall(r"\w+\.py", tree)
+            )
+    assert listed == folders, "docs/architecture.md lists all"
+
+
+@pytest.mark.parametrize("path", [*TEXTS, *BENCHMARKS], ids=lambda path: path.name)
+def test_links_files_commands_and_options_exist(path):
+    text = _read(path)
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        assert "://" in target or (path.parent / target).exists(), target
+    for name in re.findall(r"(?:tests|benchmarks|pipeline)/[\w/]+\.(?:py|md)\b", text):
+        assert (REPOSITORY / name).is_file() or "NAME" in name, name
+    for module in re.findall(
+        r"python -m ((?:pipeline|tests|benchmarks)[a-z_.]*[a-z_])", text
+    ):
+        file = REPOSITORY / module.replace(".", "/")
+        assert file.with_suffix(".py").is_file() or (file / "__main__.py").is_file(), (
+            module
+        )
+    for command in re.findall(r"(?:^|`)pipeline ([a-z]+) [^\n]", text, re.MULTILINE):
+        assert command in commands(), command
+    for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text):
+        # The reader's own files.
+        mine = name.startswith("mine") or name in ("pipeline.py", "make_digits.py")
+        assert (PACKAGE / name).is_file() or (REPOSITORY / name).is_file() or mine, name
+    siblings = [
+        registry.find(k, n) for k in ("sources", "tasks") for n in registry.names(k)
+    ]
+    options = {option for sibling in siblings for option in sibling.options}
+    for flag in re.findall(r"--[a-z]+\.[a-z][a-z-]*", text):
+        section, _, option = flag.removeprefix("--").partition(".")
+        known = section in ("source", "task") and option.replace("-", "_") in options
+        assert (
+            known or flag in cli_parser.flags(Config) or flag == "--section.option"
+        ), flag
+    short = {"--help", "--config", "--resume", "--lr", "--gpus", "--label-noise"}
+    short |= cli_parser.flags(Config).keys() | cli_parser.short_flags(Config).keys()
+    for line in re.findall(
+        r"^pipeline (?:fit|clean|inspect) ([^#\n]*)", text, re.MULTILINE
+    ):
+        assert set(re.findall(r"(?<!\S)--[a-z-]+(?![\w.-])", line)) <= short, line
+
+
+def test_every_promise_names_tests_that_exist():
+    page = _read(REPOSITORY / "docs/promises.md")
+    rows = re.findall(r"^\| (?!promise)(.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 80
+    missing = []
+    for promise, _, names in (row.rpartition(" | ") for row in rows):
+        found = re.findall(r"`([\w/]+\.py)::(\w+)`", names)
+        assert found, promise
+        for file, name in found:
+            path = REPOSITORY / "tests" / file
+            tree = ast.parse(_read(path) if path.exists() else "")
+            functions = {
+                node.name for node in tree.body if isinstance(node, ast.FunctionDef)
+            }
+            missing += [] if name in functions else [f"{file}::{name} ({promise})"]
+    assert not missing, "\n".join(["", *missing])

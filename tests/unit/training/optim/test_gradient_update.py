@@ -1,0 +1,249 @@
+"""The update rule on one device, where stock Keras is right: every option against
+Keras's own.
+"""
+
+import keras
+import numpy as np
+import pytest
+from engine_epoch import BATCH, STEPS, prepared, trained
+from toy_problem import CLASSES
+
+from pipeline.config import registry
+from pipeline.config.sections import TrainConfig
+from pipeline.training.callbacks.log_learning_rate import LogLearningRate
+from pipeline.training.callbacks.unfreeze import Unfreeze
+from pipeline.training.freezing import leaf_layers
+from pipeline.training.optim.gradient_clipping import clip_adaptively
+from pipeline.utils.errors import UsageError
+
+CROSS_ENTROPY = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+FOCAL = keras.losses.CategoricalFocalCrossentropy(from_logits=True)
+SMOOTHED = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
+
+
+def sgd(**options):
+    return keras.optimizers.SGD(0.1, momentum=0.9, **options)
+
+
+@pytest.fixture(scope="module")
+def start():
+    """(model, images, labels) before any step, in the order of training."""
+    model, batches = prepared()
+    rows = list(batches.dataset(0))
+    images = np.concatenate([row["image"] for row in rows]).astype(np.float32) / 255
+    return model, images, np.concatenate([row["label"] for row in rows])
+
+
+@pytest.fixture
+def stock(start):
+    """The weights after Keras's own `fit`, which begins with the same weights."""
+    model, images, labels = start
+
+    def fit(
+        optimizer, loss=CROSS_ENTROPY, size=BATCH, change=lambda copy: None, **options
+    ):
+        copy = keras.models.clone_model(keras.Model(model.inputs, model.outputs))
+        copy.set_weights(model.get_weights())
+        change(copy)
+        copy.compile(optimizer, loss, jit_compile=False)
+        is_one_hot = loss is SMOOTHED or loss is FOCAL
+        y = np.eye(CLASSES, dtype=np.float32)[labels] if is_one_hot else labels
+        copy.fit(images, y, batch_size=size, shuffle=False, verbose=0, **options)
+        return copy.get_weights()
+
+    return fit
+
+
+def require_close(one, other, atol=2e-6):
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_allclose(left, right, atol=atol)
+
+
+def moved(one, other):
+    return max(np.abs(a - b).max() for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return trained()[0].get_weights()
+
+
+def regularize(model):
+    for layer in model.layers:
+        if hasattr(layer, "kernel"):
+            layer.kernel.regularizer = keras.regularizers.L2(0.05)
+
+
+def decayed():
+    optimizer = sgd(weight_decay=0.1)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+ACCUMULATED = {"gradient_accumulation_steps": 2, "global_clipnorm": 0.05}
+WEIGHTED = {"class_weight": {0: 3.0, 1: 1.0, 2: 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "options"),
+    [
+        ({"clip_variable_norm": 0.02}, lambda: sgd(clipnorm=0.02), {}),
+        ({"clip_value": 0.005}, lambda: sgd(clipvalue=0.005), {}),
+        (
+            {"accumulate": 2, "clip_norm": 0.05},
+            lambda: sgd(**ACCUMULATED),
+            {"size": BATCH // 2},
+        ),
+        (
+            {"l2": 0.05, "label_smoothing": 0.2},
+            sgd,
+            {"change": regularize, "loss": SMOOTHED},
+        ),
+        (
+            {"weight_decay": 0.1, "class_weight": {"a": 3.0, "c": 0.5}},
+            decayed,
+            WEIGHTED,
+        ),
+        (
+            {
+                "loss": "categorical_focal_crossentropy",
+                "class_weight": {"a": 3.0, "c": 0.5},
+            },
+            sgd,
+            {"loss": FOCAL, **WEIGHTED},
+        ),
+    ],
+)
+def test_options_are_those_of_keras(stock, plain, ours, theirs, options):
+    found = trained(**ours)[0].get_weights()
+    require_close(found, stock(theirs(), **options))
+    assert moved(found, plain) > 1e-3, "the options did nothing"
+
+
+def test_the_average_is_that_of_keras(stock):
+    averaged, _ = trained(ema=0.8)
+    raw = averaged.get_weights()
+    averaged.step.update.swap_ema()
+    require_close(averaged.get_weights(), stock(sgd(use_ema=True, ema_momentum=0.8)))
+    averaged.step.update.swap_ema()
+    require_close(averaged.get_weights(), raw, atol=0)
+
+
+def test_biases_are_excluded_from_the_decay():
+    options = {"optimizer": "adamw", "optimizer_options": {}, "weight_decay": 0.5}
+    model, _ = prepared(**options)
+    for variable in model.trainable_variables:
+        assert model.optimizer._use_weight_decay(variable) == (len(variable.shape) > 1)
+
+
+def test_the_layers_of_a_nested_model_are_unfrozen_in_their_order():
+    dense = [keras.layers.Dense(2, name=name) for name in "abc"]
+    inner = keras.Sequential([keras.Input((4,)), *dense[:2]])
+    outer = keras.Model(inner.inputs, dense[2](inner.outputs[0]))
+    for nested in (inner, outer):
+        network = keras.Sequential(
+            [keras.Input((4,)), nested, keras.layers.Dense(1, name="d")]
+        )
+        names = [
+            layer.name
+            for layer in dict.fromkeys(leaf_layers([network]))
+            if layer.variables
+        ]
+        assert names == [*"abcd"[: len(nested.weights) // 2], "d"]
+
+
+def test_adaptive_clipping_follows_the_paper():
+    generator = np.random.default_rng(3)
+    weights = [
+        generator.normal(size=s).astype(np.float32)
+        for s in ((3, 3, 2, 4), (5, 4), (4,))
+    ]
+    weights[2][0] = 0.0
+    gradients = [generator.normal(size=w.shape).astype(np.float32) for w in weights]
+    clipped = clip_adaptively(gradients, 0.1, weights)
+    for weight, gradient, result in zip(weights, gradients, clipped, strict=True):
+        for unit in range(weight.shape[-1]):
+            length = np.linalg.norm(gradient[..., unit])
+            bound = 0.1 * max(np.linalg.norm(weight[..., unit]), 1e-3)
+            wanted = gradient[..., unit] * min(1.0, bound / length)
+            np.testing.assert_allclose(result[..., unit], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("engine", registry.names("engines"))
+def test_frozen_layers_do_not_change_until_they_are_released(engine):
+    seen = []
+
+    class Look(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            seen.append([v.numpy() for v in self.model.layers[1].variables])
+
+    model, batches = prepared(freeze=("conv",), freeze_epochs=1, epochs=2)
+    start = [v.numpy() for v in model.layers[1].variables]
+    assert model.frozen and not model.layers[1].trainable
+    model.steps_per_execution = 3
+    unfreeze = Unfreeze(TrainConfig(freeze=("conv",), freeze_epochs=1))
+    registry.load("engines", engine)(model, batches, None, [unfreeze, Look()])
+    np.testing.assert_array_equal(seen[0][0], start[0])
+    assert (seen[1][0] != start[0]).any() and model.layers[1].trainable
+
+
+OPTIMIZERS = """
+import keras
+def accumulating(rate):
+    return keras.optimizers.SGD(rate, gradient_accumulation_steps=2)
+def averaging(rate):
+    return keras.optimizers.SGD(rate, use_ema=True)
+def scaling(rate):
+    return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))
+def nothing(rate):
+    return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"optimizer": "foreign.accumulating"}, "use --train.accumulate"),
+        ({"optimizer": "foreign.averaging"}, "use --train.ema"),
+        ({"optimizer": "foreign.scaling"}, "loss scaling is built in"),
+        (
+            {"optimizer": "foreign.nothing"},
+            "nothing must return a Keras optimizer; got None",
+        ),
+        (
+            {"freeze": ("dens_",)},
+            "--train.freeze: unknown layer 'dens_'; did you mean 'dense",
+        ),
+        ({"freeze": ("conv", "dense", "logits")}, "nothing is left to train"),
+        ({"class_weight": {"d": 2.0}}, "--train.class-weight: unknown class 'd'"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_one_line(
+    tmp_path, monkeypatch, options, message
+):
+    (tmp_path / "foreign.py").write_text(OPTIMIZERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=message) as caught:
+        prepared(**options, optimizer_options={})
+    assert "\n" not in str(caught.value)
+
+
+def test_float16_learns_and_counts_its_skipped_steps_in_the_log():
+    logs = {}
+
+    class Keep(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, values=None):
+            logs.update(values)
+
+    model, batches = prepared("mixed_float16")
+    model.step.update.scale.assign(2.0**31)
+    model.steps_per_execution = 8
+    registry.load("engines", "model_fit")(
+        model, batches, None, [LogLearningRate(), Keep()]
+    )
+    assert 0 < logs["skipped_steps"] <= STEPS
+    assert logs["loss_scale"] == 2.0 ** (31 - logs["skipped_steps"])
+    assert logs["skipped_steps"] + int(model.optimizer.iterations) == STEPS
+    assert model.step.update.step_stats.pop_bad_steps() is None, (
+        "the loss scale explains them"
+    )

@@ -1,0 +1,283 @@
+"""What a user's callback sees of the model and of the optimizer, and what it can
+change.
+"""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from toy_problem import CLASSES, TASK, machine, random_split, settings_of
+
+from pipeline.config import registry
+from pipeline.data import batching
+from pipeline.data.example_store import MemoryStore
+from pipeline.data.splits import Split
+from pipeline.training.model_builder import build
+from pipeline.training.optim.learning_rate import AdjustableRate
+from pipeline.training.own_keras import callback, optimizer_view
+from pipeline.utils.errors import UsageError
+
+RAW = TASK.with_metadata({"raw": True})
+X = random_split(32).take(np.arange(32))["image"].astype("float32")
+ENGINES = registry.names("engines")
+
+
+def network(head=None, units=CLASSES, name="probabilities"):
+    """The name of the last layer is one that the package uses as well."""
+    keras.utils.set_random_seed(0)
+    layers = [
+        keras.Input((8, 8, 1)),
+        keras.layers.Conv2D(4, 3, name="first_conv"),
+        keras.layers.Flatten(),
+        keras.layers.Dense(units, activation=head, name=name),
+    ]
+    return keras.Sequential(layers, name="mine")
+
+
+class Subclassed(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.flatten = keras.layers.Flatten()
+        self.last = keras.layers.Dense(CLASSES, name="inner_dense")
+
+    def call(self, inputs):
+        return self.last(self.flatten(inputs)) / 255
+
+
+def trained(*callbacks, model=None, task=RAW, engine="model_fit", split=None, **train):
+    """A built model after training with callbacks; 12 steps, 4 per epoch."""
+    train = {"epochs": 3, "steps_per_call": 1, "learning_rate": 0.01, **train}
+    settings = settings_of(model={"name": model or network()}, train=train)
+    split = split or random_split(32)
+    batches = batching.training(split, settings.train, 0)
+    built = build(task, settings, machine(), batches)
+    adapted = [callback.from_object(one) for one in callbacks]
+    evaluation = batching.evaluation(split, settings.train)
+    registry.load("engines", engine)(built, batches, evaluation, adapted)
+    return built
+
+
+class Rates(keras.callbacks.Callback):
+    """Records the rate of each step; calls `change` with epoch and optimizer."""
+
+    def __init__(self, change=lambda epoch, optimizer: None):
+        super().__init__()
+        self.change, self.rates = change, []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.change(epoch, self.model.optimizer)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.rates.append(float(self.model.optimizer.learning_rate))
+
+
+def test_released_callbacks_change_the_rate_of_a_schedule_that_starts_at_zero():
+    """Both engines end with the same bits."""
+    weights = []
+    for engine in ENGINES:
+        warm_up = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 * epoch)
+        # Never better by 9: it halves the rate after the second epoch.
+        plateau = keras.callbacks.ReduceLROnPlateau(
+            "loss", 0.5, patience=1, min_delta=9
+        )
+        last = Rates(lambda epoch, optimizer: optimizer.lr.value.assign(0.02 * epoch))
+        options = {"schedule": "linear", "schedule_options": {"warmup": 0.5}}
+        built = trained(warm_up, plateau, last, engine=engine, **options)
+        np.testing.assert_allclose(last.rates, np.repeat([0, 0.02, 0.04], 4), atol=1e-8)
+        assert float(built.optimizer.learning_rate) == pytest.approx(0.02)
+        weights.append(built.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_optimizer_is_one_of_keras_and_shows_the_state_of_the_run():
+    rate = AdjustableRate(0.25)
+    optimizer = keras.optimizers.Nadam(rate, beta_1=0.8, name="mine")
+    variable = keras.Variable([1.0, 2.0])
+    optimizer.build([variable])
+    view = optimizer_view.view(optimizer, rate)
+    assert isinstance(view, keras.optimizers.Nadam) and view.name == "mine"
+    optimizer.apply([tf.constant([1.0, 1.0])], [variable])
+    assert int(view.iterations) == 1
+    plain = keras.optimizers.Nadam(0.25, beta_1=0.8, name="mine")
+    plain.build([variable])
+    assert view.get_config() == plain.get_config()
+    assert [v.shape for v in view.variables] == [v.shape for v in plain.variables]
+    for read in (float, np.asarray, keras.ops.convert_to_numpy, tf.convert_to_tensor):
+        assert float(read(view.learning_rate)) == 0.25
+    assert view.learning_rate.numpy() == view.learning_rate.value.numpy() == 0.25
+    assert isinstance(view.learning_rate, keras.Variable)
+    view.learning_rate.assign(0.0)
+    assert float(optimizer.learning_rate) == 0
+    view.learning_rate.assign_add(0.5)
+    assert float(optimizer.learning_rate) == 0.5
+    view.learning_rate = np.float32(0.125)
+    assert float(optimizer.learning_rate) == 0.125
+    view.lr = 0.75
+    assert float(optimizer.learning_rate) == 0.75
+    rate.factor.assign(0.5)  # as after a roll-back
+    view.learning_rate = 0.1
+    assert float(view.lr) == float(optimizer.learning_rate) == pytest.approx(0.1)
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 9)
+    for name, value, message in (
+        ("learning_rate", schedule, "to a schedule"),
+        ("learning_rate", -0.1, "must be 0 or more"),
+        ("learning_rate", float("nan"), "must be 0 or more"),
+        ("beta_1", 0.5, "cannot set beta_1"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            setattr(view, name, value)
+    assert optimizer.beta_1 == 0.8
+
+
+class Looks(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.names = [layer.name for layer in self.model.layers]
+        self.kernel = self.model.get_layer("first_conv").kernel
+        features = keras.Model(
+            self.model.inputs, self.model.get_layer("first_conv").output
+        )
+        self.features = features.predict(X, verbose=0)
+        self.evaluated = self.model.evaluate(X, np.zeros(32), verbose=0)
+
+    def on_train_end(self, logs=None):
+        self.answers = self.model.predict(X, verbose=0)
+
+
+@pytest.mark.parametrize("head", [None, "softmax", "sigmoid"])
+def test_files_of_checkpoints_are_opened_by_keras_alone(workplace, head):
+    """A model of the user's own layers, with the optimizer and its state."""
+    names = ("last.h5", "last.keras", "own.weights.h5")
+    savers = [
+        keras.callbacks.ModelCheckpoint(name, save_freq="epoch") for name in names[:2]
+    ]
+    savers.append(keras.callbacks.ModelCheckpoint(names[2], save_weights_only=True))
+    seen, is_binary = Looks(), head == "sigmoid"
+    task, split = RAW, random_split(32)
+    if is_binary:
+        task = RAW.with_metadata({"class_names": ["a", "b"]})
+        columns = {**split.take(np.arange(32)), "label": np.arange(32) % 2}
+        split = Split(
+            MemoryStore({name: tf.constant(c) for name, c in columns.items()}),
+            split.rows,
+        )
+    own = network(head, 1 if is_binary else CLASSES)
+    built = trained(
+        seen,
+        *savers,
+        model=own,
+        task=task,
+        split=split,
+        optimizer="adam",
+        optimizer_options={},
+    )
+    assert seen.names[1:4] == [layer.name for layer in own.layers]
+    assert seen.kernel is built.trainable_variables[0] and seen.features.shape == (
+        32,
+        6,
+        6,
+        4,
+    )
+    if head:
+        assert len(seen.names) == 5 and len(set(seen.names)) == 5
+    for name in names[:2]:
+        model = keras.models.load_model(name)
+        np.testing.assert_allclose(model.predict(X, verbose=0), seen.answers, atol=1e-5)
+        assert isinstance(model.optimizer, keras.optimizers.Adam)
+        assert int(model.optimizer.iterations) == 12
+    assert len(keras.models.load_model(names[1]).optimizer.variables) == 2 + 2 * 4
+    own = network(head, 1 if is_binary else CLASSES)
+    own.load_weights(names[2])
+    np.testing.assert_allclose(own.predict(X, verbose=0), seen.answers, atol=1e-5)
+
+
+class Asks(keras.callbacks.Callback):
+    def __init__(self, question):
+        super().__init__()
+        self.question = question
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.question(self.model)
+
+
+QUESTIONS = {
+    "layer": (lambda model: model.get_layer("first_con"), "did you mean 'first_conv'"),
+    "attribute": (
+        lambda model: model.encoder,
+        r"uses self.model.encoder, which the \w+ of a run",
+    ),
+    "optimizer": (
+        lambda model: model.optimizer.loss_scale,
+        "uses self.model.optimizer.loss_scale",
+    ),
+    "fit": (lambda model: model.fit(X, X), "must not train the model"),
+    "compile": (
+        lambda model: model.compile("sgd"),
+        "pass optimizer, loss and metrics to fit",
+    ),
+    "momentum": (
+        lambda model: setattr(model.optimizer, "momentum", 0),
+        "cannot set momentum",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A built `Sequential` model, and a subclassed one."""
+    split = random_split(8)
+    models = []
+    for own in (network(), Subclassed()):
+        settings = settings_of(model={"name": own})
+        models.append(
+            build(RAW, settings, machine(), batching.training(split, settings.train, 0))
+        )
+    return models
+
+
+def ask(model, question):
+    """Calls a callback that asks the question once."""
+    asks = callback.from_object(Asks(question))
+    asks.set_model(model)
+    asks.on_epoch_end(0, {})
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_what_a_callback_cannot_do_is_one_line(models, question):
+    function, message = QUESTIONS[question]
+    with pytest.raises(UsageError, match=message) as caught:
+        ask(models[0], function)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_assigned_to_the_tensorflow_variable_is_passed_on(models):
+    ask(models[0], lambda model: model.optimizer.learning_rate.value.assign(0.5))
+    assert float(models[0].optimizer.learning_rate) == 0.5
+
+
+def test_an_error_in_a_callback_itself_stays_as_it_is(models):
+    with pytest.raises(AttributeError, match="'int' object") as caught:
+        ask(models[0], lambda model: (3).encoder)
+    assert "raised by the callback Asks" in caught.value.__notes__[0]
+
+
+def test_layers_inside_a_subclassed_model_are_found(models):
+    layers = []
+    ask(models[1], lambda model: layers.append(model.get_layer("inner_dense")))
+    assert layers[0].kernel is models[1].trainable_variables[0]
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode"),
+    [("val_f1_score", "max"), ("mean_squared_error", "min"), ("val_accuracy", "max")],
+)
+def test_a_monitored_metric_is_better_in_its_own_direction(
+    models, monkeypatch, metric, mode
+):
+    """Keras infers that from the metrics that the model was compiled with."""
+    own = [keras.metrics.F1Score(), keras.metrics.MeanSquaredError()]
+    monkeypatch.setattr(models[0].step, "metrics", [*models[0].step.metrics, *own])
+    for kind in (keras.callbacks.EarlyStopping, keras.callbacks.ReduceLROnPlateau):
+        monitor = kind(metric)
+        callback.from_object(monitor).set_model(models[0])
+        assert monitor.mode == mode

@@ -1,0 +1,107 @@
+"""Steps per call and precision: chosen by trials that leave no trace."""
+
+from types import SimpleNamespace
+
+import keras
+import numpy as np
+import pytest
+from engine_epoch import STEPS, prepared, trained
+from toy_problem import machine
+
+from pipeline.config import registry
+from pipeline.runtime import dtype_policy
+from pipeline.runtime.watchdog import Watchdog
+from pipeline.training import autotune, distributed
+
+OPTIONS = {
+    "epochs": 3,
+    "steps": 2 * STEPS + 3,
+    "optimizer": "adam",
+    "optimizer_options": {},
+}
+
+
+@pytest.fixture(scope="module")
+def single():
+    """The variables after a training with one step in each call."""
+    model, _ = trained(calls=1, **OPTIONS)
+    return [variable.numpy() for variable in model.variables]
+
+
+@pytest.mark.parametrize("engine", registry.names("engines"))
+@pytest.mark.parametrize("calls", [3, 100])
+def test_calls_of_any_length_are_the_same_steps(single, engine, calls):
+    firsts = []
+
+    class Record(keras.callbacks.Callback):
+        def on_train_batch_begin(self, batch, logs=None):
+            firsts.append(batch)
+
+    model, batches = trained(
+        calls=calls, engine=engine, callbacks=[Record()], **OPTIONS
+    )
+    for one, other in zip(single, model.variables, strict=True):
+        np.testing.assert_array_equal(one, other.numpy())
+    epoch = list(range(0, STEPS, calls))
+    assert firsts == [*epoch, *epoch, *range(0, 3, calls)]
+    assert int(model.optimizer.iterations) == batches.last_step
+
+
+def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
+    model, batches = prepared(
+        model="sequential", optimizer="adam", optimizer_options={}, ema=0.9
+    )
+    before = [v.numpy() for group in model.state.values() for v in group]
+    decision = autotune.choose_steps_per_call(model, "auto", batches, None)
+    after = [v.numpy() for group in model.state.values() for v in group]
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert 1 <= model.steps_per_execution <= STEPS
+    assert decision.value == f"{model.steps_per_execution} steps"
+    (trace,) = model.step.compiled.values()
+    assert distributed.StepFunction(model, "train", batches)._run is trace
+    assert trace.experimental_get_tracing_count() == 1
+    assert autotune.choose_steps_per_call(model, 5, batches, None).reason.startswith(
+        "requested"
+    )
+    assert (
+        autotune.choose_steps_per_call(model, 10**6, batches, None).value
+        == f"{STEPS} steps"
+    )
+    taken, call = [], distributed.StepFunction.__call__
+    monkeypatch.setattr(
+        distributed.StepFunction, "__call__", lambda *a: taken.append(a) or call(*a)
+    )
+    monkeypatch.setattr(autotune, "LONGEST_CALL", 0.0)
+    autotune.seconds_per_step(model, batches)
+    assert len(taken) == 2, "a slow step is traced and timed, not timed twice"
+
+
+@pytest.mark.parametrize(
+    ("bfloat16", "steps", "chosen"),
+    [
+        (0.05, 10_000, "mixed_bfloat16"),
+        (0.09, 10_000, "float32"),
+        (0.05, 10, "float32"),
+    ],
+)
+def test_precision_is_chosen_by_its_gain(monkeypatch, bfloat16, steps, chosen):
+    monkeypatch.setattr(
+        dtype_policy, "fast_policy", lambda: ("mixed_bfloat16", "it is there")
+    )
+    times = {"float32": 0.1, "mixed_bfloat16": bfloat16}
+    monkeypatch.setattr(
+        autotune, "seconds_per_step", lambda model, train: times[model.precision]
+    )
+
+    def build(started):
+        step = SimpleNamespace(set_inputs=lambda *_: None)
+        return SimpleNamespace(precision=started.precision, step=step)
+
+    train = SimpleNamespace(first_step=0, last_step=steps)
+    watchdog = Watchdog(None, None)
+    found, model = autotune.choose_precision(machine(), build, train, None, watchdog)
+    assert model.precision == found.precision == found.decisions[-1].value == chosen
+    monkeypatch.setattr(dtype_policy, "fast_policy", lambda: (None, "no bfloat16"))
+    found, _ = autotune.choose_precision(machine(), build, train, None, watchdog)
+    assert found.decisions[-1].reason == "no bfloat16"

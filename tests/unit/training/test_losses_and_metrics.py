@@ -1,0 +1,154 @@
+"""Registered losses and metrics against NumPy and Keras, and within a run."""
+
+import json
+
+import numpy as np
+import pytest
+from engine_epoch import prepared
+
+from pipeline.config import registry
+from pipeline.config.config import TrainConfig
+from pipeline.fit import fit
+from pipeline.utils.errors import UsageError
+
+NUMBERS = {"feature_names": ["x"], "mean": [0.0], "deviation": [1.0]}
+METRICS = {"sparse_top_k_categorical_accuracy": {"k": 3}, "macro_recall": {}}
+
+
+def examples(count=40, classes=3, missing=0):
+    """(labels, shares of two mixed classes, logits); the last `missing` classes do not
+    occur.
+    """
+    generator = np.random.default_rng(3)
+    labels, others = generator.integers(0, classes - missing, (2, count))
+    first = generator.uniform(0.51, 1, size=(count, 1))
+    shares = first * np.eye(classes)[labels] + (1 - first) * np.eye(classes)[others]
+    logits = generator.normal(scale=3, size=(count, classes))
+    return labels, shares.astype(np.float32), logits.astype(np.float32)
+
+
+def trained_weights(**train):
+    model, batches = prepared(**train)
+    registry.load("engines", "gradient_tape")(model, batches, None, [])
+    return model.get_weights()
+
+
+@pytest.mark.parametrize("delta", [0.5, 3.0])
+def test_huber_is_its_formula(delta):
+    generator = np.random.default_rng(4)
+    y, outputs = generator.normal(scale=2, size=(2, 50, 1)).astype(np.float32)
+    found = registry.load("losses", "huber")(NUMBERS, delta=delta)(y, outputs).numpy()
+    error = np.abs(y - outputs)[:, 0].astype(np.float64)
+    wanted = np.where(error <= delta, error**2 / 2, delta * (error - delta / 2))
+    assert found.shape == (50,) and (error > delta).any() and (error < delta).any()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+
+
+def test_a_metric_of_classifications_is_refused_by_a_regression():
+    with pytest.raises(UsageError, match="macro_recall is for classification only"):
+        registry.load("metrics", "macro_recall")(NUMBERS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loss_options": {"gamma": 1.0}}, "--train.loss-options needs --train.loss"),
+        (
+            {"loss": "hinge", "label_smoothing": 0.1},
+            "use only one of --train.loss and --train.label-s",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options, message):
+    with pytest.raises(UsageError, match=message):
+        TrainConfig(**options)
+
+
+OWN = """
+import tensorflow as tf
+def mean(metadata):
+    return lambda y, outputs: tf.reduce_mean(y * outputs)
+def nothing(metadata):
+    return 5
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"loss": "own.mean"},
+            r"--train.loss own.mean .*one loss per example, .* got \(\)",
+        ),
+        (
+            {"metrics": {"own.nothing": {}}},
+            "own.nothing must return a Keras metric; got 5",
+        ),
+    ],
+)
+def test_unsuitable_functions_are_refused(tmp_path, monkeypatch, options, message):
+    (tmp_path / "own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        trained_weights(**options)
+
+
+def top_k(labels, logits, k):
+    return (np.argsort(-logits, axis=1)[:, :k] == labels[:, None]).any(axis=1).mean()
+
+
+def macro_recall(labels, logits):
+    right = logits.argmax(axis=1) == labels
+    return np.mean([right[labels == label].mean() for label in np.unique(labels)])
+
+
+def by_numpy(labels, logits):
+    return {
+        "sparse_top_k_categorical_accuracy": pytest.approx(
+            top_k(labels, logits, 3), rel=1e-5
+        ),
+        "macro_recall": pytest.approx(macro_recall(labels, logits), rel=1e-5),
+    }
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_metrics_are_those_of_numpy_without_padding(mixed):
+    labels, shares, logits = examples(100, classes=10, missing=1)
+    weight = (np.arange(100) < 80).astype(np.float32)  # the rest is padding
+    y, wanted = (
+        shares if mixed else np.eye(10, dtype=np.float32)[labels],
+        by_numpy(labels[:80], logits[:80]),
+    )
+    for name, options in METRICS.items():
+        metadata = {"class_names": [str(n) for n in range(10)]}
+        metric = registry.load("metrics", name)(metadata, **options)
+        for part in (slice(64), slice(64, None)):
+            metric.update_state(y[part], logits[part], sample_weight=weight[part])
+        assert float(metric.result()) == wanted[metric.name]
+
+
+def test_metrics_are_in_history_and_result(tmp_path):
+    """The history is from padded batches; the result comes from all answers at once."""
+    run = fit(
+        "digits",
+        run_directory=tmp_path / "run",
+        data={"limit": 300},
+        model={"name": "tiny"},
+        train={"epochs": 2, "metrics": METRICS},
+        export={"enabled": False},
+        log={"progress": False, "tensorboard": False},
+    )
+    lines = [
+        json.loads(line)
+        for line in (run.directory / "log.jsonl").read_text().splitlines()
+    ]
+    for split in ("validation", "test"):
+        columns = run.splits[split].take(np.arange(len(run.splits[split])))
+        images = run.task.prepare({"image": columns["image"]})["image"]
+        wanted = by_numpy(columns["label"], run.network(images, training=False).numpy())
+        found = json.loads((run.directory / "result.json").read_text())[split]
+        assert {name: found[name] for name in wanted} == wanted
+        if split == "validation":
+            assert {name: run.history[f"val_{name}"][-1] for name in wanted} == wanted
+    for name in ("sparse_top_k_categorical_accuracy", "val_macro_recall"):
+        assert run.history[name] == [line[name] for line in lines]

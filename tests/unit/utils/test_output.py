@@ -1,0 +1,100 @@
+"""Quiet and machine-readable output: `--log.quiet`, `--log.json`."""
+
+import json
+
+import pytest
+from processes import run_module
+
+from pipeline.fit import main
+from pipeline.utils import console, output, progress_bar
+from pipeline.utils.errors import UsageError
+
+RUN = "digits --epochs 2 --data.limit 300 --log.no-tensorboard --run-directory run"
+
+
+@pytest.fixture
+def printing(capsys):
+    """A function that prints with everything that a run prints with."""
+
+    def run(mode):
+        with output.using(mode):
+            console.say("note", "a\nb")
+            console.say_lines("table", "one\ntwo", metrics={"loss": float("nan")})
+            progress_bar.finish("epoch 1/2", "", epoch=1)
+            print("a callback of the user")
+            console.say_result("test", "accuracy 1")
+        return capsys.readouterr()
+
+    return run
+
+
+def test_text_is_printed_as_it_is(printing):
+    assert printing("text").out.splitlines() == [
+        "note       a\\nb",
+        "one",
+        "two",
+        "epoch 1/2",
+        "a callback of the user",
+        "test       accuracy 1",
+    ]
+
+
+def test_quiet_prints_the_result_alone(printing):
+    assert printing("quiet") == ("test       accuracy 1\n", "")
+    assert output.mode() == "text"
+
+
+def test_each_line_of_json_is_an_object_and_the_rest_goes_to_stderr(printing):
+    printed = printing("json")
+    assert list(map(json.loads, printed.out.splitlines())) == [
+        {"event": "note", "text": "a\nb"},
+        {"event": "table", "text": "one\ntwo", "metrics": {"loss": None}},
+        {"event": "epoch", "text": "epoch 1/2", "epoch": 1},
+        {"event": "test", "text": "accuracy 1"},
+    ]
+    assert printed.err == "a callback of the user\n"
+
+
+def test_a_run_prints_json_and_nothing_else(workplace, capsys):
+    assert main([*RUN.split(), "--log.json"]) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(isinstance(event["text"], str) for event in events)
+    names = [event["event"] for event in events]
+    assert names.count("epoch") == 2 and {"data", "export", "report"} <= set(names)
+    assert names.count("table") == names.count("mistakes") == 1
+    (table,) = (event["text"] for event in events if event["event"] == "table")
+    assert table.startswith("class ") and "mistakes" not in table
+    epochs = [event for event in events if event["event"] == "epoch"]
+    assert [(e["epoch"], e["epochs"]) for e in epochs] == [(1, 2), (2, 2)]
+    lines = (workplace / "run/log.jsonl").read_text().splitlines()
+    for epoch, line in zip(epochs, map(json.loads, lines), strict=True):
+        assert epoch["step"] == line["step"]
+        assert epoch["metrics"]["val_loss"] == pytest.approx(line["val_loss"])
+    result = json.loads((workplace / "run/result.json").read_text())
+    last = events[-1]
+    assert last["event"] == "result" and last["split"] == "test"
+    assert last["metrics"]["accuracy"] == result["test"]["accuracy"]
+    assert last["export"] == result["export"] and last["verified"] is True
+    assert last["run_directory"] == "run"
+
+
+@pytest.mark.parametrize("flag", ["--log.json", "--json"])
+def test_an_error_is_an_object(tmp_path, flag):
+    words = ["digits", "--epochs", "none", flag]
+    process = run_module("pipeline.fit", *words, cwd=tmp_path, fresh=True)
+    (error,) = map(json.loads, process.stdout.splitlines())
+    assert error["event"] == "error" and "--epochs" in error["text"]
+    assert process.returncode == error["code"] == 2 and process.stderr == ""
+
+
+def test_a_quiet_run_prints_its_result(workplace, capsys):
+    main([*RUN.split(), "--log.quiet", "--export.no-enabled"])
+    printed = capsys.readouterr()
+    names = [line.split()[0] for line in printed.out.splitlines()]
+    assert [name for name in names if name != "note"] == ["test", "report", "export"]
+    assert output.mode() == "text"
+
+
+def test_only_one_of_them_is_accepted():
+    with pytest.raises(UsageError, match="use only one of --log.quiet and --log.json"):
+        main(["digits", "--log.quiet", "--log.json"])
