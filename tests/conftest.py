@@ -7,9 +7,11 @@ import shutil
 import sys
 from pathlib import Path
 
+import default_seed
 import numpy as np
 import pytest
 
+default_seed.apply()
 TESTS = Path(__file__).parent
 UNIT_SECONDS = 0.2  # of a unit test; more is a warning
 SLOW_UNIT_SECONDS = 2.0  # an error in the summary, but no failed test

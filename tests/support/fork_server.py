@@ -151,7 +151,11 @@ def _import_all() -> None:
 
     os.environ.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", KERAS_BACKEND="tensorflow")
     with native_logs.filter_startup():
+        import default_seed
+
         import pipeline
+
+        default_seed.apply()
 
         for name in _LATE:
             importlib.import_module(name)
