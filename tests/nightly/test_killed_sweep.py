@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from processes import run_module
 
-optuna = pytest.importorskip("optuna")
+optuna = pytest.importorskip("optuna", reason="pip install optuna")
 WORDS = [
     "points.csv",
     "--train.epochs",

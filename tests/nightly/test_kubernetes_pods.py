@@ -17,14 +17,18 @@ from worker_processes import ports
 
 def test_the_job_is_one_of_kubernetes():
     """With the JSON schemas of Kubernetes; `strict` refuses unknown fields."""
-    schemas = pytest.importorskip("kubernetes_validate")
+    schemas = pytest.importorskip(
+        "kubernetes_validate", reason="pip install kubernetes-validate"
+    )
     for document in kubernetes_manifests.documents("kubernetes_job.yaml"):
         schemas.validate(document, schemas.latest_version(), strict=True)
 
 
 def test_the_train_job_is_one_of_kubeflow():
     """With the models of Kubeflow Trainer, which leave unknown fields out."""
-    models = pytest.importorskip("kubeflow_trainer_api.models")
+    models = pytest.importorskip(
+        "kubeflow_trainer_api.models", reason="pip install kubeflow-trainer-api"
+    )
     for document in kubernetes_manifests.documents("kubeflow_trainer.yaml"):
         model = getattr(models, f"TrainerV1alpha1{document['kind']}")
         assert model.from_dict(document).to_dict() == document

@@ -16,7 +16,7 @@ from processes import REPOSITORY, run_python
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """What `ray_runs.py` measured, the output of each of its runs, and its directory."""
-    pytest.importorskip("ray")
+    pytest.importorskip("ray", reason="pip install 'ray[train]'")
     folder = tmp_path_factory.mktemp("ray")
     env = {
         **os.environ,

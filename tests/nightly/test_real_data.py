@@ -1,7 +1,6 @@
-"""Real data sets, prepared by TensorFlow Datasets in $TFDS_DATA_DIR; minutes, so behind
-a marker.
+"""Real data sets, prepared by TensorFlow Datasets in $TFDS_DATA_DIR.
 
-TFDS_DATA_DIR=... python -m pytest -m real
+TFDS_DATA_DIR=... python -m pytest -m long tests/nightly/test_real_data.py
 """
 
 import os
@@ -13,12 +12,10 @@ import pytest
 from pipeline.config import registry
 from pipeline.fit import fit
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.skipif(
-        "TFDS_DATA_DIR" not in os.environ, reason="TFDS_DATA_DIR is not set"
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    "TFDS_DATA_DIR" not in os.environ,
+    reason="set TFDS_DATA_DIR to a folder of data sets that TFDS has prepared",
+)
 
 CROP_FLIP_COSINE = {
     "data": {"augment": {"flip": {}, "crop": {"padding": 4}}},

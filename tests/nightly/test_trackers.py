@@ -52,7 +52,7 @@ def train(callback, epochs=2, engine="model_fit", export=False):
 
 
 def test_mlflow_has_config_metrics_pictures_and_export(workplace, monkeypatch):
-    mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{workplace}/mlflow.db")
     mlflow.set_tracking_uri(None)
     run = train(trackers.MLflow(experiment="digits"), export=True)
@@ -82,7 +82,7 @@ def test_mlflow_has_config_metrics_pictures_and_export(workplace, monkeypatch):
 
 
 def test_records_of_folds_name_their_run(workplace, monkeypatch):
-    mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{workplace}/mlflow.db")
     mlflow.set_tracking_uri(None)
     fit("digits", epochs=1, folds=2, export=False, callbacks=[trackers.MLflow()])
@@ -92,7 +92,7 @@ def test_records_of_folds_name_their_run(workplace, monkeypatch):
 
 
 def test_two_records_of_mlflow_are_apart(workplace, monkeypatch):
-    mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{workplace}/mlflow.db")
     mlflow.set_tracking_uri(None)
     names = ["first", "second"]
@@ -115,7 +115,7 @@ def test_two_records_of_mlflow_are_apart(workplace, monkeypatch):
 
 
 def test_wandb_offline_has_config_metrics_pictures_and_export(workplace, monkeypatch):
-    wandb = pytest.importorskip("wandb", reason="needs wandb")
+    wandb = pytest.importorskip("wandb", reason="pip install wandb")
     records, added = [], []
     finish, add_dir = wandb.Run.finish, wandb.Artifact.add_dir
 
@@ -144,7 +144,7 @@ def test_trackio_on_this_machine_has_config_metrics_pictures_and_export(
     workplace, monkeypatch
 ):
     monkeypatch.setenv("TRACKIO_DIR", str(workplace / "trackio"))
-    trackio = pytest.importorskip("trackio", reason="needs trackio")
+    trackio = pytest.importorskip("trackio", reason="pip install trackio")
     run = train(trackers.Trackio(project="digits"), export=True)
     (record,) = trackio.Api().runs("digits")
     assert record.name == "custom-1" and record.config["train"]["epochs"] == 2
@@ -191,8 +191,10 @@ def same_files(folder, other):
 
 
 def test_weights_and_biases_offline(go, workplace, capfd):
-    wandb = pytest.importorskip("wandb", reason="needs wandb")
-    keras_callbacks = pytest.importorskip("wandb.integration.keras")
+    wandb = pytest.importorskip("wandb", reason="pip install wandb")
+    keras_callbacks = pytest.importorskip(
+        "wandb.integration.keras", reason="pip install wandb"
+    )
     with wandb.init(project="digits", dir=workplace, mode="offline") as record:
         run = go(keras_callbacks.WandbMetricsLogger())
         logged = dict(record.summary)
@@ -204,8 +206,8 @@ def test_weights_and_biases_offline(go, workplace, capfd):
 
 
 def test_mlflow_in_a_local_file(go, workplace, capfd):
-    mlflow = pytest.importorskip("mlflow", reason="needs mlflow")
-    keras_callbacks = pytest.importorskip("mlflow.keras")
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow")
+    keras_callbacks = pytest.importorskip("mlflow.keras", reason="pip install mlflow")
     mlflow.set_tracking_uri(f"sqlite:///{workplace}/mlflow.db")
     with mlflow.start_run() as record:
         run = go(keras_callbacks.MlflowCallback())
@@ -223,9 +225,9 @@ def test_optuna_prunes_a_trial(go):
     """Its exception ends `fit` unchanged, so that the study counts the
     trial as pruned.
     """
-    optuna = pytest.importorskip("optuna", reason="needs optuna")
+    optuna = pytest.importorskip("optuna", reason="pip install optuna")
     integration = pytest.importorskip(
-        "optuna_integration", reason="needs optuna-integration"
+        "optuna_integration", reason="pip install optuna-integration"
     )
     epochs = []
 
