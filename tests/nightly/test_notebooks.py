@@ -34,8 +34,8 @@ def test_outputs_are_stored_and_fit_for_a_reader(path):
 @pytest.mark.parametrize("path", PATHS, ids=NAMES)
 def test_outputs_are_those_of_the_present_code(path, tmp_path):
     """Executed by Jupyter's kernel; numbers may differ within a tolerance."""
-    pytest.importorskip("nbclient", reason="needs nbclient")
-    pytest.importorskip("ipykernel", reason="needs ipykernel")
+    pytest.importorskip("nbclient", reason="pip install nbclient")
+    pytest.importorskip("ipykernel", reason="pip install ipykernel")
     stored = nbformat.read(path, as_version=4)
     new = stored_notebooks.execute(path, tmp_path)
     found = stored_notebooks.differences(stored, new)

@@ -13,7 +13,7 @@ from processes import REPOSITORY, run_module
 from pipeline import sweep
 from pipeline.utils.errors import UsageError
 
-optuna = pytest.importorskip("optuna")
+optuna = pytest.importorskip("optuna", reason="pip install optuna")
 WORDS = [
     "points.csv",
     "--train.epochs",
