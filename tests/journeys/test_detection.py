@@ -91,14 +91,3 @@ def test_the_command_prints_boxes_and_draws_them(trained, workplace, capsys):
     records = [json.loads(row) for row in rows]
     assert len(lines) == 1 + sum(record["count"] for record in records) > 3
     assert all(len(r["boxes"]) == len(r["labels"]) == r["count"] for r in records)
-
-
-@pytest.mark.long
-def test_more_shapes_are_found_nearly_always(workplace):
-    """Of pictures of 96x128 pixels; about a minute of two cores."""
-    box_data.write_coco(workplace / "shapes", box_data.pictures(500, seed=2))
-    size = {"data": {"image_size": (96, 128), "augment": {"flip": {}}}}
-    options = {**SMALL, **size, "model": {"options": {"widths": (8, 16, 32, 64)}}}
-    run = fit("shapes", epochs=15, export={"enabled": False}, **options)
-    assert run.result["test"]["ap50"] >= 0.95
-    assert run.result["test"]["ap"] >= 0.75

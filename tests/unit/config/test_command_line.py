@@ -4,12 +4,9 @@ TensorFlow.
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from processes import REPOSITORY
 
 from pipeline.config import cli_parser, registry, type_hints
 from pipeline.config.command_line import configure
@@ -441,29 +438,6 @@ def test_help_describes_a_registry_with_every_option(capsys):
     muon = shown(capsys, "--help", "pipeline.training.optim.optimizers.muon:muon")
     assert "\n  momentum\n" in muon and "default: 0.95)" in muon
     assert "; required)" in shown(capsys, "--help", "application")
-
-
-def test_neither_help_nor_an_error_imports_tensorflow_or_numpy():
-    program = """
-import sys
-from pipeline.export.__main__ import main as export
-from pipeline.fit import main
-from pipeline.utils.errors import UsageError
-for words in (["--help"], ["--help", "models"], ["digits", "--help"], ["nothing"],
-              ["digits", "--help", "train"], ["--momentum", "1"], ["--resume", "nothing"],
-              ["--run-directory", "/dev/null"], ["--train.epochs", "0"], ["--pin", "7"]):
-    for command in (main, export):
-        try:
-            command(words)
-        except (SystemExit, UsageError):
-            pass
-heavy = {"tensorflow", "keras", "numpy", "sklearn", "matplotlib", "tensorflow_datasets", "rich"}
-sys.exit(", ".join(heavy & set(sys.modules)) or 0)
-"""
-    result = subprocess.run(
-        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr[-500:]
 
 
 def test_the_name_of_a_class_may_contain_an_equals_sign():

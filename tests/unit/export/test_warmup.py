@@ -2,41 +2,14 @@
 and writers.
 """
 
-import io
-
 import numpy as np
 import pytest
 import reference_exports
 import tensorflow as tf
-from PIL import Image
-from tensorflow_serving.apis import prediction_log_pb2
 
 from pipeline.export import warmup
 from pipeline.serving.savedmodel_session import Session
 from pipeline.utils.errors import Failure
-
-
-def requests(path):
-    for record in tf.data.TFRecordDataset(str(path)):
-        log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
-        assert log.WhichOneof("log_type") == "predict_log"
-        yield log.predict_log.request
-
-
-def test_an_export_is_warmed_up_for_every_signature_and_size(digits_run):
-    sent, files = [], set()
-    for request in requests(digits_run.export / warmup.FILE):
-        signature = request.model_spec.signature_name
-        (tensor,) = request.inputs.values()
-        sent.append((signature, tensor.tensor_shape.dim[0].size))
-        if sent[-1] == ("image_bytes", 1):
-            image = Image.open(io.BytesIO(tensor.string_val[0]))
-            files.add((image.format, image.size))
-    signatures = ("serving_default", "image_bytes")
-    first = [(name, 1) for name in (*signatures, *signatures[1:] * 2)]
-    assert sent == first + [(name, size) for size in (8, 64) for name in signatures]
-    assert files == {("PNG", (8, 8)), ("JPEG", (8, 8)), ("PNG", (16, 16))}
-
 
 # The check
 

@@ -8,10 +8,8 @@ import io
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
-import fork_server
 import psutil
 import pytest
 
@@ -58,25 +56,6 @@ def problems(status="error"):
     """Name -> (value, remedy) of the findings with this status."""
     found = environment_check.check()
     return {f.name: (f.value, f.remedy) for f in found if f.status == status}
-
-
-def test_this_environment_is_usable(tmp_path, capsys, monkeypatch):
-    real = subprocess.run
-
-    def forked(command, **options):
-        if command[:3] != [sys.executable, "-P", "-c"]:
-            return real(command, **options)
-        return fork_server.run(*command[2:], cwd=tmp_path, env=options["env"])
-
-    monkeypatch.setattr(environment_check.subprocess, "run", forked)
-    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
-    assert doctor.main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["status", "check", "found", "remedy"]
-    assert (
-        "import tensorflow" in "".join(lines)
-        and lines[-1] == "the environment is usable"
-    )
 
 
 def test_wrong_versions_and_packages_are_errors(probe, versions, capsys):

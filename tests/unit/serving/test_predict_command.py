@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import os
 import signal
 import sys
@@ -13,8 +12,6 @@ import numpy as np
 import pytest
 import served_models
 from predict_command import IMAGES, number
-from processes import run_python
-from served_models import png
 
 from pipeline.serving.client import Client
 from pipeline.utils.errors import UsageError
@@ -91,32 +88,6 @@ def test_names_are_read_from_stdin(ask, models, pictures, monkeypatch):
         5,
         7,
     ]
-
-
-def test_names_may_contain_anything(workplace, models):
-    """In a process without Python TensorFlow, whose stdout is not UTF-8."""
-    names = [
-        b"\xff.png",
-        b"new\nline.png",
-        b'"a",b.png',
-        b"[1].png",
-        b"./-.png",
-        "ü.png".encode(),
-    ]
-    for name in names:
-        (workplace / os.fsdecode(name)).write_bytes(png(IMAGES[0]))
-    script = f"""if True:
-        import sys
-        from pipeline import predict
-        assert predict.main({[str(models / "pictures")]} + sys.argv[1:]) == 0
-        assert not {{"tensorflow", "keras"}} & set(sys.modules)
-    """
-    words = map(os.fsdecode, names)
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    ran = run_python("-c", script, *words, cwd=workplace, env=environment, fresh=True)
-    assert ran.returncode == 0, ran.stderr
-    records = [json.loads(line) for line in ran.stdout.split("\n")[:-1]]
-    assert [os.fsencode(record["file"]) for record in records] == names
 
 
 def test_a_table_has_a_header_and_columns_for_more_classes(ask, models, pictures):

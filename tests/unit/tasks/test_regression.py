@@ -3,9 +3,7 @@ differences.
 """
 
 import json
-import re
 
-import fake_serving
 import keras
 import numpy as np
 import pytest
@@ -18,7 +16,6 @@ from pipeline.data import batching, dataset, splits
 from pipeline.data.array_source import ArraySource
 from pipeline.fit import fit
 from pipeline.runtime import environment
-from pipeline.serving import version_manifest
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
@@ -61,35 +58,6 @@ def diabetes():
     return loaded(registry.load("sources", "scikit_learn")(dataset="diabetes"))
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("regression")
-    changes = {
-        "run_directory": folder / "run",
-        "export": {"directory": folder / "saved_models"},
-    }
-    return fit(
-        "regression_linear", log={"progress": False, "tensorboard": False}, **changes
-    )
-
-
-@pytest.fixture(scope="module")
-def ports(run):
-    with fake_serving.both(fake_serving.Backend(regression_linear=run.export)) as ports:
-        yield ports
-
-
-@pytest.mark.parametrize("way", fake_serving.WAYS)
-def test_the_examples_of_the_serving_page_work_as_they_stand(run, ports, way, capsys):
-    document = (run.export.parent / "SERVING.md").read_text()
-    shown = fake_serving.shown(document, "serving_default", way, ports, capsys)
-    features = np.zeros((1, 10), np.float32)
-    (number,) = re.findall(r"-?\d+\.\d+", shown)
-    assert float(number) == pytest.approx(
-        run.predict(features=features)["prediction"][0], rel=1e-4
-    )
-
-
 @pytest.mark.parametrize("engine", registry.names("engines"))
 def test_training_ends_at_the_closed_form(diabetes, engine):
     task, parts = diabetes
@@ -100,45 +68,6 @@ def test_training_ends_at_the_closed_form(diabetes, engine):
     found, wanted = coefficients(model, task), least_squares(parts["train"])
     assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
-
-
-def test_the_recipe_ends_with_a_verified_export(run):
-    assert run.result["verification"]["passed"] and run.export.name == "1"
-    traces = [key for key in run.network.step.compiled if key[0] == "outputs"]
-    assert len(traces) == 1, "one trace of the model answers all splits"
-    assert (run.directory / "predictions.png").read_bytes().startswith(b"\x89PNG")
-    result = json.loads((run.directory / "result.json").read_text())
-    assert result["examples_per_second"] > 0 and set(run.history) >= {
-        "loss",
-        "rmse",
-        "mae",
-    }
-    assert run.history["rmse"][-1] == pytest.approx(
-        run.history["loss"][-1] ** 0.5, rel=1e-5
-    )
-    metadata = json.loads((run.directory / "metadata.json").read_text())
-    assert metadata == run.task.metadata and metadata["feature_names"][2] == "bmi"
-    assert run.task.selection_metric == ("r2", 1)
-    about = version_manifest.read(run.export)
-    assert (about["metrics"]["r2"], about["judged"]) == (run.test["r2"], "test")
-
-
-def test_the_served_predictions_are_those_of_the_closed_form(run):
-    from sklearn.datasets import load_diabetes
-
-    rows, wanted = load_diabetes().data, least_squares(run.splits["train"])
-    wanted = rows @ wanted[:-1] + wanted[-1]
-    served = tf.saved_model.load(run.export).signatures["serving_default"]
-    answer = served(features=tf.constant(rows, tf.float32))
-    assert set(answer) == {"prediction"} and answer["prediction"].shape == (442,)
-    np.testing.assert_allclose(answer["prediction"], wanted, rtol=1e-3)
-    np.testing.assert_allclose(
-        run.predict(features=rows)["prediction"], wanted, rtol=1e-3
-    )
-    test = run.splits["test"]
-    predicted = wanted[test.column("id")]
-    measured = reference.mean_squared_error(test.column("target"), predicted)
-    assert run.test["mse"] == pytest.approx(measured, rel=1e-4)
 
 
 def test_nothing_held_out_is_learned_from(diabetes):

@@ -1,14 +1,11 @@
 """Registered losses and metrics against NumPy and Keras, and within a run."""
 
-import json
-
 import numpy as np
 import pytest
 from engine_epoch import prepared
 
 from pipeline.config import registry
 from pipeline.config.config import TrainConfig
-from pipeline.fit import fit
 from pipeline.utils.errors import UsageError
 
 NUMBERS = {"feature_names": ["x"], "mean": [0.0], "deviation": [1.0]}
@@ -125,30 +122,3 @@ def test_metrics_are_those_of_numpy_without_padding(mixed):
         for part in (slice(64), slice(64, None)):
             metric.update_state(y[part], logits[part], sample_weight=weight[part])
         assert float(metric.result()) == wanted[metric.name]
-
-
-def test_metrics_are_in_history_and_result(tmp_path):
-    """The history is from padded batches; the result comes from all answers at once."""
-    run = fit(
-        "digits",
-        run_directory=tmp_path / "run",
-        data={"limit": 300},
-        model={"name": "tiny"},
-        train={"epochs": 2, "metrics": METRICS},
-        export={"enabled": False},
-        log={"progress": False, "tensorboard": False},
-    )
-    lines = [
-        json.loads(line)
-        for line in (run.directory / "log.jsonl").read_text().splitlines()
-    ]
-    for split in ("validation", "test"):
-        columns = run.splits[split].take(np.arange(len(run.splits[split])))
-        images = run.task.prepare({"image": columns["image"]})["image"]
-        wanted = by_numpy(columns["label"], run.network(images, training=False).numpy())
-        found = json.loads((run.directory / "result.json").read_text())[split]
-        assert {name: found[name] for name in wanted} == wanted
-        if split == "validation":
-            assert {name: run.history[f"val_{name}"][-1] for name in wanted} == wanted
-    for name in ("sparse_top_k_categorical_accuracy", "val_macro_recall"):
-        assert run.history[name] == [line[name] for line in lines]

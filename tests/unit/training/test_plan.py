@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from processes import run_python
 from toy_problem import machine
 
 from pipeline.config import command_line, registry
@@ -167,20 +166,6 @@ def test_a_dry_run_shows_the_plan_and_takes_two_steps(planned, capsys):
     assert capsys.readouterr().out == said
     assert (config.train.steps, config.run_directory) == (2, Path("dry/run"))
     assert config.train.batch_size == whole.train.batch_size
-
-
-def test_only_a_plan_needs_tensorflow(workplace):
-    code = """
-import sys
-from types import SimpleNamespace
-from pipeline.config import command_line
-from pipeline.training.resolve import resolve
-machine = SimpleNamespace(is_chief=True, cluster=None)
-config = resolve(command_line.request(["digits"]), machine)
-assert config == command_line.recipe("digits") and "tensorflow" not in sys.modules
-"""
-    process = run_python("-c", code, cwd=workplace, fresh=True)
-    assert process.returncode == 0, process.stderr
 
 
 def test_weights_of_keras_in_its_cache_are_used(planned, workplace):

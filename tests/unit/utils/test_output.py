@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from processes import run_module
 
 from pipeline.fit import main
 from pipeline.utils import console, output, progress_bar
@@ -76,15 +75,6 @@ def test_a_run_prints_json_and_nothing_else(workplace, capsys):
     assert last["metrics"]["accuracy"] == result["test"]["accuracy"]
     assert last["export"] == result["export"] and last["verified"] is True
     assert last["run_directory"] == "run"
-
-
-@pytest.mark.parametrize("flag", ["--log.json", "--json"])
-def test_an_error_is_an_object(tmp_path, flag):
-    words = ["digits", "--epochs", "none", flag]
-    process = run_module("pipeline.fit", *words, cwd=tmp_path, fresh=True)
-    (error,) = map(json.loads, process.stdout.splitlines())
-    assert error["event"] == "error" and "--epochs" in error["text"]
-    assert process.returncode == error["code"] == 2 and process.stderr == ""
 
 
 def test_a_quiet_run_prints_its_result(workplace, capsys):

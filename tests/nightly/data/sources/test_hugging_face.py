@@ -8,8 +8,14 @@ from pipeline.fit import fit
 from pipeline.utils.errors import UsageError
 
 datasets = pytest.importorskip("datasets", reason="needs the extra hf")
+
+
 PIL = pytest.importorskip("PIL.Image")
+
+
 PIXELS = np.random.default_rng(0).integers(0, 256, (60, 8, 8, 3), np.uint8)
+
+
 NAMES = ["zebra", "ant", "mouse"]  # not in alphabetical order
 
 

@@ -14,10 +14,12 @@ from PIL import Image
 
 from pipeline import evaluate, predict
 from pipeline.config import registry
+from pipeline.data.in_memory import from_object
 from pipeline.evaluation import labelled_data
 from pipeline.fit import fit
 from pipeline.report.run import Run
 from pipeline.runtime.signals import StopSignals
+from pipeline.tasks.generation import generation
 from pipeline.utils.console import numbers
 from pipeline.utils.errors import UsageError
 
@@ -339,3 +341,42 @@ def test_a_damaged_file_is_named_with_a_remedy_that_evaluate_has(tmp_path, conte
     splits, _ = labelled_data.load_splits(tmp_path, task)
     with pytest.raises(UsageError, match="^b/2.jpg cannot be decoded: .*; remove it$"):
         splits["data"].column("image")
+
+
+def test_a_model_that_takes_files_needs_them(digits_run):
+    with pytest.raises(UsageError, match="MODEL FILES takes"):
+        predict.main([str(digits_run.directory)])
+    with pytest.raises(UsageError, match="--count is for models that draw pictures"):
+        predict.main([str(digits_run.directory), "a.png", "--count", "3"])
+
+
+def info_of(dtype=np.uint8, size=(8, 8)):
+    images = np.zeros((30, *size, 3), dtype)
+    return from_object((images, np.arange(30) % 2)).info
+
+
+def test_a_judge_must_classify_the_same_images(digits_run, tmp_path):
+    with pytest.raises(UsageError, match="judge nowhere is not a finished run"):
+        generation(info_of(), judge=Path("nowhere"))
+    with pytest.raises(UsageError, match="must be a run that classifies 0, 1"):
+        generation(info_of(), judge=digits_run.directory)
+    info = registry.call("sources", "scikit_learn", {"dataset": "digits"}).info
+    copy = tmp_path / "run"
+    copy.mkdir()
+    for name in ("metadata.json", "model.keras"):
+        shutil.copy(digits_run.directory / name, copy)
+    metadata = json.loads((copy / "metadata.json").read_text())
+    metadata["image_shape"] = [9, 9, 1]
+    (copy / "metadata.json").write_text(json.dumps(metadata))
+    message = r"shape \[9, 9, 1\], not \[8, 8, 1\]; .* --data.image-size 8 8"
+    with pytest.raises(UsageError, match=message):
+        generation(info, judge=copy)
+    # The network is loaded before training.
+    metadata["image_shape"] = [8, 8, 1]
+    (copy / "metadata.json").write_text(json.dumps(metadata))
+    (copy / "model.keras").write_bytes(b"damaged")
+    with pytest.raises(UsageError, match=r"judge .*run cannot be loaded"):
+        generation(info, judge=copy)
+    (copy / "metadata.json").write_text(json.dumps({**metadata, "raw": True}))
+    with pytest.raises(UsageError, match="a Keras model of your own"):
+        generation(info, judge=copy)

@@ -1,0 +1,73 @@
+"""Regression against what it must equal: closed-form least squares, NumPy, finite
+differences.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from sklearn import metrics as reference
+
+from pipeline.fit import fit
+from pipeline.serving import version_manifest
+
+
+def least_squares(split):
+    """Coefficients and intercept of the closed form, float64, (features + 1,)."""
+    features = split.column("features").astype(np.float64)
+    design = np.column_stack([features, np.ones(len(features))])
+    return np.linalg.lstsq(
+        design, split.column("target").astype(np.float64), rcond=None
+    )[0]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("regression")
+    changes = {
+        "run_directory": folder / "run",
+        "export": {"directory": folder / "saved_models"},
+    }
+    return fit(
+        "regression_linear", log={"progress": False, "tensorboard": False}, **changes
+    )
+
+
+def test_the_recipe_ends_with_a_verified_export(run):
+    assert run.result["verification"]["passed"] and run.export.name == "1"
+    traces = [key for key in run.network.step.compiled if key[0] == "outputs"]
+    assert len(traces) == 1, "one trace of the model answers all splits"
+    assert (run.directory / "predictions.png").read_bytes().startswith(b"\x89PNG")
+    result = json.loads((run.directory / "result.json").read_text())
+    assert result["examples_per_second"] > 0 and set(run.history) >= {
+        "loss",
+        "rmse",
+        "mae",
+    }
+    assert run.history["rmse"][-1] == pytest.approx(
+        run.history["loss"][-1] ** 0.5, rel=1e-5
+    )
+    metadata = json.loads((run.directory / "metadata.json").read_text())
+    assert metadata == run.task.metadata and metadata["feature_names"][2] == "bmi"
+    assert run.task.selection_metric == ("r2", 1)
+    about = version_manifest.read(run.export)
+    assert (about["metrics"]["r2"], about["judged"]) == (run.test["r2"], "test")
+
+
+def test_the_served_predictions_are_those_of_the_closed_form(run):
+    from sklearn.datasets import load_diabetes
+
+    rows, wanted = load_diabetes().data, least_squares(run.splits["train"])
+    wanted = rows @ wanted[:-1] + wanted[-1]
+    served = tf.saved_model.load(run.export).signatures["serving_default"]
+    answer = served(features=tf.constant(rows, tf.float32))
+    assert set(answer) == {"prediction"} and answer["prediction"].shape == (442,)
+    np.testing.assert_allclose(answer["prediction"], wanted, rtol=1e-3)
+    np.testing.assert_allclose(
+        run.predict(features=rows)["prediction"], wanted, rtol=1e-3
+    )
+    test = run.splits["test"]
+    predicted = wanted[test.column("id")]
+    measured = reference.mean_squared_error(test.column("target"), predicted)
+    assert run.test["mse"] == pytest.approx(measured, rel=1e-4)
