@@ -112,7 +112,11 @@ def header(content: tf.Tensor) -> Header:
     checks.append((is_valid, f"the WAV file must have 1 to {_MOST_CHANNELS} channels"))
     is_valid = (rate >= LOWEST_RATE) & (rate <= HIGHEST_RATE)
     message = f"the WAV file must have {LOWEST_RATE} to {HIGHEST_RATE} samples a second"
+    # Everything that is computed from these waits for the checks: the filter for a rate
+    # of 4 billion would take gigabytes.
     with _require(*checks, (is_valid, message)):
+        facts = (code, channels, rate, bits, data)
+        code, channels, rate, bits, data = map(tf.identity, facts)
         length = _numbers(tf.strings.substr(content, data - 4, 4), (4,))[0]
     rest = size - data
     length = tf.where(length == _UNKNOWN_SIZE, rest, length)

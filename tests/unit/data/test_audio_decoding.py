@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.signal
 import tensorflow as tf
+from peak_memory import peak_growth
 from recordings import FLOAT, PCM, chunk, wav
 
 from pipeline.data.audio_decoding import decode_wav, header
@@ -106,6 +107,18 @@ def test_damaged_files_never_end_in_another_error(decode):
             content[position] = RANDOM.integers(256)
         with contextlib.suppress(tf.errors.InvalidArgumentError):
             assert decode(bytes(content)).shape == (COUNT,)
+
+
+def test_a_rate_that_is_refused_takes_no_memory(decode):
+    """The filter for a rate of 4 billion would take gigabytes."""
+    content = bytearray(GOOD)
+    content[24:28] = (2**32 - 1).to_bytes(4, "little")
+
+    def refuse():
+        with pytest.raises(tf.errors.InvalidArgumentError, match="samples a second"):
+            decode(bytes(content))
+
+    assert peak_growth(refuse) < 200
 
 
 def test_the_header_of_a_stereo_file():
