@@ -72,14 +72,19 @@ def made(name, context):
     return registry.call("callbacks", name, options_of("callbacks", name), context)
 
 
-@pytest.mark.parametrize("name", CALLBACKS)
-def test_trains_the_same_weights_as_without_it(name, ready, plain):
+@pytest.mark.parametrize(
+    "names",
+    [CALLBACKS, *(pytest.param([name], marks=pytest.mark.long) for name in CALLBACKS)],
+    ids=["all", *CALLBACKS],
+)
+def test_trains_the_same_weights_as_without_it(names, ready, plain):
     model, batches, context = ready
     start = model.get_weights()
     # After the checkpoint callback, which must save first.
     early_stopping = context.checkpoint.early_stopping
-    callbacks = [early_stopping, context.checkpoint, made(name, context)]
-    assert isinstance(callbacks[2], keras.callbacks.Callback)
+    more = [made(name, context) for name in names]
+    assert all(isinstance(one, keras.callbacks.Callback) for one in more)
+    callbacks = [early_stopping, context.checkpoint, *more]
     history = registry.load("engines", "gradient_tape")(model, batches, None, callbacks)
     assert len(history["loss"]) == 2 and np.isfinite(history["loss"]).all()
     for weights, expected in zip((start, model.get_weights()), plain, strict=True):

@@ -35,7 +35,17 @@ def task_of(name, shape):
     return registry.call("tasks", "supervised", {}, metadata)
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 9, 4), (33, 20, 3)])
+long = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (5, 9, 4),
+        pytest.param((1, 1, 1), marks=long),
+        pytest.param((33, 20, 3), marks=long),
+    ],
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_any_size_and_channel_count(name, shape):
     if name == "application":  # its networks see colours
@@ -77,7 +87,13 @@ def test_several_inputs_are_joined_or_refused_by_name(name):
         assert "the task's inputs are left, right" in str(error)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in ("convnet", "unet") else pytest.param(name, marks=long)
+        for name in MODELS
+    ],
+)
 def test_mixed_precision_ends_in_float32_and_has_a_float32_twin(name):
     task, options = task_of(name, (8, 8, 1)), settings_of(name)
     keras.utils.set_random_seed(0)
