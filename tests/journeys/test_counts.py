@@ -63,7 +63,9 @@ def _through(name, numpy):
     return method
 
 
-@pytest.mark.parametrize("engine", ["model_fit", "gradient_tape"])
+@pytest.mark.parametrize(
+    "engine", ["model_fit", pytest.param("gradient_tape", marks=pytest.mark.long)]
+)
 def test_calls_waits_and_open_files_of_a_run(tmp_path, counts, engine):
     calls, waits = counts
     counted = Counted()

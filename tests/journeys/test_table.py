@@ -4,13 +4,18 @@ differences.
 
 import json
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn import metrics as reference
 
+from pipeline.config import registry
+from pipeline.data import batching, dataset, splits
 from pipeline.fit import fit
+from pipeline.runtime import environment
 from pipeline.serving import version_manifest
+from pipeline.training.model_builder import build
 
 
 def least_squares(split):
@@ -71,3 +76,44 @@ def test_the_served_predictions_are_those_of_the_closed_form(run):
     predicted = wanted[test.column("id")]
     measured = reference.mean_squared_error(test.column("target"), predicted)
     assert run.test["mse"] == pytest.approx(measured, rel=1e-4)
+
+
+MACHINE = environment.Machine("float32", False, tf.distribute.get_strategy(), ())
+
+
+RECIPE = registry.load("recipes", "regression_linear")()
+
+
+make = registry.load("tasks", "regression")
+
+
+def loaded(source, settings=RECIPE):
+    """The task with all its metadata, and the splits."""
+    included = splits.included(source)
+    parts, _ = splits.divide(included, settings.data)
+    metadata, _ = dataset.learn(make(source.info), parts["train"], None)
+    return make(metadata), batching.load(included, parts, make(metadata), settings)[0]
+
+
+def coefficients(model, task):
+    """Those of the trained network in units of the raw features, intercept last."""
+    kernel, bias = (weight.astype(np.float64) for weight in model.get_weights())
+    slopes = kernel[:, 0] / np.array(task.metadata["deviation"])
+    return np.append(slopes, bias[0] - slopes @ np.array(task.metadata["mean"]))
+
+
+@pytest.fixture(scope="module")
+def diabetes():
+    return loaded(registry.load("sources", "scikit_learn")(dataset="diabetes"))
+
+
+@pytest.mark.parametrize("engine", registry.names("engines"))
+def test_training_ends_at_the_closed_form(diabetes, engine):
+    task, parts = diabetes
+    keras.utils.set_random_seed(1)  # any start will do
+    batches = batching.training(parts["train"], RECIPE.train, 1)
+    model = build(task, RECIPE, MACHINE, batches)
+    registry.load("engines", engine)(model, batches, None, [])
+    found, wanted = coefficients(model, task), least_squares(parts["train"])
+    assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)

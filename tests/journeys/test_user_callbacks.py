@@ -1,9 +1,7 @@
 """Callbacks of the user, in addition to those of every run."""
 
-import json
 import sys
 
-import numpy as np
 import pytest
 
 from pipeline.config import registry
@@ -142,51 +140,3 @@ def test_one_of_every_run_is_refused_before_anything_is_written(workplace):
             == f"callbacks=...: {name} is part of every run; remove it"
         )
     assert not list(workplace.iterdir())
-
-
-METRICS = {"sparse_top_k_categorical_accuracy": {"k": 3}, "macro_recall": {}}
-
-
-def top_k(labels, logits, k):
-    return (np.argsort(-logits, axis=1)[:, :k] == labels[:, None]).any(axis=1).mean()
-
-
-def macro_recall(labels, logits):
-    right = logits.argmax(axis=1) == labels
-    return np.mean([right[labels == label].mean() for label in np.unique(labels)])
-
-
-def by_numpy(labels, logits):
-    return {
-        "sparse_top_k_categorical_accuracy": pytest.approx(
-            top_k(labels, logits, 3), rel=1e-5
-        ),
-        "macro_recall": pytest.approx(macro_recall(labels, logits), rel=1e-5),
-    }
-
-
-def test_metrics_are_in_history_and_result(tmp_path):
-    """The history is from padded batches; the result comes from all answers at once."""
-    run = fit(
-        "digits",
-        run_directory=tmp_path / "run",
-        data={"limit": 300},
-        model={"name": "tiny"},
-        train={"epochs": 2, "metrics": METRICS},
-        export={"enabled": False},
-        log={"progress": False, "tensorboard": False},
-    )
-    lines = [
-        json.loads(line)
-        for line in (run.directory / "log.jsonl").read_text().splitlines()
-    ]
-    for split in ("validation", "test"):
-        columns = run.splits[split].take(np.arange(len(run.splits[split])))
-        images = run.task.prepare({"image": columns["image"]})["image"]
-        wanted = by_numpy(columns["label"], run.network(images, training=False).numpy())
-        found = json.loads((run.directory / "result.json").read_text())[split]
-        assert {name: found[name] for name in wanted} == wanted
-        if split == "validation":
-            assert {name: run.history[f"val_{name}"][-1] for name in wanted} == wanted
-    for name in ("sparse_top_k_categorical_accuracy", "val_macro_recall"):
-        assert run.history[name] == [line[name] for line in lines]

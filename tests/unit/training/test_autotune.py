@@ -2,49 +2,14 @@
 
 from types import SimpleNamespace
 
-import keras
 import numpy as np
 import pytest
-from engine_epoch import STEPS, prepared, trained
+from engine_epoch import STEPS, prepared
 from toy_problem import machine
 
-from pipeline.config import registry
 from pipeline.runtime import dtype_policy
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import autotune, distributed
-
-OPTIONS = {
-    "epochs": 3,
-    "steps": 2 * STEPS + 3,
-    "optimizer": "adam",
-    "optimizer_options": {},
-}
-
-
-@pytest.fixture(scope="module")
-def single():
-    """The variables after a training with one step in each call."""
-    model, _ = trained(calls=1, **OPTIONS)
-    return [variable.numpy() for variable in model.variables]
-
-
-@pytest.mark.parametrize("engine", registry.names("engines"))
-@pytest.mark.parametrize("calls", [3, 100])
-def test_calls_of_any_length_are_the_same_steps(single, engine, calls):
-    firsts = []
-
-    class Record(keras.callbacks.Callback):
-        def on_train_batch_begin(self, batch, logs=None):
-            firsts.append(batch)
-
-    model, batches = trained(
-        calls=calls, engine=engine, callbacks=[Record()], **OPTIONS
-    )
-    for one, other in zip(single, model.variables, strict=True):
-        np.testing.assert_array_equal(one, other.numpy())
-    epoch = list(range(0, STEPS, calls))
-    assert firsts == [*epoch, *epoch, *range(0, 3, calls)]
-    assert int(model.optimizer.iterations) == batches.last_step
 
 
 def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):

@@ -2,12 +2,10 @@
 log.
 """
 
-import itertools
 import json
 from types import SimpleNamespace
 
 import keras
-import non_finite_runs
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -178,18 +176,3 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
         variable.assign(values)
     assert not list(tmp_path.iterdir())
     saved.save(3, {})
-
-
-ENGINES = itertools.cycle(registry.names("engines"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "engine"), [*zip(non_finite_runs.KINDS, ENGINES, strict=False)]
-)
-def test_a_fault_at_a_random_place(workplace, kind, engine):
-    generator = np.random.default_rng([3, non_finite_runs.KINDS.index(kind)])
-    with pytest.MonkeyPatch.context() as patch:
-        assert (
-            non_finite_runs.injected(patch, workplace / "run", kind, engine, generator)
-            is None
-        )

@@ -10,8 +10,6 @@ from toy_problem import CLASSES, TASK, machine, random_split, settings_of
 
 from pipeline.config import registry
 from pipeline.data import batching
-from pipeline.data.example_store import MemoryStore
-from pipeline.data.splits import Split
 from pipeline.training.model_builder import build
 from pipeline.training.optim.learning_rate import AdjustableRate
 from pipeline.training.own_keras import callback, optimizer_view
@@ -128,67 +126,6 @@ def test_the_optimizer_is_one_of_keras_and_shows_the_state_of_the_run():
         with pytest.raises(UsageError, match=message):
             setattr(view, name, value)
     assert optimizer.beta_1 == 0.8
-
-
-class Looks(keras.callbacks.Callback):
-    def on_train_begin(self, logs=None):
-        self.names = [layer.name for layer in self.model.layers]
-        self.kernel = self.model.get_layer("first_conv").kernel
-        features = keras.Model(
-            self.model.inputs, self.model.get_layer("first_conv").output
-        )
-        self.features = features.predict(X, verbose=0)
-        self.evaluated = self.model.evaluate(X, np.zeros(32), verbose=0)
-
-    def on_train_end(self, logs=None):
-        self.answers = self.model.predict(X, verbose=0)
-
-
-@pytest.mark.parametrize("head", [None, "softmax", "sigmoid"])
-def test_files_of_checkpoints_are_opened_by_keras_alone(workplace, head):
-    """A model of the user's own layers, with the optimizer and its state."""
-    names = ("last.h5", "last.keras", "own.weights.h5")
-    savers = [
-        keras.callbacks.ModelCheckpoint(name, save_freq="epoch") for name in names[:2]
-    ]
-    savers.append(keras.callbacks.ModelCheckpoint(names[2], save_weights_only=True))
-    seen, is_binary = Looks(), head == "sigmoid"
-    task, split = RAW, random_split(32)
-    if is_binary:
-        task = RAW.with_metadata({"class_names": ["a", "b"]})
-        columns = {**split.take(np.arange(32)), "label": np.arange(32) % 2}
-        split = Split(
-            MemoryStore({name: tf.constant(c) for name, c in columns.items()}),
-            split.rows,
-        )
-    own = network(head, 1 if is_binary else CLASSES)
-    built = trained(
-        seen,
-        *savers,
-        model=own,
-        task=task,
-        split=split,
-        optimizer="adam",
-        optimizer_options={},
-    )
-    assert seen.names[1:4] == [layer.name for layer in own.layers]
-    assert seen.kernel is built.trainable_variables[0] and seen.features.shape == (
-        32,
-        6,
-        6,
-        4,
-    )
-    if head:
-        assert len(seen.names) == 5 and len(set(seen.names)) == 5
-    for name in names[:2]:
-        model = keras.models.load_model(name)
-        np.testing.assert_allclose(model.predict(X, verbose=0), seen.answers, atol=1e-5)
-        assert isinstance(model.optimizer, keras.optimizers.Adam)
-        assert int(model.optimizer.iterations) == 12
-    assert len(keras.models.load_model(names[1]).optimizer.variables) == 2 + 2 * 4
-    own = network(head, 1 if is_binary else CLASSES)
-    own.load_weights(names[2])
-    np.testing.assert_allclose(own.predict(X, verbose=0), seen.answers, atol=1e-5)
 
 
 class Asks(keras.callbacks.Callback):
