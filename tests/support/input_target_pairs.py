@@ -46,6 +46,17 @@ def _recordings(generator, count):
     return np.array(files, object)
 
 
+def _series(generator, count):
+    """`.npy` files of 15 to 24 steps of two channels."""
+    files = []
+    for _ in range(count):
+        series = generator.normal(size=(generator.integers(15, 25), 2))
+        file = io.BytesIO()
+        np.save(file, series.astype(np.float32))
+        files.append(file.getvalue())
+    return np.array(files, object)
+
+
 def _transcripts(generator, count):
     texts = [f"{CLASSES[number % len(CLASSES)]} é" for number in range(count)]
     return np.array([text.encode() for text in texts], object)
@@ -77,6 +88,7 @@ _INPUTS = {
     "features": _features,
     "text": _texts,
     "audio": _recordings,
+    "series": _series,
 }
 _TARGETS = {
     "classes": _classes,
@@ -85,7 +97,10 @@ _TARGETS = {
     "mask": _masks,
     "boxes": _boxes,
     "transcript": _transcripts,
+    "ordinal": _classes,
 }
+# Outside the package.
+_FUNCTIONS = {"series": "series_input.series", "ordinal": "ordinal_target.ordinal"}
 
 
 def examples_of(input, target, count):
@@ -102,9 +117,9 @@ def examples_of(input, target, count):
 def task_of(info, input, target):
     """The task for the fields x and y."""
     parts = {
-        "input": input,
+        "input": _FUNCTIONS.get(input, input),
         "input_options": {"field": "x"},
-        "target": target,
+        "target": _FUNCTIONS.get(target, target),
         "target_options": {"field": "y"},
     }
     return registry.load("tasks", "supervised")(info, parts)
