@@ -90,3 +90,38 @@ def save(directory, **signatures):
     module.weight = tf.Variable(0.0)  # for the directory variables/
     tf.saved_model.save(module, str(directory), traced)
     (directory / "assets.extra").mkdir()
+
+
+BOXES = [[2, 2, 30, 20], [10, 24, 22, 38]]  # of every image that `detector` answers
+
+
+def detector(directory):
+    """Writes a detector that answers `BOXES`, a cross and a square, for any image, and
+    a third box that does not count.
+    """
+
+    def repeat(value, count):
+        return tf.repeat(tf.constant([value]), count, axis=0)
+
+    def answer(count):
+        return {
+            "boxes": repeat([*map(list, np.float32(BOXES)), [0.0] * 4], count),
+            "scores": repeat([0.9, 0.75, 0.1], count),
+            "classes": repeat([0, 1, 1], count),
+            "labels": repeat(["cross", "square", "square"], count),
+            "count": repeat(2, count),
+        }
+
+    strings = tf.TensorSpec((None,), tf.string)
+    pixels = tf.TensorSpec((None, 40, 40, 3), tf.uint8)
+    save(
+        directory,
+        serving_default=(
+            lambda images: answer(tf.shape(images)[0]),
+            {"images": pixels},
+        ),
+        image_bytes=(
+            lambda image_bytes: answer(tf.size(image_bytes)),
+            {"image_bytes": strings},
+        ),
+    )

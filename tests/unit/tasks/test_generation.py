@@ -1,21 +1,20 @@
-"""Generation: its target, loss and sampler against NumPy, a run of digits with its
-samples and export, and bad input.
-"""
+"""Generation: its target, loss, sampler and measurement against NumPy, and bad input."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import scipy.linalg
 import tensorflow as tf
 
+from pipeline.config import command_line, python_call
 from pipeline.contracts import Info
 from pipeline.data import seeds
 from pipeline.data.in_memory import from_object
 from pipeline.models.simple import convnet
-from pipeline.serving.arguments import Argument
 from pipeline.tasks import _sample_quality as quality
 from pipeline.tasks.generation import generation
+from pipeline.training import plan, resolve
 from pipeline.utils.errors import UsageError
-from pipeline.utils.image_sheets import sheet
 
 NAMES = ["zero", "one", "two"]
 METADATA = {
@@ -117,71 +116,6 @@ def test_the_sampler_is_the_midpoint_rule_with_guidance(task):
         linear, ids[1:2], tf.constant(classes[1:2]), tf.constant(guidance[1:2]), 5
     )
     np.testing.assert_array_equal(alone[0], images[1])
-
-
-def test_the_frechet_distance_is_that_of_scipy():
-    generator = np.random.default_rng(0)
-    real = generator.normal(size=(500, 6)) @ generator.normal(size=(6, 6))
-    samples = 1.5 * generator.normal(size=(300, 6)) + 0.3
-    a, b = np.cov(real, rowvar=False), np.cov(samples, rowvar=False)
-    expected = ((real.mean(0) - samples.mean(0)) ** 2).sum() + np.trace(
-        a + b - 2 * scipy.linalg.sqrtm(a @ b).real
-    )
-    assert quality.frechet_distance(real, samples) == pytest.approx(expected, rel=1e-9)
-    assert quality.frechet_distance(real, real) == pytest.approx(0, abs=1e-6)
-    # Fewer images than features: the covariance is singular.
-    few = quality.frechet_distance(real[:4], samples[:4])
-    assert np.isfinite(few) and few > 0
-
-
-def test_precision_and_recall_of_points():
-    """Real points on a line at 0, 1, ..., 9; samples cover its first half, and one is
-    far away.
-    """
-    real = np.arange(10.0)[:, None]
-    samples = np.array([0.1, 1.1, 2.1, 3.1, 4.1, 50.0])[:, None]
-    precision, recall = quality.precision_and_recall(real[:6], samples, neighbors=1)
-    assert precision == 5 / 6
-    # The radius of the sample at 50 reaches from 4.1 to 95.9.
-    assert recall == 1.0
-    precision, recall = quality.precision_and_recall(real, samples[:5], neighbors=1)
-    assert precision == 1.0
-    assert recall == 6 / 10  # 5 is 0.9 from 4.1, whose radius is 1
-    assert quality.share_nearer(np.array([1.0, 3.0]), np.array([2.0, 3.0])) == 0.625
-
-
-def test_the_nearest_images_are_found_in_pieces():
-    generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (40, 3, 3, 1), np.uint8)
-    training = generator.integers(0, 256, (100, 3, 3, 1), np.uint8)
-    training[70] = images[13]
-    nearest = quality.Nearest(images)
-    for start in range(0, 100, 30):
-        nearest.add(training[start : start + 30])
-    pixels = images.reshape(40, 1, 9).astype(float) - training.reshape(1, 100, 9)
-    squares = (pixels**2).sum(axis=2)
-    np.testing.assert_allclose(nearest.squares, squares.min(axis=1), rtol=1e-4, atol=1)
-    np.testing.assert_array_equal(nearest.images, training[squares.argmin(axis=1)])
-    assert nearest.squares[13] == pytest.approx(0, abs=1)
-
-
-def test_a_sheet_has_rows_of_images():
-    images = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.ones(
-        (1, 28, 28, 1), np.uint8
-    )
-    page = sheet(images, 3)
-    assert page.shape == (2 * 58 - 2, 3 * 58 - 2, 3) and page.dtype == np.uint8
-    assert (
-        page[0, 58, 0] == 1 and page[58, 58, 2] == 4 and (page[58:, 116:] == 255).all()
-    )
-
-
-def test_classes_are_named_in_any_case():
-    argument = Argument(0, np.dtype(np.int32), names=("Coat", "Sneaker", "2"))
-    for word, number in {"sneaker": 1, "Coat": 0, "2": 2, "0": 0}.items():
-        assert argument.values("--class", word, 2).tolist() == [number, number]
-    assert argument.values("--class", None, 4).tolist() == [0, 1, 2, 0]
-    assert Argument(5, np.dtype(np.int64), True).values("--seed", None, 3)[2] == 7
 
 
 def test_mixed_images_are_refused():
@@ -286,3 +220,46 @@ def test_a_thousand_classes_have_a_sheet():
     evaluator.update_training(batch)
     assert evaluator.result()["nearer_than_real"] >= 0
     assert evaluator.pictures()["samples"].ndim == 3
+
+
+def test_a_folder_of_one_class_is_for_generation_only(workplace):
+    (workplace / "faces/all").mkdir(parents=True)
+    for number in range(3):
+        (workplace / f"faces/all/{number}.png").touch()
+    with pytest.raises(UsageError, match="only one class"):
+        command_line.configure(["faces"])
+    config = command_line.configure(["faces", "--task", "generation"])
+    assert config.recipe == "generation" and config.source.name == "folder"
+    assert config.name == "faces_generation"  # not the next version of a classifier
+    with pytest.raises(
+        UsageError, match="move them into one, such as faces/all/images"
+    ):
+        command_line.configure(["faces/all", "--task", "generation"])
+
+
+def test_arrays_in_python_use_the_recipe():
+    images = np.random.default_rng(0).integers(0, 256, (30, 8, 8, 1), np.uint8)
+    request = python_call.request(
+        None, {"data": (images, np.arange(30) % 2), "task": "generation"}
+    )
+    assert request.config.recipe == "generation"
+    assert request.config.model.name == "diffusion_unet"
+
+
+def test_own_images_are_sampled_every_2000_steps(workplace):
+    """Sampling takes about as long as 85 steps: with few images, longer than training
+    if it followed each tenth epoch.
+    """
+    images = np.zeros((600, 8, 8, 1), np.uint8)
+    arguments = {"data": (images, np.arange(600) % 2), "task": "generation"}
+    request = python_call.request(None, arguments)
+    source = from_object((images, np.arange(600) % 2))
+    chosen = plan.enough_epochs(request, source)
+    assert chosen.train.epochs == 154  # 13 steps each
+    assert chosen.train.evaluate_every == 154
+    request = python_call.request(None, {**arguments, "train": {"evaluate_every": 7}})
+    assert plan.enough_epochs(request, source).train.evaluate_every == 7
+    dry = resolve.resolve(
+        request, SimpleNamespace(is_chief=False, cluster=None), folder=workplace
+    )
+    assert dry.task.options["samples"] == 8
