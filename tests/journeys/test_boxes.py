@@ -15,7 +15,7 @@ from pipeline.serving.client import Client
 
 SIDE = 64
 OPTIONS = {
-    "data": {"image_size": (SIDE, SIDE), "augment": {"flip": {}}, "test": 0.1},
+    "data": {"image_size": (SIDE, SIDE), "augment": {}, "test": 0.1},
     "model": {"options": {"widths": (8, 16), "pyramid_channels": 16}},
     "train": {"epochs": 2, "batch_size": 8, "steps_per_call": 3},
     "export": {"batch_sizes": (1,)},

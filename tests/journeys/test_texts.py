@@ -12,7 +12,7 @@ from pipeline import predict
 from pipeline.fit import fit
 from pipeline.serving.client import Client
 
-COUNT = 60
+COUNT = 40
 OPTIONS = {
     "data": {"test": 0.1},
     "train": {"batch_size": 8, "learning_rate": 0.1, "steps_per_call": 4},

@@ -10,10 +10,11 @@ from pipeline import predict
 from pipeline.fit import fit
 from pipeline.serving.client import Client
 
-COUNT = 40
+COUNT = 36
 RATE = 4000
 OPTIONS = {
-    "data": {"test": 0.1},
+    "data": {"test": 0.1, "augment": {}},
+    "model": {"options": {"widths": (8, 8), "units": 16}},
     "train": {"batch_size": 8, "steps_per_call": 3},
     "export": {"batch_sizes": (1,)},
     "runtime": {"precision": "float32"},

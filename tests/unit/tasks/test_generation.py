@@ -132,8 +132,8 @@ def info_of(dtype=np.uint8, size=(8, 8)):
 @pytest.mark.parametrize(
     ("info", "message"),
     [
-        ({"dtype": np.float32}, "generation takes images of uint8 pixels or files"),
-        ({"size": (200, 60)}, "up to 128 x 128 pixels; got 200 x 60"),
+        ({"dtype": np.float32}, "uint8 pixels or files"),
+        ({"size": (200, 60)}, "128 x 128 pixels; got 200 x 60"),
     ],
 )
 def test_other_images_are_refused(info, message):
@@ -231,9 +231,7 @@ def test_a_folder_of_one_class_is_for_generation_only(workplace):
     config = command_line.configure(["faces", "--task", "generation"])
     assert config.recipe == "generation" and config.source.name == "folder"
     assert config.name == "faces_generation"  # not the next version of a classifier
-    with pytest.raises(
-        UsageError, match="move them into one, such as faces/all/images"
-    ):
+    with pytest.raises(UsageError, match="faces/all/images"):
         command_line.configure(["faces/all", "--task", "generation"])
 
 

@@ -112,11 +112,11 @@ def test_a_temperature_makes_the_answers_less_sure():
         ("serving_default", IMAGES[:0], "the batch is empty"),
         ("image_bytes", PICTURES[0], "not compatible with expected shape"),
         ("image_bytes", np.array([], object), "the batch is empty"),
-        ("image_bytes", [PICTURES[0], b""], "not a JPEG, PNG, GIF, BMP or WebP image"),
+        ("image_bytes", [PICTURES[0], b""], "not a JPEG"),
         (
             "image_bytes",
             [b"\x89PNG\r\n\x1a\n" + bytes(2**26)],
-            "more than 67108864 bytes",
+            "67108864 bytes",
         ),
     ],
 )
@@ -131,9 +131,7 @@ def test_an_overflow_inside_the_network_is_no_answer():
     broken = signatures(
         classifier(), lambda inputs, training: sums(inputs, training) * np.inf
     )
-    with pytest.raises(
-        tf.errors.InvalidArgumentError, match="outputs of the network must be finite"
-    ):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="network must be finite"):
         broken["serving_default"](IMAGES)
 
 

@@ -36,13 +36,13 @@ def test_metadata_come_from_the_source():
     assert metadata(info(), image_size=(2, 3))["image_shape"] == [2, 3, 3]
     any_size = info((None, None, None))
     assert metadata(any_size, image_size=(2, 3))["image_shape"] == [2, 3, 3]
-    with pytest.raises(UsageError, match="set --data.image-size HEIGHT WIDTH"):
+    with pytest.raises(UsageError, match="--data.image-size HEIGHT WIDTH"):
         metadata(info((None, None, 3)))
     with pytest.raises(UsageError, match="at least 2 classes"):
         metadata(info(class_names=("cat",)))
-    with pytest.raises(UsageError, match="image: images must be uint8, .*; got int32"):
+    with pytest.raises(UsageError, match="image: .* uint8.*int32"):
         metadata(info(image=tf.int32))
-    with pytest.raises(UsageError, match="labels must be integers, .*; got float32"):
+    with pytest.raises(UsageError, match="labels .*integers.*float32"):
         metadata(info(label=tf.float32))
 
 
@@ -82,9 +82,9 @@ def test_a_model_that_abstains_withholds_unsure_labels_and_nothing_else(task):
     assert found["selective_accuracy"] == 0.5
     assert found["accuracy"] == pytest.approx(2 / 3)
     assert table["answered"].tolist() == [True, False, True]
-    assert any("66.7% of the exa" in line for line in selective.summary(found, "test"))
+    assert any("66.7%" in line for line in selective.summary(found, "test"))
     (note,) = selective.answer_notes()
-    assert "`label` is empty if no class has a probability of 0.6" in note
+    assert "`label` is empty" in note and "0.6" in note
     assert not task.answer_notes()
     # Calibration comes before the threshold.
     sharper = selective.with_metadata({"temperature": 0.5})
@@ -140,6 +140,6 @@ def test_evaluation_equals_a_count_by_hand(task):
 def test_labels_that_count_from_1_are_named(task):
     """Excluding the examples of the last class would shift the names of all others."""
     columns = {"id": np.arange(6), "label": np.array([1, 2, 3, 1, 2, 3])}
-    with pytest.raises(UsageError, match="labels are from 1 to 3; subtract 1"):
+    with pytest.raises(UsageError, match="from 1 to 3; subtract 1"):
         task.check(columns, "train", str)
     task.check({**columns, "label": columns["label"] - 1}, "train", str)

@@ -71,9 +71,9 @@ def test_the_mean_of_each_band_is_subtracted_on_request(center):
 
 
 def test_files_that_are_no_recordings_are_one_line():
-    with pytest.raises(UsageError, match="no training file can be read; .* not a WAV"):
+    with pytest.raises(UsageError, match="no training file .* not a WAV"):
         learn(b"garbage")
-    with pytest.raises(UsageError, match="must be the contents of WAV files"):
+    with pytest.raises(UsageError, match="contents of WAV files"):
         audio(Info({"train": 1}, {"audio": tf.TensorSpec((9,), tf.float32)}))
 
 

@@ -80,8 +80,8 @@ def test_the_length_of_files_is_that_of_most():
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ([b"no", b"npy"], "no file is an .npy file of numbers"),
-        ([npy(np.zeros((3, 2))), npy(np.zeros((3, 4)))], "rows of the shapes .2,. and"),
+        ([b"no", b"npy"], "no file is an .npy"),
+        ([npy(np.zeros((3, 2))), npy(np.zeros((3, 4)))], "shapes .2,. and"),
     ],
 )
 def test_files_without_a_common_shape_are_refused(contents, message):
@@ -112,7 +112,5 @@ def test_columns_of_other_data_are_matched_by_name():
     decoded, _ = own_input.match(Table()).decode(row)
     np.testing.assert_array_equal(decoded["features"], [3, 1])
     Table.info = Info({"test": 1}, spec, feature_names=("b", "x", "y"))
-    with pytest.raises(
-        UsageError, match="the data have no column 'a'; the model takes"
-    ):
+    with pytest.raises(UsageError, match="no column 'a'"):
         own_input.match(Table())

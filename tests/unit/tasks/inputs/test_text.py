@@ -101,7 +101,7 @@ def test_long_texts_are_cut_and_the_rest_does_not_count():
         cut["tokens"].tolist() == decoded(own_input, "the film is")["tokens"].tolist()
     )
     whole = made()
-    long = decoded(whole, "film " * 2_000_000)
+    long = decoded(whole, "film " * 200_000)
     assert (long["tokens"][:6] == 7).all() and long["text"].dtype == np.uint8
     size = whole.metadata["bytes"]
     # Only whole characters are kept.
@@ -211,12 +211,9 @@ def test_a_network_of_the_user_gets_the_numbers_of_the_words():
     )
 
 
-@pytest.mark.parametrize(
-    ("texts", "message"), [(["", " \n"], "the training texts contain no words")]
-)
-def test_texts_without_words_are_refused(texts, message):
-    with pytest.raises(UsageError, match=message):
-        made(texts)
+def test_texts_without_words_are_refused():
+    with pytest.raises(UsageError, match="training texts .*no words"):
+        made(["", " \n"])
 
 
 def test_a_vocabulary_of_one_word_and_of_none_are_used():
@@ -226,7 +223,7 @@ def test_a_vocabulary_of_one_word_and_of_none_are_used():
 
 def test_another_field_is_refused():
     info = Info({"train": 1}, {"text": tf.TensorSpec((3,), tf.float32)})
-    with pytest.raises(UsageError, match="text: texts must be one string"):
+    with pytest.raises(UsageError, match="text: .*one string"):
         text(info)
 
 

@@ -223,7 +223,7 @@ def test_a_letterboxed_image_and_its_boxes(kind):
                 "boxes": np.zeros((3, 2, 4), np.float32),
                 "box_labels": np.zeros((3, 5), np.int32),
             },
-            r"box_labels must have the shape \(2,\), .*; got \(5,\)",
+            r"box_labels .*\(2,\).*\(5,\)",
         ),
     ],
 )

@@ -119,9 +119,9 @@ def test_masks_are_decoded_and_resized_to_the_nearest_pixel():
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (np.zeros((5, 12), np.uint8), "another size .* than its image"),
+        (np.zeros((5, 12), np.uint8), "another size"),
         (np.full((8, 12), 3, np.uint8), "not from 0 to 2, nor 255"),
-        (tf.io.encode_png(np.zeros((8, 12, 3), np.uint8)), "8-bit gray PNG of class"),
+        (tf.io.encode_png(np.zeros((8, 12, 3), np.uint8)), "8-bit gray PNG"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_refused(raw, message):
@@ -174,10 +174,10 @@ def test_numbers_are_scaled_within_the_network_only():
 @pytest.mark.parametrize(
     ("make", "field", "values", "message"),
     [
-        (labels, "labels", np.zeros((3, 2), np.float32), "vector of zeros and ones"),
-        (labels, "labels", np.zeros((3, 2), np.uint8), "has 2 labels, .* 3 names"),
-        (number, "target", np.zeros((3, 2, 2), np.float32), "one number, or a vector"),
-        (mask, "mask", np.zeros((3, 4), np.uint8), "a mask must be whole numbers"),
+        (labels, "labels", np.zeros((3, 2), np.float32), "zeros and ones"),
+        (labels, "labels", np.zeros((3, 2), np.uint8), "2 labels.*3 names"),
+        (number, "target", np.zeros((3, 2, 2), np.float32), "one number"),
+        (mask, "mask", np.zeros((3, 4), np.uint8), "mask .*whole numbers"),
     ],
 )
 def test_a_field_of_another_form_is_one_line(make, field, values, message):
@@ -226,5 +226,5 @@ def test_masks_of_black_and_white_in_files_are_refused():
         def batches(self):
             yield {"mask": np.array([png(black_and_white).numpy()], object)}
 
-    with pytest.raises(UsageError, match="the values 0 and 255, but .* divide them"):
+    with pytest.raises(UsageError, match="0 and 255.*divide"):
         target.learn(Files())
