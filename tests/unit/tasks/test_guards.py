@@ -1,5 +1,6 @@
 """What every signature refuses before a kernel sees it, and what it answers."""
 
+import functools
 import io
 import re
 
@@ -58,13 +59,17 @@ def numbers():
     )
 
 
-def refused(signature, request):
-    """What it says of a request that reaches it as a server hands it over: in any
-    shape.
-    """
+@functools.cache
+def in_any_shape(signature, dtype):
+    """The signature for requests of any shape, as a server hands them over."""
     ask = tf.function(signature.python_function, autograph=False)
+    return ask.get_concrete_function(tf.TensorSpec(None, dtype))
+
+
+def refused(signature, request):
+    """What it says of a request."""
     with pytest.raises(tf.errors.InvalidArgumentError) as found:
-        ask.get_concrete_function(tf.TensorSpec(None, request.dtype))(request)
+        in_any_shape(signature, request.dtype)(request)
     return str(found.value)
 
 
