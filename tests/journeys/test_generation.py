@@ -16,7 +16,7 @@ from pipeline.serving.client import Client
 from pipeline.utils.errors import UsageError
 
 SMALL = {
-    "data": {"limit": 200, "augment": {}},
+    "data": {"limit": 100, "augment": {}},
     "model": {"options": {"widths": (8,), "heads": 1}},
     "runtime": {"precision": "float32"},
     "log": {"progress": False},
@@ -27,7 +27,7 @@ SMALL = {
 def trained(digits_run, tmp_path_factory):
     """A short run of `digits_generation` that `digits_run` judges, with its export."""
     folder = tmp_path_factory.mktemp("generation")
-    options = {"judge": digits_run.directory, "samples": 12}
+    options = {"judge": digits_run.directory, "samples": 12, "steps": 4}
     return fit(
         "digits_generation",
         run_directory=folder / "run",
@@ -46,7 +46,6 @@ def test_samples_are_measured_along_training_and_at_the_end(trained):
         assert 0 <= metrics[name] <= 1
     distances = np.array(trained.history["val_frechet_distance"], float)
     assert np.isfinite(distances).nonzero()[0].tolist() == [1, 2]
-    assert trained.result["calibration"]["steps"] in (4, 8, 12, 16, 24, 32)
     folder = trained.directory
     names = {path.name for path in (folder / "pictures").iterdir()}
     assert names == {"samples-0002.png", "samples-0003.png"}
@@ -72,7 +71,7 @@ def test_a_run_is_measured_with_other_options(trained, digits_run, workplace):
     config = export.configure(
         trained.directory, ["--task.judge", "None", "--task.samples", "8", "--force"]
     )
-    assert config.task.options == {"judge": None, "samples": 8}
+    assert config.task.options == {"judge": None, "samples": 8, "steps": 4}
 
 
 # Of `evaluate`; RUN and EXPORT stand for paths.

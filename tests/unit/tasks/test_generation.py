@@ -152,6 +152,27 @@ def test_images_without_classes_are_all_of_one():
     assert decoded["label"] == 0 and task.class_names == ["image"]
 
 
+@pytest.mark.parametrize(
+    ("levels", "chosen"),
+    [({4: 110.0, 8: 104.0, 12: 102.5}, 12), ({4: 97.5}, 4), ({}, 32)],
+)
+def test_the_fewest_steps_whose_samples_are_close_are_chosen(
+    task, monkeypatch, levels, chosen
+):
+    """Close to those of 64 steps, of level 100."""
+
+    def draw(model, classes, steps):
+        return np.full(
+            (len(classes), 4, 6, 2), levels.get(steps, 50 + 50 * (steps > 40))
+        )
+
+    monkeypatch.setattr(task, "draw_samples", draw)
+    result = task.calibrator(linear).result()
+    assert result["steps"] == chosen
+    assert result["differences"][str(chosen)] == abs(levels.get(chosen, 50) - 100)
+    assert generation({**METADATA, "steps": 5}).calibrator(linear) is None
+
+
 def test_real_images_of_all_classes_are_compared(monkeypatch):
     """Also if the split is in the order of its classes, as class folders are."""
     task = generation({**METADATA, "samples": 30, "steps": 1})
