@@ -250,7 +250,10 @@ def test_an_error_is_an_object(tmp_path, flag):
     assert process.returncode == error["code"] == 2 and process.stderr == ""
 
 
-RUN = "digits --epochs 2 --data.limit 300 --log.no-tensorboard --run-directory run"
+RUN = (
+    "digits --epochs 2 --model tiny --data.limit 300 --log.no-tensorboard"
+    " --run-directory run"
+)
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from damaged_files import flip
 
 from pipeline.export import __main__, proof
 from pipeline.fit import fit
@@ -85,26 +84,6 @@ def test_a_finished_run_is_exported_again_without_training(place, capsys):
     )
     assert new.pop("verification")["passed"] and old.pop("verification")
     assert new == old, "what the run measured is kept"
-
-
-def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys):
-    """As after a kill: no result, and steps that are left."""
-    config = json.loads(Path("mine/config.json").read_text())
-    config["train"]["epochs"] = 50
-    Path("mine/config.json").write_text(json.dumps(config))
-    Path("mine/result.json").unlink()
-    newest = max(Path("mine/checkpoints").glob("step-*"))
-    flip(newest / "state.index", 10)
-    before = contents("mine")
-    assert __main__.main(["mine"]) == 0
-    said = capsys.readouterr().out
-    assert "state.index is damaged; resuming from an older checkpoint" in said
-    assert "steps (incomplete)" in said and "export     saved_models/digits/2" in said
-    assert contents("mine") == before, "nothing of it is written: it is not over"
-    probabilities = [
-        answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)
-    ]
-    assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"
 
 
 def test_the_gate_holds_a_worse_version_back(place, capsys):

@@ -94,47 +94,6 @@ def test_one_of_each_trains_evaluates_and_exports(mine):
     assert saved["model"]["name"] == "mine.small" and saved["recipe"] == "small_digits"
 
 
-@pytest.fixture
-def few_epochs():
-    return {"batch_size": 32, "epochs": 6, "optimizer": "adam", "learning_rate": 0.01}
-
-
-def test_an_input_of_the_page_is_joined_with_the_target_of_the_page(mine, few_epochs):
-    """Quarters of the day from an hour, which a linear model cannot tell from it."""
-    hours = np.random.default_rng(0).uniform(-48, 48, (400, 1)).astype(np.float32)
-    quarters = (hours[:, 0] % 24 // 6).astype(np.int64)
-    task = {
-        "input": "mine.angles",
-        "input_options": {"turn": 24.0},
-        "target": "mine.ordered",
-    }
-    run = fit(
-        model={"name": "linear"},
-        data=(hours, quarters),
-        task=task,
-        train={**few_epochs, "epochs": 60},
-    )
-    assert run.test["accuracy"] > 0.9 and 0 <= run.test["rank_error"] < 0.3
-    assert run.result["verification"]["passed"]
-    answer = run.predict(angles=np.float32([[3], [27], [-3]]))
-    assert answer["class"].tolist() == [0, 0, 3]
-
-
-def test_a_whole_task_of_the_page_is_trained_and_exported(mine, few_epochs):
-    run = fit(
-        "mine.small_digits",
-        task={"name": "mine.autoencoder", "whole": 128},
-        train=few_epochs,
-    )
-    losses = run.history["val_loss"]
-    assert losses[-1] < 0.5 * losses[0]
-    assert run.test["loss"] == pytest.approx(losses[-1], rel=0.5)
-    assert run.result["verification"]["passed"]
-    images = run.splits["test"].column("image")[:3]
-    error = np.abs(run.predict(image=images)["image"] - images / 128)
-    assert error.mean() < 0.2
-
-
 def test_the_loss_and_the_metric_of_the_page_are_right(mine):
     module = importlib.import_module("mine")
     metadata = {"class_names": ["a", "b", "c"]}

@@ -13,7 +13,7 @@ from pipeline.fit import fit
 from pipeline.utils.errors import Terminated, UsageError
 
 QUICK = {"log": {"tensorboard": False}, "runtime": {"precision": "float32"}}
-SOME = ["two_outputs", "siamese", "texts"]
+SOME = ["two_outputs"]
 
 
 def run_of(case, engine="model_fit", **changes):

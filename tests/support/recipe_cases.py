@@ -37,14 +37,14 @@ ON_DIGITS = {
 # Recipe -> the test that trains it.
 ELSEWHERE = {
     "boxes": "nightly/test_detection.py",
-    "data": "journeys/test_keras_model.py",
+    "data": "nightly/test_pairs_with_every_command.py",
     "digits": "journeys/test_fit.py",
     "digits_generation": "journeys/test_generation.py",
     "digits_tiny": "nightly/test_recipe_accuracy.py",
     "fashion_mnist_generation": "nightly/tasks/test_generation.py",
     "generation": "nightly/tasks/test_generation.py",
     "photos": "journeys/test_photos.py",
-    "recordings": "nightly/test_pairs_with_every_command.py",
+    "recordings": "nightly/test_recordings.py",
     "regression_linear": "journeys/test_table.py",
     "texts": "journeys/test_texts.py",
     "transcripts": "journeys/test_transcripts.py",

@@ -1,6 +1,7 @@
 """README and docs: what they name exists."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -22,6 +23,20 @@ PACKAGE = REPOSITORY / "pipeline"
 
 def _read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
+
+
+@functools.cache
+def flags() -> set[str]:
+    return set(cli_parser.flags(Config))
+
+
+@functools.cache
+def function_options() -> set[str]:
+    """Options of all sources and tasks."""
+    functions = [
+        registry.find(k, n) for k in ("sources", "tasks") for n in registry.names(k)
+    ]
+    return {option for function in functions for option in function.options}
 
 
 def _blocks(path: Path, language: str) -> list[str]:
@@ -84,18 +99,15 @@ def test_links_files_commands_and_options_exist(path):
         # The reader's own files.
         mine = name.startswith("mine") or name in ("pipeline.py", "make_digits.py")
         assert (PACKAGE / name).is_file() or (REPOSITORY / name).is_file() or mine, name
-    siblings = [
-        registry.find(k, n) for k in ("sources", "tasks") for n in registry.names(k)
-    ]
-    options = {option for sibling in siblings for option in sibling.options}
     for flag in re.findall(r"--[a-z]+\.[a-z][a-z-]*", text):
         section, _, option = flag.removeprefix("--").partition(".")
-        known = section in ("source", "task") and option.replace("-", "_") in options
-        assert (
-            known or flag in cli_parser.flags(Config) or flag == "--section.option"
-        ), flag
+        known = (
+            section in ("source", "task")
+            and option.replace("-", "_") in function_options()
+        )
+        assert known or flag in flags() or flag == "--section.option", flag
     short = {"--help", "--config", "--resume", "--lr", "--gpus", "--label-noise"}
-    short |= cli_parser.flags(Config).keys() | cli_parser.short_flags(Config).keys()
+    short |= flags() | cli_parser.short_flags(Config).keys()
     for line in re.findall(
         r"^pipeline (?:fit|clean|inspect) ([^#\n]*)", text, re.MULTILINE
     ):
@@ -108,7 +120,7 @@ def test_every_promise_names_tests_that_exist():
     assert len(rows) > 80
     missing = []
     for promise, _, names in (row.rpartition(" | ") for row in rows):
-        found = re.findall(r"`([\w/]+\.py)::(\w+)`", names)
+        found = re.findall(r"`([\w/.]+\.py)::(\w+)`", names)
         assert found, promise
         for file, name in found:
             path = REPOSITORY / "tests" / file

@@ -8,8 +8,6 @@ from pipeline.fit import main
 from pipeline.utils import console, output, progress_bar
 from pipeline.utils.errors import UsageError
 
-RUN = "digits --epochs 2 --data.limit 300 --log.no-tensorboard --run-directory run"
-
 
 @pytest.fixture
 def printing(capsys):
@@ -47,14 +45,6 @@ def test_each_line_of_json_is_an_object_and_the_rest_goes_to_stderr(printing):
         {"event": "test", "text": "accuracy 1"},
     ]
     assert printed.err == "a callback of the user\n"
-
-
-def test_a_quiet_run_prints_its_result(workplace, capsys):
-    main([*RUN.split(), "--log.quiet", "--export.no-enabled"])
-    printed = capsys.readouterr()
-    names = [line.split()[0] for line in printed.out.splitlines()]
-    assert [name for name in names if name != "note"] == ["test", "report", "export"]
-    assert output.mode() == "text"
 
 
 def test_only_one_of_them_is_accepted():

@@ -1,0 +1,55 @@
+"""Training as a user meets it: the command, a dry run, repeated commands, errors."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.config.command_line import configure
+from pipeline.fit import fit
+
+QUICK = {
+    "train": {"epochs": 1, "batch_size": 16},
+    "data": {"limit": 200},
+    "model": {"name": "tiny"},
+    "export": {"enabled": False},
+}
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory):
+    """A run of one epoch; tests must not change it."""
+    return fit("digits", **QUICK, run_directory=tmp_path_factory.mktemp("quick"))
+
+
+def test_a_saved_config_starts_an_identical_run(quick, workplace):
+    one, other = (
+        quick,
+        fit(configure(["--config", str(quick.directory / "config.json")])),
+    )
+    assert str(other.directory) == "runs/digits-1"
+    assert one.result["config_digest"] == other.result["config_digest"]
+    assert one.history["loss"] == other.history["loss"] and one.test == other.test
+    for a, b in zip(one.model.get_weights(), other.model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_a_run_is_continued_with_more_epochs_if_forced(quick, workplace, capsys):
+    shutil.copytree(quick.directory, "mine")
+    longer = {
+        **QUICK,
+        "train": {**QUICK["train"], "epochs": 2},
+        "run_directory": "mine",
+    }
+    assert fit("digits", **longer, force=True).result["epochs"] == 2
+    assert "--train.epochs 1, now 2 (--force)" in capsys.readouterr().out
+    assert len(Path("mine/log.jsonl").read_text().splitlines()) == 2
+
+
+def test_without_held_out_splits_and_export(workplace):
+    run = fit("digits", **{**QUICK, "data": {"validation": 0, "test": 0, "limit": 200}})
+    assert run.test == run.result["train"] and "val_loss" not in run.history
+    assert run.export is None and run.result["verification"] is None
+    assert sorted(os.listdir()) == ["runs"]
