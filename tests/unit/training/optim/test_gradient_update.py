@@ -5,6 +5,7 @@ Keras's own.
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from engine_epoch import STEPS, prepared
 
 from pipeline.config import registry
@@ -16,20 +17,21 @@ from pipeline.training.optim.gradient_clipping import clip_adaptively
 from pipeline.utils.errors import UsageError
 
 
-@pytest.fixture(scope="module")
-def start():
-    """(model, images, labels) before any step, in the order of training."""
-    model, batches = prepared()
-    rows = list(batches.dataset(0))
-    images = np.concatenate([row["image"] for row in rows]).astype(np.float32) / 255
-    return model, images, np.concatenate([row["label"] for row in rows])
-
-
 def test_biases_are_excluded_from_the_decay():
     options = {"optimizer": "adamw", "optimizer_options": {}, "weight_decay": 0.5}
     model, _ = prepared(**options)
     for variable in model.trainable_variables:
         assert model.optimizer._use_weight_decay(variable) == (len(variable.shape) > 1)
+
+
+def test_the_gradient_of_a_scaled_loss_is_unscaled_exactly():
+    model, _ = prepared("mixed_float16")
+    update = model.step.update
+    weight = tf.Variable(3.0)
+    with tf.GradientTape() as tape:
+        loss = update.scale_loss(2.0 * weight)
+    (gradient,) = update.unscale([tape.gradient(loss, weight)])
+    assert float(loss) == 6.0 * 2**15 and float(gradient) == 2.0
 
 
 def test_the_layers_of_a_nested_model_are_unfrozen_in_their_order():
