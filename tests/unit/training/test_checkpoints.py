@@ -2,11 +2,14 @@
 
 import shutil
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from checkpointed_network import checkpoints_of, small_model, state_of
+from engine_epoch import prepared
 
+from pipeline.training.checkpoints import Checkpoints
 from pipeline.utils.errors import NoCheckpoint, UsageError
 
 
@@ -130,3 +133,20 @@ def test_keep_deletes_other_checkpoints_and_nothing_else(checkpoints, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
         [*foreign, "step-00000010"]
     )
+
+
+def test_the_averages_of_the_weights_are_restored(tmp_path):
+    model, _ = prepared(ema=0.9)
+    averages = [weight.numpy() for weight in model.trainable_variables]
+    for weight in model.trainable_variables:
+        weight.assign_add(keras.ops.ones_like(weight))
+    weights = [weight.numpy() for weight in model.trainable_variables]
+    checkpoints = Checkpoints(model.state, tmp_path)
+    checkpoints.save(1, {})
+    model.step.update.swap_ema()
+    checkpoints.restore_newest()
+    for variable, expected in zip(model.trainable_variables, weights, strict=True):
+        np.testing.assert_array_equal(variable, expected)
+    model.step.update.swap_ema()
+    for variable, expected in zip(model.trainable_variables, averages, strict=True):
+        np.testing.assert_array_equal(variable, expected)
