@@ -13,6 +13,7 @@ from pipeline.config.sections import TrainConfig
 from pipeline.training.callbacks.log_learning_rate import LogLearningRate
 from pipeline.training.callbacks.unfreeze import Unfreeze
 from pipeline.training.freezing import leaf_layers
+from pipeline.training.optim import gradient_update
 from pipeline.training.optim.gradient_clipping import clip_adaptively
 from pipeline.utils.errors import UsageError
 
@@ -32,6 +33,20 @@ def test_the_gradient_of_a_scaled_loss_is_unscaled_exactly():
         loss = update.scale_loss(2.0 * weight)
     (gradient,) = update.unscale([tape.gradient(loss, weight)])
     assert float(loss) == 6.0 * 2**15 and float(gradient) == 2.0
+
+
+def test_the_loss_scale_doubles_after_good_steps_in_a_row(monkeypatch):
+    """An overflow halves it, and the count begins again."""
+    monkeypatch.setattr(gradient_update, "GROWTH_STEPS", 3)
+    model, _ = prepared("mixed_float16")
+    update = model.step.update
+    weights = model.trainable_variables
+    scales = []
+    for gradient in (0.0, 0.0, np.inf, 0.0, 0.0, 0.0):
+        gradients = [tf.fill(weight.shape, gradient) for weight in weights]
+        update.apply(gradients, tf.constant(1.0), weights, update.snapshot())
+        scales.append(float(update.scale.numpy()) / 2**14)
+    assert scales == [2, 2, 1, 1, 1, 2]
 
 
 def test_the_layers_of_a_nested_model_are_unfrozen_in_their_order():
