@@ -184,9 +184,7 @@ def test_a_run_directory_among_the_data_is_refused(root, monkeypatch):
     settings = command_line.recipe("digits").changed(
         source={"name": "folder", "path": "."}
     )
-    with pytest.raises(
-        UsageError, match="--run-directory: runs is inside the data directory ."
-    ):
+    with pytest.raises(UsageError, match="--run-directory: runs"):
         preflight.check(settings)
 
 
@@ -195,9 +193,7 @@ def test_a_manifest_of_other_data_is_refused(root, tmp_path):
     path = tmp_path / "manifest.jsonl"
     path.write_text('{"id": 7, "reason": "blank", "action": "drop"}')
     settings = command_line.recipe("digits").changed(clean={"manifest": path})
-    with pytest.raises(
-        UsageError, match="none of the 1 examples in .* is in this source"
-    ):
+    with pytest.raises(UsageError, match="none of the 1 examples"):
         apply.clean(source, settings)
     first = int(source.columns("train")["id"][0])
     entries = [
@@ -227,7 +223,7 @@ def test_a_label_out_of_range_is_named_and_can_be_excluded(tmp_path):
     task = task_of(source)
     with pytest.raises(
         UsageError,
-        match="the label of example 11 of mine.npz must be from 0 to 2; got -1",
+        match="example 11 of mine.npz .* 0 to 2; got -1",
     ):
         loaded(source, task)
     settings = command_line.recipe("digits").changed(clean={"enabled": True})

@@ -197,9 +197,7 @@ def test_the_directory_must_be_new_and_outside_of_the_data(folder, tmp_path):
         str(folder),
         "--clean.directory",
     ]
-    with pytest.raises(
-        UsageError, match="contains a manifest, which may have been edited; choose"
-    ):
+    with pytest.raises(UsageError, match="contains a manifest.*choose"):
         clean.main([*words, str(tmp_path)])
     with pytest.raises(UsageError, match="the data"):
         clean.main([*words, str(folder / "new")])

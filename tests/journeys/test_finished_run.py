@@ -94,10 +94,10 @@ def test_a_run_of_another_machine_is_measured_on_this_one(digits_run, tmp_path):
     other = with_config(digits_run, tmp_path / "other", runtime=gpus)
     assert Run.load(other).evaluate().metrics == digits_run.test
     shutil.rmtree(other / "checkpoints")
-    with pytest.raises(UsageError, match="other has no checkpoint yet; train it: "):
+    with pytest.raises(UsageError, match="other has no checkpoint"):
         Run.load(other).evaluate()
     earlier = with_config(digits_run, tmp_path / "earlier", format=None)
-    with pytest.raises(UsageError, match="earlier was started by an earlier version"):
+    with pytest.raises(UsageError, match="earlier version"):
         Run.load(earlier).evaluate()
 
 
@@ -139,7 +139,7 @@ def test_files_are_predicted_in_a_table(loaded, folder, digits_run):
         UsageError, match=r"images must be uint8 \[\?, 8, 8, 1\]; got \[2, 9, 8, 1\]"
     ):
         loaded.predict(np.zeros((2, 9, 8, 1), "uint8"))
-    with pytest.raises(UsageError, match="no file can be read; nowhere: No such file"):
+    with pytest.raises(UsageError, match="nowhere: No such file"):
         loaded.predict("nowhere")
     with pytest.raises(UsageError, match="the list contains no files"):
         loaded.predict([])
@@ -224,7 +224,7 @@ def test_a_damaged_file_is_named_with_a_remedy_that_evaluate_has(tmp_path, conte
 def test_a_model_that_takes_files_needs_them(digits_run):
     with pytest.raises(UsageError, match="MODEL FILES takes"):
         predict.main([str(digits_run.directory)])
-    with pytest.raises(UsageError, match="--count is for models that draw pictures"):
+    with pytest.raises(UsageError, match="--count.*draw"):
         predict.main([str(digits_run.directory), "a.png", "--count", "3"])
 
 

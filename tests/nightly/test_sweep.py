@@ -186,7 +186,7 @@ def test_a_sweep_by_several_workers_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')
     monkeypatch.setenv("SM_CURRENT_HOST", "algo-1")
-    with pytest.raises(UsageError, match="pipeline sweep does not .* unset SM_HOSTS"):
+    with pytest.raises(UsageError, match="unset SM_HOSTS"):
         sweep.main(["digits", "--over", "train.epochs=1,2"])
     assert not list(tmp_path.iterdir())
 

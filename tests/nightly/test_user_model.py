@@ -274,7 +274,5 @@ def test_weights_of_an_earlier_run_under_another_head(first, workplace, capfd):
         f"2 of 4 weights from {weights}; the output layer is new"
         in capfd.readouterr().out
     )
-    with pytest.raises(
-        UsageError, match="no layer before the output layer has weights"
-    ):
+    with pytest.raises(UsageError, match="no layer.*weights"):
         go(model={"name": network(units=2), "weights": weights}, data=(X, Y % 2))

@@ -209,9 +209,7 @@ def test_texts_and_presets_that_do_not_fit_are_one_line(hub, preset, save):
             of_texts(own_input, name)
         assert "\n" not in str(caught.value)
     save(count=9)
-    with pytest.raises(
-        UsageError, match="has 17 pieces, but .* only has vectors for 9"
-    ):
+    with pytest.raises(UsageError, match="17 pieces.*9"):
         of_texts(text_input(preset=bert), bert)
 
 
@@ -220,7 +218,7 @@ def test_a_tokenizer_without_word_pieces_is_refused(hub, tmp_path):
     hub.models.GPT2Backbone(9, 1, 1, 4, 4).save_to_preset(folder)
     pieces = {"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}
     hub.models.GPT2Tokenizer(pieces, ["a b"]).save_to_preset(folder)
-    with pytest.raises(UsageError, match="GPT2Tokenizer does not use word pieces"):
+    with pytest.raises(UsageError, match="GPT2Tokenizer.*word pieces"):
         text_input(preset=folder)
 
 

@@ -124,7 +124,7 @@ def test_a_detector_takes_the_maps_of_an_application(tmp_path):
     ours = backbone(pixels, training=False)
     for one, other in zip(ours, expected, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
-    with pytest.raises(UsageError, match="needs images of at least 75 x 75 pixels"):
+    with pytest.raises(UsageError, match="at least 75 x 75"):
         detector(x, backbone="InceptionV3")
-    with pytest.raises(UsageError, match="InceptionV3: it has no features with the st"):
+    with pytest.raises(UsageError, match="InceptionV3.*features"):
         detector(keras.Input((80, 80, 3)), backbone="InceptionV3")

@@ -122,14 +122,14 @@ def test_what_cannot_be_compared_is_one_line(runs, tmp_path):
     (renamed / "metadata.json").write_text(json.dumps(metadata))
     with pytest.raises(UsageError, match="solve different tasks: the classes"):
         compare(good, renamed)
-    with pytest.raises(UsageError, match=r"pipeline compare needs at least two runs"):
+    with pytest.raises(UsageError, match="at least two runs"):
         main([str(good.directory)])
     with pytest.raises(UsageError, match="nothing is not a run"):
         main([str(good.directory), "nothing"])
     unfinished = tmp_path / "unfinished"
     shutil.copytree(linear.directory, unfinished)
     (unfinished / "result.json").unlink()
-    with pytest.raises(UsageError, match="is not finished; pipeline fit --resume"):
+    with pytest.raises(UsageError, match="not finished.*--resume"):
         compare(good, unfinished)
     damaged = tmp_path / "damaged"
     shutil.copytree(linear.directory, damaged)

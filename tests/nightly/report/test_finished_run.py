@@ -119,7 +119,7 @@ def test_without_its_data_a_run_shows_the_rest(workplace, npz):
     with pytest.raises(UsageError, match="examples.npz cannot be read"):
         Run.load(place).predict(np.zeros((2, 6, 6, 1), "uint8"))
     (place / "result.json").write_text("[]")
-    with pytest.raises(UsageError, match="is damaged: result.json is not an object"):
+    with pytest.raises(UsageError, match="damaged: result.json"):
         Run.load(place)
 
 

@@ -130,9 +130,7 @@ def test_the_micro_batch_is_halved_until_it_fits(
 
 
 def test_what_smaller_micro_batches_cannot_solve():
-    with pytest.raises(
-        UsageError, match="out of memory: x; a micro-batch is already one example"
-    ):
+    with pytest.raises(UsageError, match="out of memory.*one example"):
         options = options_of(batch_size=8, accumulate=4)
         next_attempt(ERROR, Attempt(4), options, replicas=2)
     with pytest.raises(UsageError, match="lower --train.batch-size"):

@@ -116,9 +116,7 @@ def test_the_last_part_of_an_option_is_short_for_it(tmp_path):
 
 def test_resume_takes_the_options_and_the_directory_of_a_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        UsageError, match="runs/digits-1 is not a run: .* runs/ has no runs"
-    ):
+    with pytest.raises(UsageError, match="runs/digits-1 is not a run"):
         configure(["--resume", "runs/digits-1"])
     photos = {"name": "folder", "path": tmp_path / "photos"}
     for path in ("photos", "moved", "runs/mine-1"):
@@ -416,9 +414,7 @@ def test_help_of_a_section_shows_each_option_and_those_of_its_functions(
     }
     for words, part in pages.items():
         assert part in " ".join(shown(capsys, *words).split())
-    with pytest.raises(
-        UsageError, match="--help modl: no section, .* did you mean 'model'"
-    ):
+    with pytest.raises(UsageError, match="modl.*did you mean 'model'"):
         configure(["--help", "modl"])
 
 

@@ -120,8 +120,6 @@ def test_without_a_home_directory_the_cache_is_among_the_temporary_files(
     "value", [{"": "x" * 10_000}, ["y" * 10_000], "/" + "z" * 10_000]
 )
 def test_a_long_value_is_shortened_in_the_message(value):
-    with pytest.raises(
-        UsageError, match="--recipe must be a plain file name; got "
-    ) as caught:
+    with pytest.raises(UsageError, match="--recipe.*plain file name") as caught:
         configure([]).changed(recipe=value)
     assert len(str(caught.value)) < 300

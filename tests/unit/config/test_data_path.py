@@ -161,12 +161,12 @@ def test_files_of_an_input_of_the_user(workplace):
     words = ["--source.path", "data", "--source.field", "series"]
     config = command_line.configure([*words, "--source.suffixes", ".ts"])
     assert config.source == expected and config.recipe == "data"
-    with pytest.raises(UsageError, match="data contains only a/, b/ with .ts files"):
+    with pytest.raises(UsageError, match="a/, b/ .*.ts"):
         command_line.configure(["data"])
 
 
 def test_a_folder_named_as_the_recipe_data_is_a_path(workplace):
-    with pytest.raises(UsageError, match="^the recipe 'data' has no data; give the"):
+    with pytest.raises(UsageError, match="recipe 'data'.*no data"):
         command_line.recipe("data")
     write("iris.csv")
     config = command_line.configure(["data", "--source.target", "width"])
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_read_is_named(workplace, monkeypatch):
 
     write("")
     monkeypatch.setattr(os, "scandir", refused)
-    with pytest.raises(UsageError, match="data cannot be read: Permission denied"):
+    with pytest.raises(UsageError, match="data .*Permission denied"):
         command_line.configure(["data"])
 
 
@@ -225,7 +225,7 @@ def test_files_of_other_kinds_are_named(workplace):
 
 def test_a_folder_named_as_the_recipe_is_its_data(workplace):
     write("a/1.jpg b/2.jpg")
-    with pytest.raises(UsageError, match="^the recipe 'photos' has no data; give the"):
+    with pytest.raises(UsageError, match="recipe 'photos'.*no data"):
         command_line.recipe("photos")
     for program in (clean.PROGRAM, inspect.PROGRAM):
         with pytest.raises(UsageError, match=f"in its place: {program} PATH$"):

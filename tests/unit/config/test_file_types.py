@@ -47,7 +47,7 @@ def test_options_select_fields_and_suffixes():
     assert file_types.select("features") == {"features": (".npy",)}
     assert file_types.select(None, ["PNG"]) == {"image": (".png",)}
     assert file_types.select("series", [".ts"]) == {"series": (".ts",)}
-    with pytest.raises(UsageError, match="field smell: no input reads .* --source.suf"):
+    with pytest.raises(UsageError, match="smell.*--source.suf"):
         file_types.select("smell")
     with pytest.raises(UsageError, match="suffixes .odor needs --source.field"):
         file_types.select(None, [".odor"])

@@ -62,9 +62,7 @@ def test_wrong_names_and_options_get_the_nearest_good_one(name, options, message
 def test_options_of_several_values_are_checked_value_by_value(wrong):
     for good in ((0.5,), [0, 1], ()):  # a list is what a config file makes of a tuple
         registry.check("schedules", "step", {"at": good}, "{}")
-    with pytest.raises(
-        UsageError, match=r"values separated by commas, each a number from 0 to 1"
-    ):
+    with pytest.raises(UsageError, match="commas.*0 to 1"):
         registry.check("schedules", "step", {"at": wrong}, "{}")
 
 
@@ -75,17 +73,13 @@ def test_a_dotted_name_works_like_a_registered_one(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert registry.find("models", "box.mine.wide").options["width"].default == "3"
     assert registry.call("models", "box.mine.wide", {"width": 5}, 2) == (2, 5)
-    with pytest.raises(
-        UsageError, match="width of box.mine.wide must be a whole number"
-    ):
+    with pytest.raises(UsageError, match="width of box.mine.wide"):
         registry.check("models", "box.mine.wide", {"width": "x"}, "{}")
 
 
 def test_a_function_of_a_notebook_has_no_dotted_name(monkeypatch):
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    with pytest.raises(
-        UsageError, match="'__main__.net': no module named '__main__' on Python's"
-    ):
+    with pytest.raises(UsageError, match="__main__.net"):
         registry.find("models", "__main__.net")
 
 
@@ -96,9 +90,7 @@ def test_two_functions_of_one_name_are_refused_with_their_files(tmp_path, monkey
     monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
     registry._package_functions.cache_clear()
     try:
-        with pytest.raises(
-            UsageError, match="a.py, line 1, and .*b.py, line 1, both define 'net'"
-        ):
+        with pytest.raises(UsageError, match="a.py, line 1, .*b.py, line 1"):
             registry.names("models")
     finally:
         registry._package_functions.cache_clear()

@@ -65,9 +65,7 @@ def test_floats_keep_their_scale(monkeypatch, factor, is_rejected):
         flip, "flip", lambda batch, seeds: {**batch, "image": batch["image"] * factor}
     )
     batch, _ = batch_of(dtype=np.float32)
-    raises = pytest.raises(
-        UsageError, match="flip must keep the range of the images, float32; "
-    )
+    raises = pytest.raises(UsageError, match="flip .*float32")
     with raises if is_rejected else contextlib.nullcontext():
         Augmenter({"flip": {}}, 4).require_range(batch)
 
@@ -92,6 +90,6 @@ def test_where_images_are_augmented_is_said(augment_on, store, reason):
 def test_a_device_cache_and_augmentation_on_the_host_exclude_each_other():
     with pytest.raises(
         UsageError,
-        match="use only one of --data.cache device and --data.augment-on host",
+        match="--data.cache device .*--data.augment-on host",
     ):
         settings_of(data={"augment_on": "host", "cache": "device"})

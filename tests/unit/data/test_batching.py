@@ -27,9 +27,7 @@ def test_excluded_examples_are_in_no_split_and_may_have_wrong_labels():
     source = Counting(
         90, label=lambda i: tf.where(i == 3, tf.constant(99, tf.int64), i % 3)
     )
-    with pytest.raises(
-        UsageError, match="label of example 3 must be from 0 to 2; got 99"
-    ):
+    with pytest.raises(UsageError, match="example 3 .*0 to 2; got 99"):
         load(source)
     splits, _ = load(source, excluded={3: "blank"})
     everything = np.concatenate([ids(split) for split in splits.values()])
@@ -95,7 +93,7 @@ def test_steps_end_the_run_early(split):
     assert len(arrays_of(batches)) == 13
     assert [batches.end_of(epoch) for epoch in range(3)] == [5, 10, 13]
     assert distributed.dataset(batches).options().autotune.enabled is False
-    with pytest.raises(UsageError, match=r"--train.batch-size 51: .* only 50 examples"):
+    with pytest.raises(UsageError, match="--train.batch-size 51.*50 examples"):
         batching.training(split(50), config.TrainConfig(batch_size=51), 0)
 
 
@@ -167,7 +165,7 @@ def test_classes_without_a_training_example_are_noted_and_two_are_needed(tmp_pat
         notes(np.ones(60, int))
     with pytest.raises(
         UsageError,
-        match="^classification needs at least 2 classes; got only '0'",
+        match="at least 2 classes",
     ):
         dataset.load(arrays_config(tmp_path / "one.npz", np.zeros(60, int)))
 

@@ -113,9 +113,7 @@ def test_a_damaged_example_is_named_unless_it_is_excluded():
     for kind in ("memory", "none"):
         splits, _ = load(Pictures(damaged=17), excluded=[117], cache=kind)
         assert sum(len(split.column("image")) for split in splits.values()) == COUNT - 1
-    with pytest.raises(
-        UsageError, match="cats/117.png cannot be decoded: .* --clean.enabled"
-    ):
+    with pytest.raises(UsageError, match="cats/117.png.*--clean.enabled"):
         load(Pictures(17), cache="memory")
 
 
@@ -141,11 +139,9 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
     assert choose(Pictures(made_of=None)).value == "none"
     Machine.free = 2 * size - 1
     assert choose().value == "none"
-    with pytest.raises(UsageError, match="--data.cache memory: the decoded data need"):
+    with pytest.raises(UsageError, match="--data.cache memory"):
         choose(cache="memory")
-    with pytest.raises(
-        UsageError, match="--data.cache disk: this source cannot detect"
-    ):
+    with pytest.raises(UsageError, match="--data.cache disk"):
         choose(Pictures(made_of=None), cache="disk")
 
 
@@ -212,7 +208,7 @@ def test_without_a_cache_only_what_short_fields_depend_on_runs():
 def test_a_field_without_a_fixed_shape_is_named(kind):
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"past": tf.range(id)}
-    with pytest.raises(UsageError, match="the decoded field 'past' has the shape"):
+    with pytest.raises(UsageError, match="'past'"):
         cache.choose(Pictures(), task, config.DataConfig(cache=kind))
 
 

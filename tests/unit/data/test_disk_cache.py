@@ -111,9 +111,7 @@ def test_two_runs_at_once_build_it_once(tmp_path):
 
 
 def test_a_full_or_read_only_disk_is_one_line(tmp_path):
-    with pytest.raises(
-        UsageError, match="cannot write .*: No space left on device; choose anoth"
-    ):
+    with pytest.raises(UsageError, match="No space left on device; choose"):
         obtain(
             directory_and_state(tmp_path),
             fail=OSError(errno.ENOSPC, "No space left on device"),

@@ -40,16 +40,16 @@ def test_groups_of_one_class_each_are_spread_by_class():
 
 
 def test_too_few_examples_or_groups_are_named():
-    with pytest.raises(UsageError, match="--data.folds 4: train has only 3 examples"):
+    with pytest.raises(UsageError, match="--data.folds 4.*3 examples"):
         folds.assign(np.arange(3), None, 4, 0)
-    with pytest.raises(UsageError, match="--data.folds 4: train has only 2 groups"):
+    with pytest.raises(UsageError, match="--data.folds 4.*2 groups"):
         folds.assign(np.arange(10) % 2, None, 4, 0)
 
 
 def test_a_fold_with_all_examples_of_all_classes_but_one_is_refused():
     labels = np.array([5, 5, 5, 5, 7])
     fold = np.array([0, 1, 2, 0, 1])
-    with pytest.raises(UsageError, match="without fold 2, train has examples of only"):
+    with pytest.raises(UsageError, match="fold 2"):
         folds.require_two_classes(labels, fold, 3)
     folds.require_two_classes(np.append(labels, 7), np.append(fold, 2), 3)
     folds.require_two_classes(np.append(labels, 8), np.append(fold, 2), 3)

@@ -356,9 +356,7 @@ def test_splits_that_number_their_classes_differently_are_matched_by_name(pets):
         source.columns("validation")["label"], np.repeat([2, 0, 1], 5)
     )
     few = of_folder(pets, class_names=["ant", "10"], label_mode="int")
-    with pytest.raises(
-        UsageError, match="validation has a class '2', unknown in train"
-    ):
+    with pytest.raises(UsageError, match="class '2'.*train"):
         from_object(few, validation_data=of_folder(pets))
 
 
@@ -373,7 +371,7 @@ def test_class_names_that_are_given_order_or_rename_those_of_the_data(pets):
     np.testing.assert_array_equal(
         renamed.columns("train")["label"], np.repeat([0, 1, 2], 5)
     )
-    with pytest.raises(UsageError, match="class_names has 2 names; the data have 3"):
+    with pytest.raises(UsageError, match="2 names.*3"):
         from_object(data, class_names=["dix", "deux"])
 
 
@@ -463,9 +461,7 @@ def test_the_names_of_a_class_label_are_those_of_its_column():
     assert source.info.class_names == ("zebra", "ant", "mouse")
     np.testing.assert_array_equal(source.columns("train")["label"], labels)
     np.testing.assert_array_equal(source.columns("validation")["label"], [1, 0])
-    with pytest.raises(
-        UsageError, match="example 1 has the label -1, which is none of its 3"
-    ):
+    with pytest.raises(UsageError, match="example 1 .*-1"):
         from_object(HuggingFace(pictures[:3], [0, -1, 2], names))
 
 

@@ -219,9 +219,7 @@ def test_masks_number_the_classes_of_all_splits():
     names = labels.encode_targets(tables, None, "class_names")
     assert names == ("0", "1", "2", "3")
     assert labels.encode_targets(tables, tuple("abcde"), "") == tuple("abcde")
-    with pytest.raises(
-        UsageError, match="test: the mask of example 0 has the class 3, but class_names"
-    ):
+    with pytest.raises(UsageError, match="example 0 .*class 3"):
         labels.encode_targets(tables, ("a", "b"), "class_names")
     with pytest.raises(UsageError, match="values 0 and 255; divide them by 255"):
         labels.encode_targets({"train": masks(0, 255)}, None, "class_names")
@@ -240,5 +238,5 @@ def test_columns_of_several_labels_are_matched_by_name():
         [0, 0, 1],
         [1, 0, 0],
     ]
-    with pytest.raises(UsageError, match="test has a class 'd', unknown in train"):
+    with pytest.raises(UsageError, match="class 'd'.*train"):
         labels.reorder(rows, ["b", "d"], ["c", "a", "b"], "test")

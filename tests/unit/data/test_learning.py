@@ -110,7 +110,7 @@ def test_a_resumed_run_does_not_learn_again(tmp_path):
     assert Words.passes == 1 and again.metadata == {**first.metadata, "rarest": 7.5}
     assert again.task.metadata["vocabulary"] == first.metadata["vocabulary"]
     run.metadata.write_text(json.dumps({**saved, "image_shape": [9, 9, 1]}))
-    with pytest.raises(UsageError, match="image shape of the data have changed since"):
+    with pytest.raises(UsageError, match="image shape.*changed"):
         dataset.load(settings)
 
 
@@ -163,7 +163,7 @@ def test_a_raw_example_that_cannot_be_read_is_named():
     train = splits.included(source)["train"]
     source.damaged = 50
     for read in (lambda: list(train.batches()), lambda: train.take([3, 50, 4])):
-        with pytest.raises(UsageError, match="50.wav cannot be read: .*no such sound"):
+        with pytest.raises(UsageError, match="50.wav.*no such sound"):
             read()
 
 

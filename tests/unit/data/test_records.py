@@ -47,9 +47,7 @@ def test_a_damaged_record_is_named_and_the_others_are_read(files):
     records.require_sound(np.arange(36))
     flip(files[1], int(records.offsets[11 + 4]) + 12)
     records.require_sound(np.arange(15))
-    with pytest.raises(
-        UsageError, match=r"tfrecord-00001-of-00003: record 4 is damaged"
-    ):
+    with pytest.raises(UsageError, match="00001-of-00003: record 4"):
         records.require_sound(np.arange(36))
     with pytest.raises(tf.errors.DataLossError):
         records.read(tf.constant(15, tf.int64))
@@ -80,7 +78,5 @@ def test_a_damaged_file_is_named(files, case):
 
 
 def test_a_missing_shard_is_named(files):
-    with pytest.raises(
-        UsageError, match=r"the shard train\.tfrecord-00001-of-00003 is missing"
-    ):
+    with pytest.raises(UsageError, match="00001-of-00003 is missing"):
         open_files([files[0], files[2]])

@@ -66,5 +66,5 @@ def test_bad_requests_are_reported_in_one_line(workplace, monkeypatch):
         with pytest.raises(UsageError, match=message):
             clean.main(given)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="--label-noise requires the package cleanlab"):
+    with pytest.raises(UsageError, match="--label-noise.*cleanlab"):
         clean.main(["--label-noise", run])

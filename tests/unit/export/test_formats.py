@@ -17,9 +17,7 @@ def test_own_layers_need_their_definition(tmp_path):
             return x
 
     keras.Sequential([keras.Input((3,)), Mine()]).save(tmp_path / "model.keras")
-    with pytest.raises(
-        ImportError, match="it needs the definition of layers that are not Keras's"
-    ):
+    with pytest.raises(ImportError, match="definition of layers"):
         formats._keras(tmp_path / "model.keras")
 
 
@@ -29,9 +27,7 @@ def test_a_missing_package_is_named_before_training(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda n: None if "onnx" in n else real(n)
     )
-    with pytest.raises(
-        UsageError, match="onnx needs tf2onnx and onnxruntime: pip install tf2onn"
-    ):
+    with pytest.raises(UsageError, match="onnx needs .*pip install tf2onnx"):
         preflight.check(config)
     preflight.check(config.changed(export={"formats": ("keras", "litert")}))
 

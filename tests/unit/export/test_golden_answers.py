@@ -54,7 +54,7 @@ def test_pixels_may_differ_by_rounding_or_on_average_by_the_tolerance():
     assert "largest difference 1" in text
     changed = stored.copy()
     changed[2, 0, 0] += 2
-    with pytest.raises(Failure, match="image 2 differs by up to 2, on average by 0.08"):
+    with pytest.raises(Failure, match="image 2 .*by up to 2"):
         request_checks.check_answers(server(changed), "s", golden(stored))
     request_checks.check_answers(
         server(changed), "s", golden(stored), precision="bfloat16"
@@ -111,5 +111,5 @@ def test_entries_of_lists_are_compared_in_any_order():
     order[[10, 11]] = 11, 10
     text = request_checks.check_answers(server(order), "s", stored, (4,))
     assert "8 values differ where scores are nearly equal" in text
-    with pytest.raises(Failure, match="200 of 200 entries are not in the answers"):
+    with pytest.raises(Failure, match="200 of 200 entries"):
         request_checks.check_answers(server(order, 1), "s", stored, (4,))

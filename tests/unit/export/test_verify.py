@@ -48,9 +48,7 @@ def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
     assert main([str(swift), "--python", "./python"]) == 0
     assert seen.read_text() == "[]\n"
     program("broken", "echo no such library >&2; exit 3")
-    with pytest.raises(
-        UsageError, match="broken does not run the checks: .*no such library"
-    ):
+    with pytest.raises(UsageError, match="broken.*no such library"):
         main([str(swift), "--python", "./broken"])
 
 

@@ -145,9 +145,7 @@ def test_a_classifier_is_no_features(message):
 
 def test_features_of_images_are_vectors(monkeypatch):
     monkeypatch.setattr(simple, "tiny", lambda x: None)
-    with pytest.raises(
-        UsageError, match="--model.name tiny must return a tensor of features; got"
-    ):
+    with pytest.raises(UsageError, match="tiny .*tensor"):
         network(task_of((8, 8, 3)), settings_of("tiny"), "float32")
     monkeypatch.setattr(simple, "tiny", keras.layers.Conv2D(5, 3))
     message = (

@@ -218,7 +218,7 @@ def test_wrong_requests_are_not_sent(here, signature, inputs, message):
 
 def test_missing_models_and_versions(address, tmp_path):
     if "://" not in address:
-        with pytest.raises(UsageError, match="nowhere' is not a directory or address"):
+        with pytest.raises(UsageError, match="nowhere.*directory or address"):
             Client(f"{address}/nowhere")
         (tmp_path / "1").mkdir()
         (tmp_path / "1/saved_model.pb").write_bytes(b"\xff")
@@ -230,9 +230,7 @@ def test_missing_models_and_versions(address, tmp_path):
     for part in ("nowhere", "rows/versions/1"):
         with (
             Client(f"{address}/{part}") as client,
-            pytest.raises(
-                ServingError, match="NOT_FOUND: Servable not found for request"
-            ),
+            pytest.raises(ServingError, match="NOT_FOUND"),
         ):
             client.metadata()
     for part in ("rows/versions/2/", "rows/labels/stable"):

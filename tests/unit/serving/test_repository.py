@@ -104,9 +104,7 @@ def test_the_pinned_version_is_live_or_else_the_newest(model):
     assert repository.live(model) == model / "1"
     shutil.rmtree(model / "1")
     assert repository.live(model) is None, "a server loads nothing"
-    with pytest.raises(
-        UsageError, match="pins version 1, which does not exist; .*--unpin"
-    ):
+    with pytest.raises(UsageError, match="version 1.*--unpin"):
         local.Local(model)
 
 

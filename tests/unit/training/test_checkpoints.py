@@ -84,9 +84,7 @@ def test_another_error_does_not_mean_another_model(checkpoints, monkeypatch, kin
 
     checkpoints.save(7, {"waited": 0})
     monkeypatch.setattr(checkpoints._checkpoint, "read", fail)
-    with pytest.raises(
-        UsageError, match="step-00000007 cannot be read: no more handles"
-    ):
+    with pytest.raises(UsageError, match="step-00000007.*no more handles"):
         checkpoints.restore(7)
 
 

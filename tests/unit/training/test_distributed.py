@@ -60,7 +60,7 @@ def test_what_several_workers_cannot_do_is_refused(monkeypatch):
     single = command_line.recipe("digits")
     with pytest.raises(
         UsageError,
-        match="TF_CONFIG describes .* set --run-directory .* unset TF_CONFIG",
+        match="TF_CONFIG .*--run-directory",
     ):
         cluster.of_run(single)
     with pytest.raises(UsageError, match="--data.folds trains in one process"):

@@ -85,9 +85,7 @@ def test_bad_steps_leave_no_trace_in_weights_and_metrics():
 
 def test_an_epoch_of_mostly_bad_steps_is_divergence(tmp_path):
     model, batches = prepared()
-    with pytest.raises(
-        Diverged, match="was not finite in 5 of 8 steps of epoch 1; lower"
-    ):
+    with pytest.raises(Diverged, match="5 of 8 steps of epoch 1"):
         train(model, poisoned(batches, 0, 2, 4, 6, 7), monitor(tmp_path, batches))
 
 

@@ -138,7 +138,7 @@ def test_a_resumed_run_keeps_its_plan(planned, workplace, monkeypatch):
     resumed = command_line.request(["--resume", "run"])
     assert resumed.planned == () and resolve(resumed, machine()) == again
     longer = command_line.request([*words, "--epochs", "8"])
-    with pytest.raises(UsageError, match="--train.epochs *7 *8 *--force accepts it"):
+    with pytest.raises(UsageError, match="--train.epochs.*--force"):
         preflight.check(longer.config, longer.planned)
 
 

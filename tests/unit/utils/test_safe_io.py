@@ -179,9 +179,7 @@ def objects(path):
 )
 def test_archives_that_are_not_of_plain_arrays_are_refused(box, write):
     write(box / "splits.npz")
-    with pytest.raises(
-        UsageError, match=r"splits.npz is damaged; start again in a new"
-    ):
+    with pytest.raises(UsageError, match="splits.npz is damaged"):
         splits.require_same_examples(box / "splits.npz", {}, str)
 
 
@@ -199,9 +197,7 @@ def test_arrays_larger_than_the_memory_are_refused_by_their_table_of_contents(
     assert said in str(caught.value) and "save images.npy" in str(caught.value)
     np.save("labels.npy", np.array([Bomb(box)], object), allow_pickle=True)
     np.save("images.npy", images)
-    with pytest.raises(
-        UsageError, match=r"labels.npy is not a complete .npy file of a plain array"
-    ):
+    with pytest.raises(UsageError, match="labels.npy"):
         arrays.arrays(path=Path())
 
 

@@ -303,5 +303,5 @@ def test_an_entity_bomb_is_refused(tmp_path):
 def test_two_formats_in_one_folder_are_refused(tmp_path):
     box_data.write_voc(tmp_path, MADE[:2])
     box_data.write_yolo(tmp_path, MADE[:2])
-    with pytest.raises(UsageError, match="several formats, voc .* and yolo .*; choose"):
+    with pytest.raises(UsageError, match="voc .*yolo .*choose"):
         data_path.source(tmp_path)

@@ -111,9 +111,7 @@ def test_groups_join_files(root):
     names = folder(path=root, group=r"(\w+)\.\w+$").group_names()
     assert set(names.values()) == set(groups) and all(n.isalnum() for n in names)
     source = folder(path=root, group=r"(ant|bee)")
-    with pytest.raises(
-        UsageError, match="groups are in both train and validation, .* train/ant"
-    ):
+    with pytest.raises(UsageError, match="train and validation"):
         loaded(source, task_of(source, image_size=(2, 2)))
 
 
@@ -284,7 +282,7 @@ def test_the_files_are_those_of_the_input_that_reads_most(series):
 
 
 def test_options_choose_the_files(series):
-    with pytest.raises(UsageError, match="down contains no image files; remove it"):
+    with pytest.raises(UsageError, match="down .*remove it"):
         folder(path=series, field="image")
     write(series / "down/preview.PNG")
     source = folder(path=series, field="image")
@@ -293,5 +291,5 @@ def test_options_choose_the_files(series):
     assert folder(path=series, suffixes=("png",)).info.splits == {"train": 2}
     own = folder(path=series, field="series", suffixes=(".npy",))
     assert own.info.fields.keys() == {"id", "label", "series"}
-    with pytest.raises(UsageError, match="--source.field serie: no input reads files"):
+    with pytest.raises(UsageError, match="--source.field serie"):
         folder(path=series, field="serie")

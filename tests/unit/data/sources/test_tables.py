@@ -139,7 +139,7 @@ def test_class_names_set_the_order_of_the_classes(table):
     source = table(text, class_names=("low", "high", "top"))
     assert source.info.class_names == ("low", "high", "top")
     np.testing.assert_array_equal(source.columns("train")["label"], [0, 1])
-    with pytest.raises(UsageError, match="the label 'low' is not one of the classes"):
+    with pytest.raises(UsageError, match="'low'.*classes"):
         table(text, class_names=("high", "top"))
 
 
@@ -282,7 +282,7 @@ def test_what_cannot_be_used_is_named_in_one_line(table, case):
 
 
 def test_options_that_contradict_each_other(table):
-    with pytest.raises(UsageError, match="only one of --source.label and --source.lab"):
+    with pytest.raises(UsageError, match="--source.label and --source.lab"):
         table("a,b,c\n1,x,y\n", label="b", labels="c")
     with pytest.raises(UsageError, match="no column d; it has a, b, c; name"):
         table("a,b,c\n1,x,y\n", label="d")

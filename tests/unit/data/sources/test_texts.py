@@ -105,7 +105,7 @@ def test_what_cannot_be_used_is_one_line(tmp_path, content, options, message):
 
 def test_a_value_that_is_no_text_is_named_with_its_line(tmp_path):
     lines = '{"text": "a", "label": 1}\n{"text": 3, "label": 0}\n'
-    with pytest.raises(UsageError, match="line 2: 'text' must be a text; got '?3"):
+    with pytest.raises(UsageError, match="line 2: 'text'"):
         opened(tmp_path / "a.jsonl", lines)
 
 

@@ -118,9 +118,7 @@ def test_a_missing_set_is_reported_without_the_network(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", no_network)
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
-    with pytest.raises(
-        UsageError, match="mnist is not prepared in .* tfds build mnist"
-    ):
+    with pytest.raises(UsageError, match="mnist.*tfds build mnist"):
         open_tfds(dataset="mnist", path=tmp_path)
     assert not list(tmp_path.iterdir())
 

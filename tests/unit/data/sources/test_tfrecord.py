@@ -139,9 +139,7 @@ def test_a_layout_is_detected_or_given(tmp_path):
     odd = {"bild": picture, "art": 0}
     path = write(tmp_path / "b.tfrecord", [odd, {**odd, "art": 1}])
     assert len(read(tfrecord(path=path, image="bild", label="art"))) == 2
-    with pytest.raises(
-        UsageError, match="unknown feature for the image; .* from art, bild"
-    ):
+    with pytest.raises(UsageError, match="image.*art, bild"):
         tfrecord(path=path)
 
 

@@ -211,9 +211,7 @@ def test_a_head_of_another_width_is_refused(classes, make, message):
 def test_several_sigmoids_are_no_single_label():
     problem = task(3)
     own = network.rebuild(functional(dense(3, "sigmoid")), SHAPE)
-    with pytest.raises(
-        UsageError, match="a sigmoid of 3 values, but each example has one of 3"
-    ):
+    with pytest.raises(UsageError, match="sigmoid of 3 values"):
         network.outputs(own, problem.inputs(), problem)
 
 
@@ -257,7 +255,7 @@ def test_a_copy_that_answers_differently_is_refused():
         if same:
             network.require_equal_answers(own, trained, output_kind, problem)
             continue
-        with pytest.raises(UsageError, match="answers differently .* check get_config"):
+        with pytest.raises(UsageError, match="get_config"):
             network.require_equal_answers(own, trained, output_kind, problem)
 
 

@@ -95,14 +95,10 @@ def test_a_layer_in_another_precision_is_refused():
     layers = [keras.Input((4,)), keras.layers.Dense(3, dtype="float16", name="half")]
     model = keras.Sequential([*layers, keras.layers.Dense(3, dtype="mixed_bfloat16")])
     with policy_scope("mixed_bfloat16"):
-        with pytest.raises(
-            UsageError, match="layer 'half' .* float16, but the precision is mixed"
-        ):
+        with pytest.raises(UsageError, match="half.*float16"):
             network.rebuild(model, (4,))
         subclassed = Subclassed()
         assert network.rebuild(subclassed, (4,)) is subclassed
         # An object, which cannot be built again in float32 for the export.
-        with pytest.raises(
-            UsageError, match="mixed_bfloat16, but the precision is float32"
-        ):
+        with pytest.raises(UsageError, match="mixed_bfloat16.*float32"):
             network.from_object(subclassed, (4,), 3)
