@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from processes import run_module
 from random_images import images_and_labels
 from toy_problem import loaded
 
@@ -126,26 +125,6 @@ def test_every_bad_file_or_record_is_named_in_one_line(root, tmp_path):
     for place, message, line in zip(places, messages, found, strict=True):
         assert line.startswith(f"{place} cannot be decoded: {message}"), line
         assert "\n" not in line and "{{" not in line and "tf.Tensor" not in line
-
-
-def test_the_command_names_the_file_and_nothing_else(root, tmp_path):
-    (root / "ant/page.jpg").write_bytes(b"<html>")
-    words = (
-        "--source.name",
-        "folder",
-        "--source.path",
-        root,
-        "--data.image-size",
-        8,
-        8,
-    )
-    done = run_module(
-        "pipeline.fit", "digits", *words, "--data.cache", "memory", cwd=tmp_path
-    )
-    assert done.returncode == 2 and not (tmp_path / "runs").exists()
-    last = done.stderr.splitlines()[-1]
-    assert last.startswith("error: ant/page.jpg cannot be decoded: the file")
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

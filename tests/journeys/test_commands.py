@@ -13,7 +13,6 @@ from processes import REPOSITORY, run_module, run_python
 
 import pipeline
 from pipeline import __main__, doctor
-from pipeline.fit import main
 from pipeline.runtime import environment_check
 from pipeline.utils import console, output, progress_bar
 
@@ -250,12 +249,6 @@ def test_an_error_is_an_object(tmp_path, flag):
     assert process.returncode == error["code"] == 2 and process.stderr == ""
 
 
-RUN = (
-    "digits --epochs 2 --model tiny --data.limit 300 --log.no-tensorboard"
-    " --run-directory run"
-)
-
-
 @pytest.fixture
 def printing(capsys):
     """A function that prints with everything that a run prints with."""
@@ -275,26 +268,3 @@ def printing(capsys):
 def test_quiet_prints_the_result_alone(printing):
     assert printing("quiet") == ("test       accuracy 1\n", "")
     assert output.mode() == "text"
-
-
-def test_a_run_prints_json_and_nothing_else(workplace, capsys):
-    assert main([*RUN.split(), "--log.json"]) == 0
-    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert all(isinstance(event["text"], str) for event in events)
-    names = [event["event"] for event in events]
-    assert names.count("epoch") == 2 and {"data", "export", "report"} <= set(names)
-    assert names.count("table") == names.count("mistakes") == 1
-    (table,) = (event["text"] for event in events if event["event"] == "table")
-    assert table.startswith("class ") and "mistakes" not in table
-    epochs = [event for event in events if event["event"] == "epoch"]
-    assert [(e["epoch"], e["epochs"]) for e in epochs] == [(1, 2), (2, 2)]
-    lines = (workplace / "run/log.jsonl").read_text().splitlines()
-    for epoch, line in zip(epochs, map(json.loads, lines), strict=True):
-        assert epoch["step"] == line["step"]
-        assert epoch["metrics"]["val_loss"] == pytest.approx(line["val_loss"])
-    result = json.loads((workplace / "run/result.json").read_text())
-    last = events[-1]
-    assert last["event"] == "result" and last["split"] == "test"
-    assert last["metrics"]["accuracy"] == result["test"]["accuracy"]
-    assert last["export"] == result["export"] and last["verified"] is True
-    assert last["run_directory"] == "run"

@@ -80,7 +80,9 @@ def single():
     return [variable.numpy() for variable in model.variables]
 
 
-@pytest.mark.parametrize("engine", registry.names("engines"))
+@pytest.mark.parametrize(
+    "engine", ["model_fit", pytest.param("gradient_tape", marks=pytest.mark.long)]
+)
 @pytest.mark.parametrize("calls", [3, pytest.param(100, marks=pytest.mark.long)])
 def test_calls_of_any_length_are_the_same_steps(single, engine, calls):
     firsts = []

@@ -2,7 +2,9 @@
 differences.
 """
 
+import html
 import json
+import re
 
 import keras
 import numpy as np
@@ -12,7 +14,7 @@ from sklearn import metrics as reference
 
 from pipeline.config import registry
 from pipeline.data import batching, dataset, splits
-from pipeline.fit import fit
+from pipeline.fit import fit, main
 from pipeline.runtime import environment
 from pipeline.serving import version_manifest
 from pipeline.training.model_builder import build
@@ -117,3 +119,26 @@ def test_training_ends_at_the_closed_form(diabetes, engine):
     found, wanted = coefficients(model, task), least_squares(parts["train"])
     assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
+
+
+FAILED = "This part could not be made"
+
+
+def text_of(content):
+    """The words of a page, without tags."""
+    body = content[content.index("<h1>") :]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def test_the_errors_of_numbers_are_a_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).normal(size=(120, 2))
+    rows = [f"{a},{b},{a + 2 * b}" for a, b in x]
+    (tmp_path / "houses.csv").write_text("\n".join(["a,b,price", *rows]))
+    words = "houses.csv --epochs 2 --export.no-enabled --run-directory run"
+    main(words.split())
+    text = text_of((tmp_path / "run/report.html").read_text())
+    assert "Test R² " in text and " of price (0 = always predicting the mean)" in text
+    errors = text[text.index("example predicted true error") :]
+    errors = errors[: errors.index("Setup fact")]
+    assert errors.count("of houses.csv") == 8 and FAILED not in text

@@ -1,5 +1,6 @@
 """Training as a user meets it: the command, a dry run, repeated commands, errors."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from pipeline.config.command_line import configure
 from pipeline.fit import fit
+from pipeline.serving import repository
 
 QUICK = {
     "train": {"epochs": 1, "batch_size": 16},
@@ -53,3 +55,31 @@ def test_without_held_out_splits_and_export(workplace):
     assert run.test == run.result["train"] and "val_loss" not in run.history
     assert run.export is None and run.result["verification"] is None
     assert sorted(os.listdir()) == ["runs"]
+
+
+def test_a_failed_check_ends_with_code_1(workplace, monkeypatch, capsys):
+    from pipeline.export import proof
+    from pipeline.fit import main
+
+    monkeypatch.setattr(proof, "write_golden", _write_wrong_golden(proof.write_golden))
+    words = (
+        "--model.name tiny --data.limit 200 --train.epochs 1 --log.no-progress"
+        " --log.no-tensorboard"
+    )
+    assert main(words.split()) == 1
+    shown = capsys.readouterr().out
+    assert "FAILED     answers serving_default: probabilities: differs by" in shown
+    assert "NOT published" in shown
+    assert not repository.versions(Path("saved_models/digits"))
+    assert all(
+        path.name.startswith(".") for path in Path("saved_models/digits").iterdir()
+    )
+    assert json.loads(Path("runs/digits-1/result.json").read_text())["export"] is None
+
+
+def _write_wrong_golden(real):
+    def write(path, golden):
+        golden["serving_default"]["outputs"]["probabilities"] += 2e-5
+        real(path, golden)
+
+    return write

@@ -19,6 +19,7 @@ TEXTS = [
 ]
 BENCHMARKS = sorted(REPOSITORY.glob("benchmarks/*.md"))
 PACKAGE = REPOSITORY / "pipeline"
+COMMANDS = commands()
 
 
 def _read(path: Path) -> str:
@@ -52,7 +53,7 @@ def test_the_readme_lists_the_commands():
             r"^\| `pipeline (\w+)[^|]*` \| (.*) \|$", _read(README), re.MULTILINE
         )
     )
-    assert listed == commands()
+    assert listed == COMMANDS
 
 
 def test_the_trees_of_readme_and_architecture_are_those_of_the_package():
@@ -94,7 +95,7 @@ def test_links_files_commands_and_options_exist(path):
             module
         )
     for command in re.findall(r"(?:^|`)pipeline ([a-z]+) [^\n]", text, re.MULTILINE):
-        assert command in commands(), command
+        assert command in COMMANDS, command
     for name in re.findall(r"`((?:[a-z_]+/)*[a-z_]+\.py)`", text):
         # The reader's own files.
         mine = name.startswith("mine") or name in ("pipeline.py", "make_digits.py")

@@ -2,6 +2,7 @@
 out-of-fold models.
 """
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from pipeline import clean
 from pipeline.data.cleaning import manifest
 from pipeline.evaluation import label_noise
+from pipeline.utils.errors import UsageError
 
 QUICK = """{
     "recipe": "digits", "source": {"name": "arrays", "options": {"path": "mine"}},
@@ -119,3 +121,29 @@ def test_the_command_judges_all_labels_and_continues_after_an_interruption(
     ]
     copies = {int(e[of]) for e in leaked for of in ("id", "of")}
     assert len(copies) == 2 and (copies <= set(ids[0]) or copies <= set(ids[1]))
+
+
+def test_bad_requests_are_reported_in_one_line(workplace, monkeypatch):
+    run = a_run(*flipped(0)[:2])
+    source = {"name": "scikit_learn", "options": {"dataset": "diabetes"}}
+    Path("regression").mkdir()
+    values = {"task": {"name": "regression"}, "source": source}
+    Path("regression/config.json").write_text(json.dumps(values))
+    for words, message in [
+        (["--folds", "1"], "--folds must be a whole number from 2 to 1000; got 1"),
+        (
+            ["--folds", "300"],
+            "--folds 300: each fold needs an example of '8', which has only 174",
+        ),
+        (["--label-noise", "mine"], "mine is not a run: it has no config.json; choose"),
+        (
+            ["--label-noise", "regression"],
+            "one class for each example; the task of this run is number from features",
+        ),
+    ]:
+        given = words if "--label-noise" in words else ["--label-noise", run, *words]
+        with pytest.raises(UsageError, match=message):
+            clean.main(given)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="--label-noise.*cleanlab"):
+        clean.main(["--label-noise", run])

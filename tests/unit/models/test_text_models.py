@@ -27,7 +27,15 @@ def inputs_of(task, *texts):
     return task.input.network_inputs(task.prepare(batch))
 
 
-@pytest.mark.parametrize("name", TEXT_MODELS)
+ORDINARY = [
+    name
+    if name in ("bag", "text_transformer")
+    else pytest.param(name, marks=pytest.mark.long)
+    for name in TEXT_MODELS
+]
+
+
+@pytest.mark.parametrize("name", ORDINARY)
 def test_texts_of_any_length_have_answers_that_padding_does_not_change(name):
     task = task_of()
     model = network(task, ModelConfig(name=name), "float32")
@@ -42,7 +50,7 @@ def test_texts_of_any_length_have_answers_that_padding_does_not_change(name):
         np.testing.assert_allclose(alone[0], answers[row], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", TEXT_MODELS)
+@pytest.mark.parametrize("name", ORDINARY)
 def test_the_network_is_saved_with_layers_of_keras(name, tmp_path):
     task = task_of()
     model = network(task, ModelConfig(name=name), "mixed_bfloat16")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from random_evaluations import evaluation_of
 
-from pipeline.fit import main
 from pipeline.report import blocks, page, results, run_sections
 from pipeline.report.subject import Subject
 from pipeline.tasks.targets import _panels
@@ -53,20 +52,6 @@ def test_whether_probabilities_can_be_trusted_is_told(correct, answer):
         "correct": np.arange(200) < correct,
     }
     assert _panels.reliability_diagram(columns).text.startswith(answer)
-
-
-def test_the_errors_of_numbers_are_a_table(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    x = np.random.default_rng(0).normal(size=(120, 2))
-    rows = [f"{a},{b},{a + 2 * b}" for a, b in x]
-    (tmp_path / "houses.csv").write_text("\n".join(["a,b,price", *rows]))
-    words = "houses.csv --epochs 2 --export.no-enabled --run-directory run"
-    main(words.split())
-    text = text_of((tmp_path / "run/report.html").read_text())
-    assert "Test R² " in text and " of price (0 = always predicting the mean)" in text
-    errors = text[text.index("example predicted true error") :]
-    errors = errors[: errors.index("Setup fact")]
-    assert errors.count("of houses.csv") == 8 and FAILED not in text
 
 
 def test_names_with_html_are_escaped():

@@ -3,9 +3,7 @@
 import csv
 import io
 import os
-import signal
 import sys
-import threading
 
 import fake_serving
 import numpy as np
@@ -109,32 +107,6 @@ def test_the_output_file_is_replaced_once_it_is_complete(ask, models, pictures):
     first = (answers / "all.csv").read_text()
     assert first.startswith("file,label,") and len(first.splitlines()) == 10
     assert sorted(p.name for p in answers.iterdir()) == ["all.csv", "link.csv"]
-
-
-def test_a_signal_keeps_the_answers_so_far(models, pictures):
-    """The server stops answering and the command gets SIGTERM."""
-    backend = fake_serving.Backend(pictures=models / "pictures/1")
-    real, asked, over = backend.run, threading.Event(), threading.Event()
-
-    def run(session, name, inputs):
-        if backend.requests:
-            asked.set()
-            over.wait(60)
-        return real(session, name, inputs)
-
-    backend.run = run
-    with fake_serving.rest(backend) as address:
-        from fork_server import Process
-
-        words = ["data", "--output", "all.jsonl", "--batch-size", "2"]
-        command = ["-m", "pipeline.predict", f"{address}/pictures", *words]
-        with Process(*command, cwd=pictures.parent) as process:
-            assert asked.wait(60)
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == -signal.SIGTERM
-        over.set()
-    assert len((pictures.parent / "all.jsonl.part").read_text().splitlines()) == 2
-    assert not (pictures.parent / "all.jsonl").exists()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from toy_problem import machine
 
-from pipeline.config import command_line, registry
+from pipeline.config import command_line
 from pipeline.data import dataset, image_sizes
 from pipeline.runtime import dtype_policy
 from pipeline.training import plan, preflight
@@ -199,15 +199,6 @@ def test_the_network_follows_the_size_or_the_run_that_has_its_weights(
     assert (
         planned(4000, "--image-size 96 --model.weights earlier")[0].model.options == {}
     )
-
-
-@pytest.mark.parametrize("words", ["--model.widths 4,8", "--image-size 20"])
-def test_the_speed_of_the_machine_is_measured(workplace, words):
-    images = np.zeros((8, 2, 2, 1), np.uint8)
-    np.savez("images.npz", images=images, labels=np.arange(8) % 2)
-    config = command_line.configure(["images.npz", *words.split()])
-    source = registry.call("sources", config.source.name, config.source.options)
-    assert 1e-10 < plan._seconds_per_pixel(config, source, "float32") < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,14 @@ def test_calibration_reduces_the_error_and_changes_no_answer():
     np.testing.assert_array_equal((logits / found).argmax(1), logits.argmax(1))
 
 
-@pytest.mark.parametrize("examples", [10, 20, 50])
+@pytest.mark.parametrize(
+    "examples",
+    [
+        20,
+        pytest.param(10, marks=pytest.mark.long),
+        pytest.param(50, marks=pytest.mark.long),
+    ],
+)
 def test_few_examples_do_no_harm(examples):
     """Likelihood alone took a network that is right in all of 20 but one to be 10 times
     too shy.

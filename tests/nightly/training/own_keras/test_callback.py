@@ -105,3 +105,39 @@ def test_files_of_checkpoints_are_opened_by_keras_alone(workplace, head):
     own = network(head, 1 if is_binary else CLASSES)
     own.load_weights(names[2])
     np.testing.assert_allclose(own.predict(X, verbose=0), seen.answers, atol=1e-5)
+
+
+ENGINES = registry.names("engines")
+
+
+class Rates(keras.callbacks.Callback):
+    """Records the rate of each step; calls `change` with epoch and optimizer."""
+
+    def __init__(self, change=lambda epoch, optimizer: None):
+        super().__init__()
+        self.change, self.rates = change, []
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.change(epoch, self.model.optimizer)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.rates.append(float(self.model.optimizer.learning_rate))
+
+
+def test_released_callbacks_change_the_rate_of_a_schedule_that_starts_at_zero():
+    """Both engines end with the same bits."""
+    weights = []
+    for engine in ENGINES:
+        warm_up = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 * epoch)
+        # Never better by 9: it halves the rate after the second epoch.
+        plateau = keras.callbacks.ReduceLROnPlateau(
+            "loss", 0.5, patience=1, min_delta=9
+        )
+        last = Rates(lambda epoch, optimizer: optimizer.lr.value.assign(0.02 * epoch))
+        options = {"schedule": "linear", "schedule_options": {"warmup": 0.5}}
+        built = trained(warm_up, plateau, last, engine=engine, **options)
+        np.testing.assert_allclose(last.rates, np.repeat([0, 0.02, 0.04], 4), atol=1e-8)
+        assert float(built.optimizer.learning_rate) == pytest.approx(0.02)
+        weights.append(built.get_weights())
+    for one, other in zip(*weights, strict=True):
+        np.testing.assert_array_equal(one, other)

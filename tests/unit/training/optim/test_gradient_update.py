@@ -82,7 +82,9 @@ def test_adaptive_clipping_follows_the_paper():
             np.testing.assert_allclose(result[..., unit], wanted, rtol=1e-5)
 
 
-@pytest.mark.parametrize("engine", registry.names("engines"))
+@pytest.mark.parametrize(
+    "engine", ["gradient_tape", pytest.param("model_fit", marks=pytest.mark.long)]
+)
 def test_frozen_layers_do_not_change_until_they_are_released(engine):
     seen = []
 

@@ -129,7 +129,13 @@ def test_five_steps_are_those_of_the_paper(name, options, rule, more):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"momentum": 0.6}, {"nesterov": False}, {"adam_factor": 0.25}]
+    "options",
+    [
+        {},
+        {"nesterov": False},
+        pytest.param({"momentum": 0.6}, marks=pytest.mark.long),
+        pytest.param({"adam_factor": 0.25}, marks=pytest.mark.long),
+    ],
 )
 def test_muon_uses_singular_values_or_adam_for_each_kind_of_variable(options):
     shapes = [shape for shape, _ in KINDS.values()]
@@ -186,7 +192,15 @@ def test_an_option_that_keras_rejects_is_one_line():
         registry.load("optimizers", "sgd")(0.1, momentum=1.5)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ("convnet", "unet")
+        else pytest.param(name, marks=pytest.mark.long)
+        for name in MODELS
+    ],
+)
 def test_muon_leaves_input_and_head_of_every_model_to_adam(name):
     inputs = keras.Input((16, 16, 3))
     needed = {"name": "MobileNetV2"} if name == "application" else {}

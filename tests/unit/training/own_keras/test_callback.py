@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 from toy_problem import CLASSES, TASK, machine, random_split, settings_of
 
-from pipeline.config import registry
 from pipeline.data import batching
 from pipeline.training.model_builder import build
 from pipeline.training.optim.learning_rate import AdjustableRate
@@ -17,7 +16,6 @@ from pipeline.utils.errors import UsageError
 
 RAW = TASK.with_metadata({"raw": True})
 X = random_split(32).take(np.arange(32))["image"].astype("float32")
-ENGINES = registry.names("engines")
 
 
 def network(head=None, units=CLASSES, name="probabilities"):
@@ -40,52 +38,6 @@ class Subclassed(keras.Model):
 
     def call(self, inputs):
         return self.last(self.flatten(inputs)) / 255
-
-
-def trained(*callbacks, model=None, task=RAW, engine="model_fit", split=None, **train):
-    """A built model after training with callbacks; 12 steps, 4 per epoch."""
-    train = {"epochs": 3, "steps_per_call": 1, "learning_rate": 0.01, **train}
-    settings = settings_of(model={"name": model or network()}, train=train)
-    split = split or random_split(32)
-    batches = batching.training(split, settings.train, 0)
-    built = build(task, settings, machine(), batches)
-    adapted = [callback.from_object(one) for one in callbacks]
-    evaluation = batching.evaluation(split, settings.train)
-    registry.load("engines", engine)(built, batches, evaluation, adapted)
-    return built
-
-
-class Rates(keras.callbacks.Callback):
-    """Records the rate of each step; calls `change` with epoch and optimizer."""
-
-    def __init__(self, change=lambda epoch, optimizer: None):
-        super().__init__()
-        self.change, self.rates = change, []
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.change(epoch, self.model.optimizer)
-
-    def on_train_batch_begin(self, batch, logs=None):
-        self.rates.append(float(self.model.optimizer.learning_rate))
-
-
-def test_released_callbacks_change_the_rate_of_a_schedule_that_starts_at_zero():
-    """Both engines end with the same bits."""
-    weights = []
-    for engine in ENGINES:
-        warm_up = keras.callbacks.LearningRateScheduler(lambda epoch: 0.02 * epoch)
-        # Never better by 9: it halves the rate after the second epoch.
-        plateau = keras.callbacks.ReduceLROnPlateau(
-            "loss", 0.5, patience=1, min_delta=9
-        )
-        last = Rates(lambda epoch, optimizer: optimizer.lr.value.assign(0.02 * epoch))
-        options = {"schedule": "linear", "schedule_options": {"warmup": 0.5}}
-        built = trained(warm_up, plateau, last, engine=engine, **options)
-        np.testing.assert_allclose(last.rates, np.repeat([0, 0.02, 0.04], 4), atol=1e-8)
-        assert float(built.optimizer.learning_rate) == pytest.approx(0.02)
-        weights.append(built.get_weights())
-    for one, other in zip(*weights, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def test_the_optimizer_is_one_of_keras_and_shows_the_state_of_the_run():
