@@ -60,6 +60,7 @@ def test_samples_are_measured_along_training_and_at_the_end(trained):
     assert header == "file,class,time,loss"
 
 
+@pytest.mark.long
 def test_a_run_is_measured_with_other_options(trained, digits_run, workplace):
     """More samples, and a judge that has been moved."""
     moved = shutil.copytree(digits_run.directory, workplace / "moved")

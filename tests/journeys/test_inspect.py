@@ -160,7 +160,13 @@ DATA = {
 }
 
 
-@pytest.mark.parametrize("name", DATA)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if number < 2 else pytest.param(name, marks=pytest.mark.long)
+        for number, name in enumerate(DATA)
+    ],
+)
 def test_examples_of_any_input_and_target_are_drawn(name):
     columns = DATA[name]
 

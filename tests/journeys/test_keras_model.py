@@ -13,7 +13,6 @@ from pipeline.fit import fit
 from pipeline.utils.errors import Terminated, UsageError
 
 QUICK = {"log": {"tensorboard": False}, "runtime": {"precision": "float32"}}
-SOME = ["two_outputs"]
 
 
 def run_of(case, engine="model_fit", **changes):
@@ -21,18 +20,8 @@ def run_of(case, engine="model_fit", **changes):
     return fit(**arguments_of(case), epochs=3, train=train, **QUICK, **changes)
 
 
-# Some in every run of the tests, all of them in the long ones.
-SELECTED = [
-    pytest.param(
-        case,
-        marks=[] if case.__name__ in SOME else [pytest.mark.long],
-        id=case.__name__,
-    )
-    for case in CASES
-]
-
-
-@pytest.mark.parametrize("case", SELECTED)
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_a_model_of_any_kind_is_trained_resumed_exported_and_verified(workplace, case):
     whole = run_of(case, run_directory="runs/whole")
     assert whole.result["verification"]["passed"]

@@ -9,7 +9,6 @@ from processes import run_module
 
 from pipeline import fit as command
 from pipeline.config import command_line
-from pipeline.fit import fit
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +50,3 @@ def test_a_folder_in_one_line_is_trained_and_resumed(photos, workplace):
     words = [str(photos), *SMALL.split(), "--run-directory", f"runs/{photos.name}-1"]
     run = command.run(command_line.request(words))
     assert len(run.history["loss"]) == 2
-
-
-def test_a_hundred_classes_of_two_pictures(workplace, capsys):
-    images = np.random.default_rng(0).integers(0, 256, (200, 8, 8, 3), np.uint8)
-    np.savez("many.npz", images=images, labels=np.arange(200) // 2)
-    size = {"data": {"image_size": (16, 16)}, "export": {"enabled": False}}
-    run = fit("many.npz", epochs=1, model="tiny", **size)
-    assert "note       train has no example of '" in capsys.readouterr().out
-    assert run.history["loss"]

@@ -109,7 +109,9 @@ def diabetes():
     return loaded(registry.load("sources", "scikit_learn")(dataset="diabetes"))
 
 
-@pytest.mark.parametrize("engine", registry.names("engines"))
+@pytest.mark.parametrize(
+    "engine", ["model_fit", pytest.param("gradient_tape", marks=pytest.mark.long)]
+)
 def test_training_ends_at_the_closed_form(diabetes, engine):
     task, parts = diabetes
     keras.utils.set_random_seed(1)  # any start will do

@@ -92,7 +92,7 @@ WEIGHTED = {"class_weight": {0: 3.0, 1: 1.0, 2: 0.5}}
     [
         nightly({"clip_variable_norm": 0.02}, lambda: sgd(clipnorm=0.02), {}),
         nightly({"clip_value": 0.005}, lambda: sgd(clipvalue=0.005), {}),
-        (
+        nightly(
             {"accumulate": 2, "clip_norm": 0.05},
             lambda: sgd(**ACCUMULATED),
             {"size": BATCH // 2},

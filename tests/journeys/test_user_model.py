@@ -66,54 +66,6 @@ def first(tmp_path_factory):
     return go(model=network(body=convolution()), class_names=NAMES, run_directory=place)
 
 
-HEADS = {
-    "softmax": (lambda: network(), "softmax is applied after the loss"),
-    "logits": (lambda: network(None), "it ends in logits"),
-    "softmax layer": (
-        lambda: keras.Sequential(
-            [keras.Input((8, 8)), *network(None).layers, keras.layers.Softmax()]
-        ),
-        "softmax is applied after the loss",
-    ),
-    "lambda": (lambda: network(body=[keras.layers.Lambda(abs)]), "softmax is applied"),
-    "features": (lambda: network("relu", 32), "an output layer is added"),
-    "subclassed": (lambda: Subclassed(), "it ends in logits"),
-    "subclassed softmax": (
-        lambda: Subclassed("softmax"),
-        "whose logarithms are the logits",
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        name if name == "subclassed softmax" else pytest.param(name, marks=long)
-        for name in HEADS
-    ],
-)
-def test_every_head_is_trained_on_logits_and_gets_its_weights_back(
-    workplace, head, capfd
-):
-    build, note = HEADS[head]
-    model = build()
-    run = go(model=model, epochs=2, learning_rate=0.01, train={"batch_size": 16})
-    assert run.history["loss"][1] < run.history["loss"][0]
-    assert re.search(
-        rf"^model .*{re.escape(note)}", capfd.readouterr().out, re.MULTILINE
-    )
-    images = X[:40, ..., None].astype("float32")
-    answers = run.model(images).numpy()
-    accuracy = (answers.argmax(axis=1) == Y[:40]).mean()
-    assert run.model.evaluate(images, Y[:40], verbose=0)[1] == pytest.approx(accuracy)
-    if head != "features":
-        np.testing.assert_allclose(model(images), answers, atol=1e-5)
-    if head not in ("logits", "subclassed"):
-        np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
-    served = run.predict(X[:40, ..., None])
-    np.testing.assert_array_equal(answers.argmax(axis=1), served["class"])
-
-
 def test_model_keras_needs_keras_alone(first, workplace):
     """Where `pipeline` cannot be imported. It has the inputs that were handed in, and
     the class names.

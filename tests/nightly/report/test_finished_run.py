@@ -1,9 +1,11 @@
 """`Run` in a notebook, opened by a later process, and the command `evaluate`."""
 
+import json
 import os
 import shutil
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from pipeline import evaluate, predict
 from pipeline.fit import fit
 from pipeline.report.run import Run
 from pipeline.runtime.signals import StopSignals
+from pipeline.utils.console import numbers
 from pipeline.utils.errors import UsageError
 
 
@@ -154,3 +157,40 @@ def test_an_interrupted_fit_in_a_notebook_returns_what_there_is(
         run.model.get_weights(), later.model.get_weights(), strict=True
     ):
         np.testing.assert_array_equal(one, other)
+
+
+def test_the_command_measures_runs_and_exports_and_writes_tables_and_pictures(
+    digits_run, folder, capsys
+):
+    path, accuracy = folder
+    run, export = str(digits_run.directory), str(digits_run.export.parent)
+    assert evaluate.main([run, "--output", "mine"]) == 0
+    assert {p.name for p in Path("mine").iterdir()} == {
+        *("metrics.json", "predictions.csv", "confusion_matrix.png", "mistakes.png"),
+        "report.html",
+    }
+    found = json.loads(Path("mine/metrics.json").read_text())
+    assert {name: found[name] for name in digits_run.test} == digits_run.test
+    shown = capsys.readouterr().out
+    assert "most often confused with" in shown and "--train.patience" not in shown
+    assert (
+        f"\ncalibrated {numbers(digits_run.test['calibrated'])}  (as predicted)"
+        in shown
+    )
+    assert evaluate.main([export, str(path)]) == 0
+    found = json.loads(Path("evaluated/digits-1/metrics.json").read_text())
+    assert found["accuracy"] == pytest.approx(accuracy) and found["split"] == "data"
+    shown = capsys.readouterr().out
+    assert "\ndata " in shown and "train" not in shown
+    assert f"\ncalibrated {numbers(found['calibrated'])}  (as predicted)" in shown
+    one = str(next(path.glob("7/*")))
+    assert [predict.main([name, one]) for name in (run, export)] == [0, 0]
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1]
+    split = digits_run.splits["test"]
+    np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
+    assert evaluate.main([export, "test.npz", "--output", "mine"]) == 0
+    found = json.loads(Path("mine/metrics.json").read_text())
+    for name in ("loss", "accuracy", "calibration_error"):
+        assert found[name] == pytest.approx(digits_run.test[name], rel=1e-4)
+    assert found["confusion_matrix"] == digits_run.test["confusion_matrix"]

@@ -11,13 +11,10 @@ import pytest
 
 from pipeline.config import registry, resume_policy
 from pipeline.config.config import Config
-from pipeline.data.epoch_order import EpochOrder
 from pipeline.export import run_result
-from pipeline.fit import fit
 from pipeline.runtime import run_directory
 from pipeline.serving import version_manifest
 from pipeline.training import preflight
-from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils.errors import UsageError
 
 # Options that define a run and never change in it. A new option goes here, or into a
@@ -255,31 +252,3 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     for damaged in ("{", "[]"):
         run.result.write_text(damaged)
         assert finished() is None
-
-
-def crash(*_, **__):
-    raise OSError("crash")
-
-
-def test_a_run_is_not_resumed_in_another_order(tmp_path, monkeypatch):
-    def train():
-        fit(
-            "digits",
-            data={"limit": 120},
-            model={"name": "tiny", "options": {}},
-            train={"epochs": 1, "steps_per_call": 1, "checkpoint_steps": 1},
-            runtime={"precision": "float32"},
-            export={"enabled": False},
-            run_directory=tmp_path / "run",
-        )
-
-    with monkeypatch.context() as patch:
-        patch.setattr(CheckpointCallback, "on_epoch_end", crash)
-        with pytest.raises(OSError, match="crash"):
-            train()
-    with monkeypatch.context() as patch:
-        patch.setattr(EpochOrder, "checksum", lambda self, epoch: 1)
-        message = "the order of the examples has changed since the checkpoint"
-        with pytest.raises(UsageError, match=message):
-            train()
-    train()
