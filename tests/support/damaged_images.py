@@ -1,9 +1,11 @@
 """Directories of pictures, good and damaged, and the issues found in them."""
 
 import numpy as np
+import tensorflow as tf
 from PIL import Image
 
 from pipeline.config import command_line, registry
+from pipeline.contracts import Info
 from pipeline.data.cleaning import issues, scan
 from pipeline.tasks.inputs.image import ImageInput
 
@@ -64,6 +66,12 @@ def source_of(folder):
     return registry.load("sources", "folder")(path=folder)
 
 
+# One for all scans: each has its own graph, which takes half a second to trace.
+SIMILARITY = ImageInput({"image_shape": [1, 1, 3]}).similarity(
+    Info({}, {"image": tf.TensorSpec((), tf.string)})
+)
+
+
 def config(folder, **options):
     source = {"name": "folder", "path": folder}
     return command_line.recipe("digits").changed(source=source, clean=options)
@@ -75,11 +83,15 @@ def entries_of(source, **options):
 
 def scan_images(source):
     """The scan of images, with what finds near duplicates among them."""
-    similarity = ImageInput({"image_shape": [1, 1, 3]}).similarity(source.info)
-    return scan.scan(source, similarity=similarity)
+    return scan.scan(source, similarity=SIMILARITY if scan.has_images(source) else None)
 
 
 def find(source, **options):
     """(file, reason, action, file of the other example) of all issues."""
+    return short(entries_of(source, **options))
+
+
+def short(entries):
+    """(file, reason, action, file of the other example) of issues."""
     keys = ("file", "reason", "action", "of_file")
-    return [tuple(map(entry.get, keys)) for entry in entries_of(source, **options)]
+    return [tuple(map(entry.get, keys)) for entry in entries]

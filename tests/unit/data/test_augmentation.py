@@ -23,7 +23,7 @@ def batches(**train):
     return batching.training(random_split(), settings.train, seed=4)
 
 
-@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
     augmenter = Augmenter({"crop": {"padding": 2}, "mixup": {}}, 4)
     host = augment_on_host(batches(), augmenter)

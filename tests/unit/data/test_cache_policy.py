@@ -5,11 +5,11 @@ import os
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_problem import CLASSES, SIDE, TASK, loaded
+from toy_problem import CLASSES, SIDE, TASK, loaded, settings_of
 
 from pipeline.config import config, registry
 from pipeline.contracts import Info, Source
-from pipeline.data import cache
+from pipeline.data import cache, splits
 from pipeline.utils.errors import UsageError
 
 COUNT = 40
@@ -65,30 +65,43 @@ def cache_directory(tmp_path, monkeypatch):
 
 
 def test_the_disk_cache_follows_the_data(tmp_path):
-    def note(source=None, excluded=(), **options):
-        return str(load(source or Pictures(), excluded, cache="disk", **options)[1][0])
+    def note(excluded=()):
+        return str(load(Pictures(), excluded, cache="disk")[1][0])
 
     assert note() == "disk (requested; train built, because it did not exist)"
     assert note() == "disk (requested; train found and verified)"
-    assert "because the data changed" in note(Pictures(made_of="others"))
-    assert "because the excluded examples changed" in note(
-        Pictures(made_of="others"), [103]
-    )
-    assert "found" in note(Pictures(made_of="others"), [103])
-    assert "did not exist" in note(limit=20)
-    assert "found" in note(limit=20)
-    assert "because the data changed" in note(limit=20, split_seed=1)
-    assert "because the data changed" in note(limit=20)
+    assert "because the excluded examples changed" in note([103])
+
+
+def disk_note(made_of="these", excluded=(), task=TASK, **options):
+    """What is said about the disk cache, which keeps the ids alone here: nothing is
+    decoded.
+    """
+    settings = settings_of(data={"cache": "disk", **options})
+    source = splits.limit_examples(Pictures(made_of=made_of), settings.data)
+    excluded = np.array(excluded, np.int64)
+    folder, state = cache.directory_and_state(settings, source, task, "train", excluded)
+    specs = {"id": tf.TensorSpec((), tf.int64)}
+    ids = source.columns("train")["id"]
+    return cache.load_or_build(folder, state, specs, [{"id": ids}])[1]
+
+
+def test_what_the_disk_cache_depends_on():
+    assert "did not exist" in disk_note()
+    assert "the data changed" in disk_note("others")
+    assert "the excluded examples changed" in disk_note("others", [103])
+    assert "found" in disk_note("others", [103])
+    assert "did not exist" in disk_note(limit=20)
+    assert "found" in disk_note(limit=20)
+    assert "the data changed" in disk_note(limit=20, split_seed=1)
+    assert "the data changed" in disk_note(limit=20)
 
 
 def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
     def note():
         import own_task
 
-        task = own_task.Own(TASK.metadata)
-        return str(
-            loaded(Pictures(), task, cache="disk", validation=0.25, test=0)[1][0]
-        )
+        return disk_note(task=own_task.Own(TASK.metadata))
 
     own_base = tmp_path / "own_base.py"
     own_base.write_text(
@@ -111,8 +124,8 @@ def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
 
 def test_a_damaged_example_is_named_unless_it_is_excluded():
     for kind in ("memory", "none"):
-        splits, _ = load(Pictures(damaged=17), excluded=[117], cache=kind)
-        assert sum(len(split.column("image")) for split in splits.values()) == COUNT - 1
+        parts, _ = load(Pictures(damaged=17), excluded=[117], cache=kind)
+        assert sum(len(split.column("image")) for split in parts.values()) == COUNT - 1
     with pytest.raises(UsageError, match="cats/117.png.*--clean.enabled"):
         load(Pictures(17), cache="memory")
 
@@ -184,9 +197,9 @@ def test_short_fields_of_decode_are_columns_with_every_cache():
     columns = []
     for kind in ("memory", "none"):
         task = Measured(TASK.metadata)
-        splits, _ = loaded(Pictures(), task, [103], validation=0.25, test=0, cache=kind)
+        parts, _ = loaded(Pictures(), task, [103], validation=0.25, test=0, cache=kind)
         names = ("id", "label", "measures")
-        columns.append([s.column(n) for s in splits.values() for n in names])
+        columns.append([s.column(n) for s in parts.values() for n in names])
     for cached, uncached in zip(*columns, strict=True):
         np.testing.assert_array_equal(cached, uncached)
     with pytest.raises(UsageError, match="cats/117.png cannot be decoded"):
@@ -197,10 +210,8 @@ def test_without_a_cache_only_what_short_fields_depend_on_runs():
     """The label is computed, but no image is decoded: one of them is damaged."""
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"place": id - 100, "label": (id - 100) % CLASSES}
-    splits, _ = loaded(
-        Pictures(damaged=17), task, validation=0.25, test=0, cache="none"
-    )
-    for split in splits.values():
+    parts, _ = loaded(Pictures(damaged=17), task, validation=0.25, test=0, cache="none")
+    for split in parts.values():
         np.testing.assert_array_equal(split.column("place"), split.column("id") - 100)
 
 

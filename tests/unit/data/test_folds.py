@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from numbered_images import Counting, ids, load
+from numbered_images import divide, numbers
 
 from pipeline.data import folds
 from pipeline.utils.errors import UsageError
@@ -56,41 +56,46 @@ def test_a_fold_with_all_examples_of_all_classes_but_one_is_refused():
 
 
 def test_each_example_is_tested_once_and_nothing_else_is_held_out():
-    source = Counting(100)
+    source = numbers(100)
     tested = []
     for fold in range(1, 6):
-        splits, decisions = load(source, folds=5, fold=fold, validation=0)
+        splits, decisions = divide(source, folds=5, fold=fold, validation=0)
         assert [*splits] == ["train", "test"]
-        train, test = (set(ids(split)) for split in splits.values())
+        train, test = (set(split.column("id").tolist()) for split in splits.values())
         assert not train & test and len(train | test) == 100
         counts = np.bincount(splits["test"].column("label"))
         assert set(counts) <= {6, 7}
         tested += test
     assert sorted(tested) == list(range(100))
     assert any("fold 5 of 5 for test (equal shares" in str(d) for d in decisions)
-    splits, _ = load(source, folds=5)
+    splits, _ = divide(source, folds=5)
     assert {name: len(split) for name, split in splits.items()} == {"train": 100}
 
 
 def test_splits_of_the_source_are_not_divided():
-    source = Counting(60, splits=("train", "validation", "test"))
-    whole, _ = load(source, folds=3)
+    source = numbers(60, validation=60, test=60)
+    whole, _ = divide(source, folds=3)
     assert [len(split) for split in whole.values()] == [60, 60, 60]
-    parts, _ = load(source, folds=3, fold=2)
+    parts, _ = divide(source, folds=3, fold=2)
     assert [len(split) for split in parts.values()] == [40, 60, 20]
-    assert set(ids(parts["test"])) < set(ids(whole["train"]))
-    np.testing.assert_array_equal(ids(parts["validation"]), ids(whole["validation"]))
+    assert set(parts["test"].column("id").tolist()) < set(
+        whole["train"].column("id").tolist()
+    )
+    np.testing.assert_array_equal(
+        parts["validation"].column("id").tolist(),
+        whole["validation"].column("id").tolist(),
+    )
 
 
 def test_a_fold_may_hold_out_a_part_of_the_others_and_samples_are_equal():
-    parts, _ = load(Counting(200), folds=4, fold=1, validation=0.2)
+    parts, _ = divide(numbers(200), folds=4, fold=1, validation=0.2)
     assert [*parts] == ["train", "validation", "test"] and len(parts["test"]) == 50
     assert 15 < len(parts["validation"]) < 45
     sampled = [
         {
             id
-            for split in load(Counting(200), limit=40, **options)[0].values()
-            for id in ids(split)
+            for split in divide(numbers(200), limit=40, **options)[0].values()
+            for id in split.column("id").tolist()
         }
         for options in ({"folds": 4}, {"folds": 4, "fold": 3, "validation": 0.2})
     ]

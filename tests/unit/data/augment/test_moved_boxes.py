@@ -98,6 +98,13 @@ def test_a_mosaic_has_the_boxes_of_four_images():
                 assert inside.all()
                 covered[top:bottom, left:right, label] = True
         np.testing.assert_array_equal(covered, image > 100)
+
+
+@pytest.mark.long
+def test_a_mosaic_is_the_same_under_xla():
+    batch, own = batch_of()
+    operation = registry.bind("augment", "mosaic", MOVING["mosaic"])
+    after = operation(batch, own)
     compiled = tf.function(operation, jit_compile=True)(batch, own)
     np.testing.assert_array_equal(compiled["image"], after["image"])
     np.testing.assert_array_equal(compiled["boxes"], after["boxes"])

@@ -8,7 +8,15 @@ from pathlib import Path
 import damaged_images
 import numpy as np
 import pytest
-from damaged_images import entries_of, find, noise, save, scan_images, source_of
+from damaged_images import (
+    entries_of,
+    find,
+    noise,
+    save,
+    scan_images,
+    short,
+    source_of,
+)
 from PIL import Image
 
 from pipeline.config import registry
@@ -22,7 +30,6 @@ def folder(tmp_path):
 
 
 def test_damaged_files_are_named_with_a_plain_reason(folder, capfd):
-    assert find(source_of(folder)) == []
     good = save(folder / "a/good.jpg", noise(99)).read_bytes()
     paths = damaged_images.damaged(folder / "b", good, 14)
     entries = {entry["file"]: entry for entry in entries_of(source_of(folder))}
@@ -86,9 +93,12 @@ def test_leakage_is_about_the_copy_that_is_not_held_out(tmp_path):
         ("train/b/valid.png", "leakage", "stop", "val/a/12.png"),
         ("val/a/tested.png", "near leakage", "stop", "test/a/20.png"),
     ]
-    assert find(source_of(root)) == expected
-    assert find(source_of(root), near=False) == expected[:2]
-    assert entries_of(source_of(root))[1]["detail"] == "with a different label"
+    source = source_of(root)
+    scanned = scan_images(source)
+    entries = issues.find(source, scanned)
+    assert short(entries) == expected
+    assert entries[1]["detail"] == "with a different label"
+    assert short(issues.find(source, scanned, near=False)) == expected[:2]
 
 
 def test_near_duplicates_are_kept_and_grouped(folder):
