@@ -163,6 +163,38 @@ def test_the_state_of_a_run_is_restored(callback, running):
     assert (again.step, again.epoch, again._running) == (12, 2, running)
 
 
+def test_the_best_weights_are_those_before_a_resume(callback, model):
+    made = callback(patience=3)
+    model.set_weights([np.ones_like(weight) for weight in model.get_weights()])
+    end_epoch(made, 0, {"loss": 1.0, "val_loss": 0.5})
+    model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])
+    end_epoch(made, 1, {"loss": 0.5, "val_loss": 0.9})
+    again = callback(patience=3)
+    again.resume()
+    assert again.best_epoch == 1
+    assert again.restore_final_weights().value == "step 5"
+    for weight in model.get_weights():
+        np.testing.assert_array_equal(weight, np.ones_like(weight))
+
+
+def test_a_signal_during_validation_is_obeyed_after_its_batch(model, callback):
+    """The epoch is validated again when the run is resumed."""
+    stops = StopSignals()
+    update = SimpleNamespace(swap_ema=lambda: None)
+    model.step = SimpleNamespace(position=5, metrics=[], update=update)
+    made = callback(stops)
+    with stops.listening(), pytest.raises(Terminated), stops.defer():
+        made.on_train_batch_end(4)
+        made.on_test_begin()
+        made.on_test_batch_end(0)
+        signal.raise_signal(signal.SIGTERM)
+        with pytest.raises(Stopped, match="SIGTERM"):
+            made.on_test_batch_end(1)
+    again = callback()
+    left = again.resume()
+    assert (left.first_step, left.first_epoch) == (5, 0)
+
+
 def test_an_epoch_that_a_smaller_number_of_steps_had_cut_short_goes_on(callback):
     made, again = callback(), callback()
     made.seconds, made.step, made.history = [0.0, 1.5], 8, {"loss": [0.5, 0.4]}
