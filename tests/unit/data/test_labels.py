@@ -62,6 +62,7 @@ def test_booleans_are_0_and_1():
 
 def test_text_of_whole_floats_is_that_of_whole_numbers():
     assert labels.labels_of(["1.0", "10.0", "2"], "train").tolist() == ["1", "10", "2"]
+    assert labels.labels_of(["1.0", "2.0"], "train").tolist() == ["1", "2"]
     assert labels.labels_of(["1.0", "1.5"], "train").tolist() == ["1.0", "1.5"]
 
 

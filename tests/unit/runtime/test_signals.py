@@ -277,6 +277,7 @@ def paced(given, rate, step, last=100):
 def test_a_longer_limit_continues_the_schedule(monkeypatch):
     now = clock(monkeypatch)
     rate = AdjustableRate(registry.load("schedules", "linear")(1.0, 10_000), paced=True)
+    rate.pace.assign([300.0, 10_000.0, 0.0])  # with the shorter limit, it had ended
     step, given = SimpleNamespace(position=300, update=rate), StopSignals("240s")
     given.resume(60.0)
     now[0] += 20.0  # it starts
