@@ -57,6 +57,21 @@ def test_all_formats_give_the_same_boxes(name, tmp_path):
     )
 
 
+def test_a_polygon_of_yolo_is_the_box_around_it(tmp_path):
+    box_data.write_yolo(tmp_path, MADE)
+    file = next((tmp_path / "labels").rglob("*.txt"))
+    file.write_text("1 0.25 0.5 0.5 0.125 0.75 0.25 0.5 0.875\n")
+    source = open_source("yolo", tmp_path)
+    (example,) = (
+        example
+        for example in read(source)
+        if source.location(int(example["id"])).endswith(f"/{file.stem}.png")
+    )
+    height, width = MADE[int(file.stem)][0].shape[:2]
+    box = [0.25 * width, 0.125 * height, 0.75 * width, 0.875 * height]
+    assert boxes_of(example) == [(box, 1)]
+
+
 def test_splits_are_files_lists_or_folders(tmp_path):
     coco = tmp_path / "coco"
     for number, split in enumerate(("train", "val")):
