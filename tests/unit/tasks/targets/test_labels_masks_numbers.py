@@ -83,6 +83,14 @@ def test_masks_are_measured_without_pixels_that_do_not_count():
     assert found["mean_iou"] == pytest.approx(iou.mean())
     for name, expected in zip(NAMES, iou, strict=True):
         assert found["per_class"][name]["iou"] == pytest.approx(expected)
+    precision, recall, _, pixels = reference.precision_recall_fscore_support(
+        truth[counts], answers[counts]
+    )
+    for number, name in enumerate(NAMES):
+        measured = found["per_class"][name]
+        assert measured["precision"] == pytest.approx(precision[number])
+        assert measured["recall"] == pytest.approx(recall[number])
+        assert measured["pixels"] == pixels[number]
     assert found["pixel_accuracy"] == pytest.approx((truth == answers)[counts].mean())
     assert len(table["pixel_accuracy"]) == 8
 
