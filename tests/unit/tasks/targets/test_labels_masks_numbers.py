@@ -86,11 +86,11 @@ def test_masks_are_measured_without_pixels_that_do_not_count():
     precision, recall, _, pixels = reference.precision_recall_fscore_support(
         truth[counts], answers[counts]
     )
-    for number, name in enumerate(NAMES):
+    for index, name in enumerate(NAMES):
         measured = found["per_class"][name]
-        assert measured["precision"] == pytest.approx(precision[number])
-        assert measured["recall"] == pytest.approx(recall[number])
-        assert measured["pixels"] == pixels[number]
+        assert measured["precision"] == pytest.approx(precision[index])
+        assert measured["recall"] == pytest.approx(recall[index])
+        assert measured["pixels"] == pixels[index]
     assert found["pixel_accuracy"] == pytest.approx((truth == answers)[counts].mean())
     assert len(table["pixel_accuracy"]) == 8
 
