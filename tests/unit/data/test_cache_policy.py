@@ -123,9 +123,10 @@ def test_the_disk_cache_follows_the_code_of_base_classes(tmp_path, monkeypatch):
 
 
 def test_a_damaged_example_is_named_unless_it_is_excluded():
-    for kind in ("memory", "none"):
-        parts, _ = load(Pictures(damaged=17), excluded=[117], cache=kind)
-        assert sum(len(split.column("image")) for split in parts.values()) == COUNT - 1
+    parts, _ = load(Pictures(damaged=17), excluded=[117], cache="none")
+    assert sum(len(split.column("image")) for split in parts.values()) == COUNT - 1
+    parts, _ = load(Pictures(damaged=17), excluded=[117], cache="memory")
+    assert sum(len(split) for split in parts.values()) == COUNT - 1
     with pytest.raises(UsageError, match="cats/117.png.*--clean.enabled"):
         load(Pictures(17), cache="memory")
 

@@ -1,6 +1,7 @@
 """Spectrograms, against NumPy."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from pipeline.data.log_mel import frames_of, log_mel
@@ -58,6 +59,7 @@ def test_silence_is_finite():
     assert not spectrogram.numpy().any() and tf.reduce_sum(mask) == 1
 
 
+@pytest.mark.long
 def test_the_same_under_xla():
     samples = tf.constant(recordings(FRAMES.samples, 1000))
     compiled = tf.function(lambda x: log_mel(x, FRAMES, BANDS), jit_compile=True)
