@@ -57,6 +57,14 @@ def test_the_maximum_lies_on_a_planted_square(body):
         assert part[0, 0] < 0.1
 
 
+def test_what_speaks_against_the_answer_is_not_shown():
+    """A dark picture is class 0 because of its bias, although its pixels speak for 1."""
+    images = np.full((1, SIDE, SIDE, 1), 2, np.uint8)
+    examples = {"id": np.arange(1), "image": images, "label": np.zeros(1, np.int64)}
+    heat = heat_maps(network(mean_of_squares), task_of((SIDE, SIDE, 1), 2), examples)
+    assert not heat.any()
+
+
 def test_networks_without_convolutions_and_tasks_without_an_output_have_none():
     examples = {
         "id": np.arange(1),
