@@ -164,7 +164,7 @@ def test_the_state_of_a_run_is_restored(callback, running):
 
 
 def test_the_best_weights_are_those_before_a_resume(callback, model):
-    made = callback(patience=3)
+    made = callback(patience=3, checkpoint_steps=5)
     model.set_weights([np.ones_like(weight) for weight in model.get_weights()])
     end_epoch(made, 0, {"loss": 1.0, "val_loss": 0.5})
     model.set_weights([np.zeros_like(weight) for weight in model.get_weights()])

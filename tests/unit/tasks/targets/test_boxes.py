@@ -140,6 +140,15 @@ def test_suppression_equals_that_of_tensorflow():
         assert not scores[row, count:].numpy().any()
 
 
+def test_a_box_repeats_only_boxes_of_its_class():
+    outputs = np.zeros((1, 3, BEFORE_LOGITS + 2), np.float32)
+    outputs[..., :4] = [10, 10, 30, 30]
+    outputs[0, :, BEFORE_LOGITS:] = [[2, -9], [1, -9], [-9, 0]]
+    _, scores, classes = best_boxes(tf.constant(outputs), 3, 0.4)
+    np.testing.assert_allclose(scores[0], [*tf.sigmoid([2.0, 0.0]), 0])
+    assert classes[0, :2].numpy().tolist() == [0, 1]
+
+
 def test_boxes_are_selected_in_litert_too():
     outputs = RANDOM.uniform(0, 60, (2, 64, BEFORE_LOGITS + 2)).astype(np.float32)
     outputs[..., 2:4] += outputs[..., :2]
