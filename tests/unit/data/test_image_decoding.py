@@ -99,6 +99,13 @@ def test_a_file_of_the_size_or_smaller_is_decoded_completely(kind, size, channel
     np.testing.assert_array_equal(image, expected)
 
 
+def test_a_png_whose_sides_are_exchanged_is_resized():
+    contents = encode(RGB.transpose(Image.Transpose.ROTATE_90), "PNG")
+    image, original = image_decoding.resized(contents, 24, 20, 1)
+    assert original.numpy().tolist() == [20, 24]
+    np.testing.assert_array_equal(image, image_resizing.resize(gray(contents), 24, 20))
+
+
 def photograph(height, width):
     """Smooth, with a little noise."""
     colors = GENERATOR.integers(64, 192, (3, 3, 3), np.uint8)

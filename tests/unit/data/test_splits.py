@@ -65,7 +65,9 @@ def test_a_sample_has_a_rare_class_in_train_and_no_empty_split():
     (common, rare, middle), *_ = counts.values()
     assert rare >= 1 and abs(middle - 2.3) < 2 and abs(common - 67) < 4
     assert abs(sum(counts["validation"]) - 10) < 3 and abs(sum(counts["test"]) - 20) < 3
-    assert [len(split) for split in divide(source, limit=5)[0].values()] == [3, 1, 1]
+    few, _ = divide(source, limit=5)
+    assert [len(split) for split in few.values()] == [3, 1, 1]
+    assert set(few["train"].column("label")) == {0, 1, 2}
 
 
 def test_a_sample_keeps_its_examples_when_others_are_added():
@@ -177,6 +179,10 @@ def test_named_groups_are_the_splits():
     parts = groups_of(wards, test_groups=("ward 3", "ward 4"))
     assert parts["test"] == {"ward 3", "ward 4"}
     assert parts["validation"] == hashed["validation"] - parts["test"]
+    name = min(hashed["validation"])  # a name goes before a hash
+    parts = groups_of(wards, test_groups=(name,))
+    assert parts["test"] == {name}
+    assert parts["validation"] == hashed["validation"] - {name}
     both = {"test_groups": ("ward 3",), "validation_groups": ("ward 1", "ward 2")}
     parts = groups_of(wards, **both)
     assert parts["validation"] == {"ward 1", "ward 2"} and parts["test"] == {"ward 3"}
