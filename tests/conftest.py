@@ -17,6 +17,12 @@ UNIT_SECONDS = 0.2  # of a unit test; more is a warning
 SLOW_UNIT_SECONDS = 2.0  # an error in the summary, but no failed test
 
 
+def pytest_ignore_collect(collection_path, config):
+    """The ordinary tests do not import the nightly ones."""
+    is_nightly = collection_path == TESTS / "nightly"
+    return True if is_nightly and config.option.markexpr == "not long" else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Nightly tests are `long`. The journeys take longest: started last, they would run
