@@ -49,7 +49,8 @@ def largest_distance(one, two, settings, steps=1, floor=0.0, **options):
     moved; and of the moving statistics.
 
     The distance moved counts at least `floor` of that of all weights together: where
-    the exact gradient is 0 (a bias before a normalization) only rounding is left.
+    the exact gradient is 0 (a bias before a normalization), or clipping leaves nearly
+    nothing of it (adaptive clipping of a bias), only rounding is left.
     """
     first, moved = trained(one, settings, steps)
     second, _ = trained(two, settings, steps, **options)
@@ -79,7 +80,8 @@ def test_updates_are_those_of_one_device(one, two):
         stores.append(example_store.DeviceStore(columns))
         return stores[-1]
 
-    distance, _ = largest_distance(one, two, settings_of(train=train), 8, store=store)
+    settings = settings_of(train=train)
+    distance, _ = largest_distance(one, two, settings, 8, floor=0.01, store=store)
     assert distance <= 1e-5
     copies = stores[0].device_cache.by_device
     assert len(copies) == 2
@@ -91,13 +93,15 @@ def test_updates_are_those_of_one_device(one, two):
 @pytest.mark.long
 @on_two_replicas
 def test_synchronized_batch_normalization_and_muon_are_those_of_one_device(one, two):
-    """Muon's matrix products magnify rounding."""
+    """Without the synchronization, the distances are 5e-2 and 7e-4 or more. Muon's
+    matrix products magnify rounding.
+    """
     batch_norm = settings_of(
         model={"name": "convnet", "options": {"filters": 4, "blocks": 1}},
         train={"synchronized_batch_norm": True},
     )
-    weights, statistics = largest_distance(one, two, batch_norm, floor=0.1)
-    assert weights <= 1e-5 and statistics <= 1e-6
+    weights, statistics = largest_distance(one, two, batch_norm, 4, floor=0.1)
+    assert weights <= 1e-4 and statistics <= 1e-5
     muon = settings_of(train={**CLIPPED, "optimizer": "muon", "optimizer_options": {}})
     assert largest_distance(one, two, muon)[0] <= 5e-5
 
@@ -131,8 +135,9 @@ def test_host_and_step_augment_alike(one, two):
     for place in ("host", "device"):
         augment = {"crop": {"padding": 2}, "mixup": {}}
         settings = settings_of(data={"augment": augment, "augment_on": place})
-        plain = batching.training(toy_problem.random_split(64), settings.train, 0)
-        batches, _ = augmentation.apply_on_host(plain, settings.data, 0)
+        seed = settings.runtime.seed
+        plain = batching.training(toy_problem.random_split(64), settings.train, seed)
+        batches, _ = augmentation.apply_on_host(plain, settings.data, seed)
         in_step = batches is plain
         model = build(toy_problem.TASK, settings, two, plain, augment_in_step=in_step)
         with two.strategy.scope():

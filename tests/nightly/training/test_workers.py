@@ -1,4 +1,4 @@
-"""Two replicas and two workers against one device and stock Keras."""
+"""Two workers, as processes of one machine, against two replicas; a lost worker."""
 
 import time
 

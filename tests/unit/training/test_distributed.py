@@ -1,4 +1,4 @@
-"""Two replicas and two workers against one device and stock Keras."""
+"""What several workers share, and GPUs that cannot be used."""
 
 from types import SimpleNamespace
 
@@ -13,8 +13,6 @@ from pipeline.data import batching
 from pipeline.runtime import cluster, gpu_info
 from pipeline.training import distributed
 from pipeline.utils.errors import UsageError
-
-# Several machines, as processes on one
 
 
 class Strategy(tf.distribute.MultiWorkerMirroredStrategy):
