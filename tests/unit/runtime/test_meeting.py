@@ -62,14 +62,6 @@ def test_workers_that_are_alike_meet(pair, tmp_path):
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_workers_meet_over_ipv6(tmp_path):
-    if not socket.has_dualstack_ipv6():
-        pytest.skip("this machine has no IPv6")
-    addresses = tuple(f"[::1]:{port}" for port in ports(2))
-    workers = [Cluster(addresses, index, run=tmp_path) for index in (0, 1)]
-    assert errors(workers) == [None, None]
-
-
 DIFFERENCES = {
     "options": "use the same for all workers, or for independent runs, unset TF_CONFIG",
     "version": "install the same version for all workers",
