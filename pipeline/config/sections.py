@@ -336,7 +336,8 @@ class TrainConfig(FunctionSection):
     """
     ema: Share | None = None
     """Test and export the exponential moving average of the weights with this momentum,
-    such as 0.999; the average lags by about 1 / (1 - momentum) steps.
+    such as 0.999; the average lags by about 1 / (1 - momentum) steps, and by at most a
+    ninth of the steps so far.
     """
     final_test: bool = True
     """Measure the test split at the end. Without it, the validation split is measured,

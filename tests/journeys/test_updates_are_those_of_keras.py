@@ -123,10 +123,23 @@ def test_options_are_those_of_keras(stock, plain, ours, theirs, options):
     assert moved(found, plain) > 1e-3, "the options did nothing"
 
 
-def test_the_average_is_that_of_keras(stock):
+def test_the_average_of_the_weights_forgets_the_first_ones(stock):
+    """Its momentum is at most (n - 1) / (n + 8) in step n."""
     averaged, _ = trained(ema=0.8)
     raw = averaged.get_weights()
     averaged.step.update.swap_ema()
-    require_close(averaged.get_weights(), stock(sgd(use_ema=True, ema_momentum=0.8)))
+    copies, steps = [], []
+    record = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda *_, **__: steps.append(copies[0].get_weights())
+    )
+    stock(sgd(), change=copies.append, callbacks=[record])
+    expected = steps[0]
+    for n, weights in enumerate(steps[1:], 2):
+        momentum = min(0.8, (n - 1) / (n + 8))
+        expected = [
+            momentum * average + (1 - momentum) * weight
+            for average, weight in zip(expected, weights, strict=True)
+        ]
+    require_close(averaged.get_weights(), expected)
     averaged.step.update.swap_ema()
     require_close(averaged.get_weights(), raw, atol=0)

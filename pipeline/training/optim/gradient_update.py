@@ -153,9 +153,8 @@ class Update:
             if replicas > 1:
                 _assign(self._statistics, statistics)
             gradients = clip_gradients(self._options, gradients, norm, variables)
-            is_first = tf.equal(self._optimizer.iterations.value, 0)
             self._apply_optimizer(gradients, variables)
-            self._update_averages(variables, is_first)
+            self._update_averages(variables)
 
         def reject(old_statistics: list, old_metrics: list, loss: tf.Tensor) -> None:
             _assign(self._statistics, old_statistics)
@@ -205,12 +204,17 @@ class Update:
         for variable, old in zip(scaled, old_values, strict=True):
             variable.assign(old + self.factors[id(variable)] * (variable.value - old))
 
-    def _update_averages(
-        self, variables: Sequence[keras.Variable], is_first: tf.Tensor
-    ) -> None:
+    def _update_averages(self, variables: Sequence[keras.Variable]) -> None:
+        """Moves the averages towards the weights after the update.
+
+        The momentum is at most (n - 1) / (n + 8) in the n-th update: the average lags
+        by at most a ninth of the steps so far, and forgets the first weights however
+        short the run is. It is the warm-up of `tf.train.ExponentialMovingAverage`.
+        """
         if self._ema_decay is None:
             return
-        share = tf.where(is_first, 1.0, 1.0 - self._ema_decay)
+        update = tf.cast(self._optimizer.iterations.value, tf.float32)
+        share = 1.0 - tf.minimum(self._ema_decay, (update - 1.0) / (update + 8.0))
         for variable in variables:
             average = self._averages[id(variable)].value
             average.assign_add(share * (variable.value - average))
