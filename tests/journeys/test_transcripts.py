@@ -46,7 +46,7 @@ def trained(tmp_path_factory):
     (root / "speech/metadata.csv").write_text("\n".join(rows))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(root)
-        run = fit("speech", epochs=2, **OPTIONS)
+        run = fit("speech", epochs=12, **OPTIONS)
     return root, run
 
 

@@ -204,7 +204,7 @@ def test_some_options_are_accepted_with_force_and_saved(config):
 
 def test_force_does_not_accept_every_option(config):
     given = begun(config)
-    lines = refusal(given, train={"epochs": 60}, runtime={"seed": 1}, force=True)
+    lines = refusal(given, train={"epochs": 60}, runtime={"seed": 12345}, force=True)
     assert "add --force" not in lines[0] and len(lines) == 5
 
 
