@@ -136,7 +136,7 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
         split, f"{numbers(metrics)}  ({pluralize(metrics['examples'], 'example')})"
     )
     if result["calibration"] == {"temperature": 1.0}:
-        say_result("calibrated", "not: all answers to the validation split are right")
+        say_result("calibrated", "not: no temperature lowers the validation loss")
     elif result["calibration"]:
         parts = []
         for name, value in result["calibration"].items():

@@ -53,7 +53,7 @@ def _metrics(subject: Subject) -> Columns:
 
 
 def not_calibrated(subject: Subject) -> bool:
-    """Whether there was no mistake from which to learn a temperature."""
+    """Whether no temperature lowers the validation loss beyond its noise."""
     run = subject.run
     return run is not None and run.result.get("calibration") == {"temperature": 1.0}
 

@@ -127,8 +127,8 @@ def _lead(subject: Subject) -> Iterator[Line]:
         yield Line(f"The headline could not be made: {reason(error)}", "bad")
     if answer_sections.not_calibrated(subject):
         yield Line(
-            "The probabilities are not calibrated: all answers to the validation split"
-            " are right.",
+            "The probabilities are not calibrated: no temperature lowers the validation"
+            " loss beyond its noise.",
             "warn",
         )
     for text, color in run_sections.lead(subject):

@@ -16,6 +16,9 @@ _BINS = 15  # as in the paper
 _LOWEST = 0.05
 _HIGHEST = 20.0
 _TEMPERATURES = 64
+_FOLDS = 5
+# Standard errors by which held-out losses must fall; otherwise T is 1.
+_STANDARD_ERRORS = 2.0
 _WIDTH = 0.35
 """Standard deviation of the prior of log T, a normal distribution around 0, without
 which fitting a few examples could raise the loss (`benchmarks/README.md`).
@@ -28,8 +31,10 @@ class TemperatureFit:
 
     T does not change the predicted class, only its confidence: T above 1 lowers it,
     below 1 raises it. A few examples move T only slightly away from 1; thousands move
-    it to the maximum of their likelihood. T is from 0.05 to 20; 1 if all answers are
-    correct, when it has no lower bound.
+    it to the maximum of their likelihood. T is from 0.05 to 20. It is 1 if all answers
+    are correct, when it has no lower bound, and if it does not help: each of 5 folds is
+    scored with the T of the others, and the mean loss must fall by more than two
+    standard errors.
 
     The negative log-likelihood is summed at 64 temperatures, between which a cubic
     spline is within 1e-4 of T.
@@ -41,7 +46,12 @@ class TemperatureFit:
     def __init__(self, width: float = _WIDTH) -> None:
         self._width = width
         self._exponents = np.linspace(np.log(_LOWEST), np.log(_HIGHEST), _TEMPERATURES)
-        self._loss = np.zeros(_TEMPERATURES)
+        # Sums over the examples of a fold: losses, and how much they fall compared with
+        # T = 1, and the squares of that.
+        self._losses = np.zeros((_FOLDS, _TEMPERATURES))
+        self._gains = np.zeros((_FOLDS, _TEMPERATURES))
+        self._squares = np.zeros((_FOLDS, _TEMPERATURES))
+        self._examples = 0
         self._has_mistake = False
 
     def update(self, logits: np.ndarray, labels: np.ndarray) -> None:
@@ -51,16 +61,44 @@ class TemperatureFit:
         # At most 0, so that no exponential overflows.
         shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
         truth = shifted[np.arange(len(labels)), labels]
+        folds = (self._examples + np.arange(len(labels))) % _FOLDS
+        self._examples += len(labels)
+
+        def losses(scale: float) -> np.ndarray:
+            return np.log(np.exp(shifted * scale).sum(axis=1)) - truth * scale
+
+        def sums(values: np.ndarray) -> np.ndarray:
+            return np.bincount(folds, weights=values, minlength=_FOLDS)
+
+        unscaled = losses(1.0)
         for index, exponent in enumerate(self._exponents):
-            scale = np.exp(-exponent)
-            total = np.log(np.exp(shifted * scale).sum(axis=1))
-            self._loss[index] += float((total - truth * scale).sum())
+            scaled = losses(np.exp(-exponent))
+            gains = unscaled - scaled
+            self._losses[:, index] += sums(scaled)
+            self._gains[:, index] += sums(gains)
+            self._squares[:, index] += sums(gains**2)
 
     def result(self) -> float:
         """The temperature."""
-        if not self._has_mistake:
+        if not self._has_mistake or not self._helps():
             return 1.0
-        posterior = self._loss + self._exponents**2 / (2 * self._width**2)
+        return float(np.exp(self._best(self._losses.sum(axis=0))))
+
+    def _helps(self) -> bool:
+        """Whether the temperature of other folds lowers the loss of a fold."""
+        total = self._losses.sum(axis=0)
+        gain = square = 0.0
+        for fold in range(_FOLDS):
+            best = self._best(total - self._losses[fold])
+            gain += float(CubicSpline(self._exponents, self._gains[fold])(best))
+            square += float(CubicSpline(self._exponents, self._squares[fold])(best))
+        mean = gain / self._examples
+        variance = max(square / self._examples - mean**2, 0.0)
+        return mean > _STANDARD_ERRORS * np.sqrt(variance / self._examples)
+
+    def _best(self, losses: np.ndarray) -> float:
+        """log T of the maximum of the posterior, from the sum of losses at each T."""
+        posterior = losses + self._exponents**2 / (2 * self._width**2)
         # The loss is convex in 1 / T. With the prior there may be a second minimum if
         # all logits are tiny, when the network has learned nothing.
         lowest = int(posterior.argmin())
@@ -70,7 +108,7 @@ class TemperatureFit:
         best = minimize_scalar(
             curve, bounds=(first, last), method="bounded", options={"xatol": 1e-6}
         )
-        return float(np.exp(best.x))
+        return float(best.x)
 
 
 def fit_temperature(

@@ -178,14 +178,14 @@ def test_the_model_card_says_what_was_cut_short(digits_run):
         metrics = {"test": digits_run.test}
         card = text_files.model_card(digits_run.config, about, metrics, digits_run.task)
         assert f"\nTrained for 330 of 345 steps{end}\n" in card
-        assert "No temperature was fitted, because all answers" in card
+        assert "Probabilities are not calibrated" in card
 
 
 def test_a_calibration_of_right_answers_alone_is_said(digits_run, capsys):
     result = {**digits_run.result, "calibration": {"temperature": 1.0}}
     run_result.report_test(digits_run.config, result, "test")
     said = capsys.readouterr().out
-    assert "\ncalibrated not: all answers to the validation split are right\n" in said
+    assert "\ncalibrated not: no temperature lowers the validation loss\n" in said
 
 
 def requests(path):

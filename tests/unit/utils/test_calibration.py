@@ -58,6 +58,20 @@ def test_few_examples_do_no_harm(examples):
     assert max(harm) - before < 0.12 and np.mean(harm) - before < 0.02
 
 
+@pytest.mark.parametrize("true", [0.85, 1.0, 1.15])
+def test_a_temperature_hardly_ever_raises_the_loss(true):
+    """Of 30 sets of 100 examples, with logits that are nearly honest."""
+    logits, labels = honest()
+    logits = logits * true
+    before = calibration.loss_and_error(logits, labels)["loss"]
+    rise = []
+    for part in np.split(np.arange(3000), 30):
+        found = calibration.fit_temperature(logits[part], labels[part])
+        after = calibration.loss_and_error(logits, labels, found)["loss"]
+        rise.append(after - before)
+    assert np.mean(np.array(rise) > 1e-4) <= 0.1 and np.mean(rise) < 1e-3
+
+
 def test_the_measures_equal_a_count_by_hand():
     """Ten examples at 0.9 and ten at 0.6, of which eight and seven are right."""
     probabilities = np.array([[0.9, 0.1]] * 10 + [[0.4, 0.6]] * 10)
