@@ -5,20 +5,32 @@ fails.
 import hashlib
 import io
 import json
+import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
 from unittest import mock
 
 import keras
 import numpy as np
 import pytest
+import reference_exports
 import tensorflow as tf
 from PIL import Image
+from processes import REPOSITORY
 from tensorflow_serving.apis import prediction_log_pb2
 
-from pipeline.export import run_result, savedmodel, text_files, warmup
+from pipeline.export import __main__, proof, run_result, savedmodel, text_files, warmup
 from pipeline.export.savedmodel import export
-from pipeline.serving import version_manifest
+from pipeline.export.verification import begin, start, verify
+from pipeline.fit import fit
+from pipeline.serving import repository, version_manifest
+from pipeline.utils.errors import UsageError
+from pipeline.verify import main
 
 
 def test_the_export_of_a_run_passes_and_is_version_1(digits_run):
@@ -208,3 +220,263 @@ def test_an_export_is_warmed_up_for_every_signature_and_size(digits_run):
     first = [(name, 1) for name in (*signatures, *signatures[1:] * 2)]
     assert sent == first + [(name, size) for size in (8, 64) for name in signatures]
     assert files == {("PNG", (8, 8)), ("JPEG", (8, 8)), ("PNG", (16, 16))}
+
+
+# `pipeline export`: a run's model again, without training; which version is served.
+
+
+SHORT = {"epochs": 2, "steps_per_call": 10}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a finished run, its data in a file, and version 1 of its model."""
+    folder = tmp_path_factory.mktemp("trained")
+    generator = np.random.default_rng(7)
+    labels = np.arange(300) % 3
+    images = generator.integers(0, 100, (300, 8, 8, 1), np.uint8)
+    images[:, :4, :4, 0] += (60 * labels[:, None, None]).astype(np.uint8)
+    np.savez(folder / "examples.npz", images=images, labels=labels)
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        source = {"name": "arrays", "path": "examples.npz"}
+        train = {**SHORT, "ema": 0.9, "checkpoint_steps": 5}
+        model = {"name": "tiny"}
+        fit("digits", source=source, train=train, model=model, run_directory="mine")
+    finally:
+        os.chdir(before)
+    return folder
+
+
+@pytest.fixture
+def place(trained, workplace):
+    """A copy of it, as the current folder."""
+    shutil.copytree(trained, workplace, dirs_exist_ok=True)
+    return workplace
+
+
+def contents(folder):
+    return {
+        str(path): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file() and path.name != ".lock" and path.suffix != ".png"
+    }
+
+
+def answers(version):
+    return proof.read_golden(Path(version) / proof.GOLDEN)["serving_default"]["outputs"]
+
+
+def test_a_finished_run_is_exported_again_without_training(place, capsys):
+    path = Path("mine/config.json")  # of a machine with a GPU
+    saved = path.read_text().replace('"devices": "auto"', '"devices": "0"')
+    path.write_text(saved.replace('"require_gpu": false', '"require_gpu": true'))
+    assert (
+        __main__.configure(Path("mine"), ["--devices", "cpu"]).runtime.devices == "cpu"
+    )
+    before = contents("mine")
+    assert __main__.main(["mine"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "export     saved_models/digits/2, verified: the SavedModel gives the same"
+        in said
+    )
+    assert "digits in mine, trained for" in said and "epoch" not in said
+    for name, values in answers("saved_models/digits/1").items():
+        np.testing.assert_array_equal(answers("saved_models/digits/2")[name], values)
+    after = contents("mine")
+    (changed,) = (name for name in after if after[name] != before.get(name))
+    assert changed == "mine/result.json" and after.keys() == before.keys()
+    old, new = (json.loads(each["mine/result.json"]) for each in (before, after))
+    assert new.pop("export") == "saved_models/digits/2" and old.pop("export").endswith(
+        "/1"
+    )
+    assert new.pop("verification")["passed"] and old.pop("verification")
+    assert new == old, "what the run measured is kept"
+
+
+def test_the_gate_holds_a_worse_version_back(place, capsys):
+    manifest = Path("saved_models/digits/1") / version_manifest.MANIFEST
+    about = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**about, "metrics": {"accuracy": 1.5}}))
+    before = contents("mine")
+    beside = Path("saved_models/digits/batching.config").read_text()
+    words = ["--export.tolerance", "0.1", "--export.batch-sizes", "2"]
+    assert __main__.main(["mine", *words]) == 1
+    said = capsys.readouterr().out
+    assert (
+        "FAILED     quality: " in said
+        and "version 1, which is served, has 1.5000" in said
+    )
+    assert "saved_models/digits/.refused is intact, but worse than" in said
+    assert "pipeline export mine --export.tolerance None publishes it anyway" in said
+    assert repository.versions(Path("saved_models/digits")).keys() == {1}
+    assert contents("mine") == before
+    assert Path("saved_models/digits/batching.config").read_text() == beside, (
+        "of what is served"
+    )
+
+
+@pytest.fixture
+def versions(trained, workplace):
+    """Versions 1, 2 and 3 of a model."""
+    for number in (1, 2, 3):
+        version = trained / "saved_models/digits/1"
+        shutil.copytree(version, workplace / f"saved_models/digits/{number}")
+    return workplace / "saved_models/digits"
+
+
+def test_a_version_is_pinned_and_unpinned(versions, capsys):
+    assert __main__.main(["digits", "--pin", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "pinned     saved_models/digits/2\n" in said
+    assert "served     saved_models/digits/2, by servers that read" in said
+    assert repository.pinned_versions(versions) == (2,)
+    assert __main__.main(["saved_models/digits", "--unpin"]) == 0
+    assert "served     saved_models/digits/3" in capsys.readouterr().out
+    assert repository.pinned_versions(versions) == ()
+
+
+def test_a_version_that_fails_its_checks_is_not_pinned(versions, capsys):
+    (versions / "2/variables/variables.index").write_bytes(b"")
+    assert __main__.main(["digits", "--pin", "2"]) == 1
+    shown = capsys.readouterr().out
+    assert "FAILED  digests" in shown
+    assert "NOT pinned: saved_models/digits/2 must not be served" in shown
+    assert not (versions / repository.CONFIG).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            [],
+            ("pipeline export needs a run, or NAME --pin VERSION; runs/ has no runs;"),
+        ),
+        (
+            ["run/1"],
+            "run/1 is not a run: there is no such directory; runs/ has no runs",
+        ),
+        (
+            ["digits", "--pin", "4"],
+            "--pin 4: saved_models/digits has only the versions 1",
+        ),
+        (
+            ["digit", "--pin", "1"],
+            "saved_models has no exported model 'digit'; did you mean 'digi",
+        ),
+        (
+            ["digits", "--pin", "1", "--unpin"],
+            "pass either --pin VERSION, such as --pin 3, or",
+        ),
+        (
+            ["mine", "--train.epochs", "3", "--force"],
+            "--train.epochs does not apply to an export",
+        ),
+        (
+            ["mine", "--source.name", "folder"],
+            "--source.name does not apply to an export",
+        ),
+        (
+            ["mine", "--export.no-enabled"],
+            "--export.enabled does not apply to an export",
+        ),
+        (["mine", "--runtime.replicas", "2"], "mine was started with other options"),
+        (
+            ["mine"],
+            ("mine has no checkpoint yet; train it: pipeline fit --resume mine"),
+        ),
+        (["mine", "--exports.keep", "1"], "did you mean '--export.keep'?"),
+    ],
+)
+def test_wrong_words_are_refused(place, words, message):
+    if words == ["mine"]:
+        shutil.rmtree("mine/checkpoints")
+    with pytest.raises(UsageError) as caught:
+        __main__.main(words)
+    assert message in str(caught.value)
+
+
+# The verification of an export in a separate process, and its command.
+
+
+def test_the_process_imports_numpy_protobuf_and_crc32c_only(whole):
+    """It also runs with the libraries of another TensorFlow, without other packages."""
+    script = f"""if True:
+        import io, json, sys
+        begin = set(sys.modules)
+        from pathlib import Path
+        from pipeline.export import proof
+        code = proof.run(proof.checks(Path({str(whole)!r})), io.StringIO())
+        print(json.dumps([code, sorted(set(sys.modules) - begin)]))
+    """
+    ran = subprocess.run(
+        [sys.executable, "-c", script], cwd=REPOSITORY, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    code, found = json.loads(ran.stdout.splitlines()[-1])
+    assert code == 0
+    others = [n for n in found if n.partition(".")[0] not in sys.stdlib_module_names]
+    messages = re.compile(r"tensorflow(_serving|\.core|\.tsl|\.compiler)(\..*)?")
+    others = [n for n in others if not messages.fullmatch(n)]
+    assert {n.partition(".")[0] for n in others} == {
+        "numpy",
+        "google",
+        "google_crc32c",
+        "pipeline",
+    }
+    modules = {n for n in others if n.count(".") == 2 and n.startswith("pipeline.")}
+    packages = {"export", "serving", "utils", "runtime"}
+    assert {n.split(".")[1] for n in modules} == packages, (
+        "no training, data, or config"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed", ["saved_model.pb", "variables/variables.index", None]
+)
+def test_the_slow_checks_run_while_other_files_are_still_written(
+    swift, tmp_path, changed
+):
+    """What they have loaded must be what the manifest describes."""
+    version, later = tmp_path / "1", [proof.GOLDEN, version_manifest.MANIFEST]
+    shutil.copytree(
+        swift, version, ignore=shutil.ignore_patterns(*(Path(f).name for f in later))
+    )
+    process = start(version)
+    begin(process)
+    guard = threading.Timer(
+        60, process.kill
+    )  # otherwise, a broken `begin` would block forever
+    guard.start()
+    early = [json.loads(process.stdout.readline())["check"] for _ in range(6)]
+    assert early[::2] == early[1::2] == ["operations", "loads", "warm-up"]
+    guard.cancel()
+    for file in later:
+        shutil.copy(swift / file, version / file)
+    if changed:
+        (version / changed).write_bytes(b"")
+        reference_exports.write_manifest(version)
+    outcome = verify(version, process=process)
+    failed = {check.name: check.detail for check in outcome.checks if not check.passed}
+    wanted = (
+        {"digests": "the SavedModel was changed after it was loaded"} if changed else {}
+    )
+    assert failed == wanted
+
+
+def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):
+    assert main([str(swift)]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"^passed  refuses serving_default +INVALID", shown, re.MULTILINE)
+    passed = (
+        "passed all 10 checks: the SavedModel gives the same answers as the trained"
+        " model\n"
+    )
+    assert shown.endswith(passed)
+    (version / "variables/variables.index").write_bytes(b"")
+    assert main([str(version)]) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith("FAILED  digests  variables/variables.index has changed")
+    assert shown.endswith("must not be served; the other checks were skipped\n")
