@@ -505,6 +505,12 @@ class Objective(abc.ABC):
         """Lines for the terminal about the metrics of a split."""
         return []
 
+    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
+        """What is as good without having learned anything, in words, such as "always
+        predicting the mean"; empty if the answers are better than that.
+        """
+        return ""
+
     def pictures(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
     ) -> dict[str, Any]:
@@ -578,6 +584,13 @@ class Task(Objective):
 
     compared: tuple[str, ...] = ()
     """As in `Input`."""
+
+    @property
+    def test_passes(self) -> int:
+        """How often a test passes an example through the network besides the examples
+        of its split, such as in the steps of a sampler.
+        """
+        return 0
 
     @property
     def title(self) -> str:

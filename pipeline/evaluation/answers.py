@@ -155,6 +155,11 @@ class Evaluation:
         return [line[5:].strip() for line in lines if line.startswith("note ")]
 
     @property
+    def warning(self) -> str:
+        """A sentence about a model that has learned nothing; empty if it has."""
+        return useless(self.task.no_better_than(self.metrics))
+
+    @property
     def text(self) -> str:
         """The summary of the task, and sentences about mistakes."""
         order, sentence = self.worst
@@ -162,6 +167,8 @@ class Evaluation:
             sentence += self._example(order[:1])
         sentence = sentence.replace("\n", "\\n")
         lines = self.task.summary(self.metrics, self.split)
+        if self.warning:
+            lines.append(f"{'warning':10} {self.warning}")
         lines.append(f"{'mistakes':10} {sentence}")
         return "\n".join([*lines, *self._explanations(order[:_EXPLAINED])])
 
@@ -199,6 +206,11 @@ class Evaluation:
     def __repr__(self) -> str:
         lines = [f"{name:10} {text}" for name, text in self.numbers.items()]
         return "\n".join([*lines, self.text])
+
+
+def useless(no_better_than: str | None) -> str:
+    """A sentence about a model that is no better than this; empty without it."""
+    return f"the model is no better than {no_better_than}" if no_better_than else ""
 
 
 def answer_function(

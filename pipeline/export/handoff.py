@@ -194,6 +194,7 @@ class Handoff:
         result["best_epoch"] = self.checkpoint.best_epoch
         result["weights"] = self.weights
         result["selection_metric"] = list(task.selection_metric)
+        result["no_better_than"] = task.no_better_than(result[self.test_split]) or None
         if summary := cross_validation.read(self.run):
             result["cross_validation"] = summary
         result["trained"] = {

@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline.config.config import Config
 from pipeline.contracts import Task
+from pipeline.evaluation.answers import useless
 from pipeline.serving import file_predictions, repository
 from pipeline.serving.signatures import Field, Signature
 from pipeline.utils import files
@@ -59,6 +60,8 @@ def model_card(
     columns = list(next(iter(classes.values()), {}))
     measure = "recall" if "recall" in columns else "".join(columns[:1])
     columns.sort(key=lambda column: column != measure)
+    judged = metrics.get(test_split)
+    no_better_than = task.no_better_than(judged) if judged else None
     trained_precision = manifest["trained_precision"].removeprefix("mixed_")
     return _render(
         "MODEL_CARD.md",
@@ -78,6 +81,7 @@ def model_card(
             :_MOST_CLASSES
         ],
         differences=differences(manifest["difference"]),
+        warning=useless(no_better_than),
         notes=task.answer_notes(),
         limits=task.limitations(),
         config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),

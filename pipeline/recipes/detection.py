@@ -46,4 +46,4 @@ def boxes(
             ema=0.998,
         ),
     )
-    return Request(config, planned=("train.epochs",), plan="epochs")
+    return Request(config, planned=("train.epochs", "train.ema"), plan="epochs")

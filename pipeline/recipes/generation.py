@@ -60,7 +60,7 @@ def generation(
         model=ModelConfig(name="diffusion_unet"),
         train=_training(epochs=50, batch_size=32, ema=0.999, evaluate_every=10),
     )
-    planned = ("train.epochs", "train.evaluate_every")
+    planned = ("train.epochs", "train.evaluate_every", "train.ema")
     return Request(config, planned=planned, plan="epochs")
 
 

@@ -118,6 +118,8 @@ def _lead(subject: Subject) -> Iterator[Line]:
     """The first sentences: how good the model is, and whether it was exported."""
     evaluation = subject.evaluation
     try:
+        if warning := evaluation.warning:
+            yield Line(f"{warning[0].upper()}{warning[1:]}: do not use it.", "bad")
         headline = evaluation.task.headline(evaluation.metrics)
         if headline and not run_sections.is_tested_by_folds(subject):
             yield Line(f"{_prefix(subject)}{headline}.")

@@ -15,7 +15,7 @@ from pipeline.utils.image_sheets import png
 if TYPE_CHECKING:
     from pipeline.report.subject import Subject
 
-_KEYS = ("note ", "answered ", "mistakes ")  # begin the lines of a summary
+_KEYS = ("note ", "warning ", "answered ", "mistakes ")  # begin the lines of a summary
 
 
 def show(
@@ -67,7 +67,7 @@ def _say_summary(text: str) -> None:
             continue
         for line in lines:
             key, _, sentence = line.partition(" ")
-            show = say_result if key == "note" else say
+            show = say_result if key in ("note", "warning") else say
             show(key, sentence.strip())
 
 

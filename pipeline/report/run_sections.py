@@ -333,7 +333,8 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
     verification = run.result.get("verification") or {}
     if run.export is not None:
         manifest = version_manifest.properties(run.export)
-        yield f"Exported as {run.export} and verified: {_proof(manifest)}.", "good"
+        color = "" if subject.evaluation.warning else "good"
+        yield f"Exported as {run.export} and verified: {_proof(manifest)}.", color
         yield from _served(manifest)
     elif verification:
         failed = [c for c in verification["checks"] if not c["passed"]]

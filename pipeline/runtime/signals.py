@@ -1,7 +1,6 @@
 """Signals and time limits, which end training early between two calls."""
 
 import contextlib
-import functools
 import os
 import signal
 import threading
@@ -44,7 +43,8 @@ class StopSignals:
     """
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:
-        self._start = time.monotonic()
+        self.start = time.monotonic()
+        """When this process began."""
         self.limit = None if limit is None else parse_duration(limit)
         self.reserve = reserve
         self._before = 0.0
@@ -57,12 +57,7 @@ class StopSignals:
     @property
     def seconds_elapsed(self) -> float:
         """Seconds of this run so far, in all its processes."""
-        return self._before + time.monotonic() - self._start
-
-    @functools.cached_property
-    def preparation(self) -> float:
-        """Seconds before training, from the start of this process to the first use."""
-        return time.monotonic() - self._start
+        return self._before + time.monotonic() - self.start
 
     @property
     def has_begun(self) -> bool:

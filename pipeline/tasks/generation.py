@@ -50,6 +50,8 @@ _CLOSE = 3.0  # mean difference of pixels from 0 to 255
 _GOLDEN = 16  # pictures that the export is verified with
 _BATCH = 64  # samples at a time
 _COLUMNS = 8  # of a sheet
+# Share of the loss of independent pixels, above which a model has learned nothing.
+_BETTER = 0.95
 _BINS = 10  # of the time, for the loss
 # Numbers of the independent draws from the seed of an example; augmentations use
 # smaller ones.
@@ -153,6 +155,14 @@ class Generation(Task):
     @property
     def title(self) -> str:
         return "generation of images"
+
+    @property
+    def test_passes(self) -> int:
+        """Each step of a sample takes four: two evaluations, with and without class."""
+        passes = self.steps * self.metadata["samples"]
+        if "steps" not in self.metadata:  # they are chosen after training
+            passes += (_EXACT + _CHOICES[0] + _CHOICES[1]) * _GOLDEN
+        return 4 * passes
 
     @property
     def decoders(self) -> list[Any]:
@@ -400,6 +410,13 @@ class Generation(Task):
             f" {', '.join(parts)}"
         ]
 
+    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
+        """Noise, if each pixel can be predicted as well by itself."""
+        noise = metrics["independent_pixels"]["loss"]
+        if metrics["loss"] < _BETTER * noise:
+            return ""
+        return f"drawing each pixel by itself, which is noise (loss {noise:.4f})"
+
     def headline(self, metrics: Mapping[str, Any]) -> str:
         if "accuracy" not in metrics:
             return f"loss {metrics['loss']:.4f}; samples were not measured"
@@ -531,6 +548,9 @@ class SampleEvaluator(Evaluator):
         self._count = 0
         self._loss = np.zeros(_BINS)
         self._by_time = np.zeros(_BINS)
+        self._times: list[np.ndarray] = []
+        self._sums = np.zeros((2, *task.image_shape))
+        """Of the pixels from -1 to 1, and of their squares."""
         self._real = np.empty((0, *task.image_shape), np.uint8)
         """Images of the split, as many as samples, and the number that chose each."""
         self._chosen = np.empty(0, np.float32)
@@ -553,6 +573,9 @@ class SampleEvaluator(Evaluator):
         losses = answers["loss"].numpy().astype(np.float64)
         bins = (answers["time"].numpy() * _BINS).astype(np.int64).clip(0, _BINS - 1)
         self._count += len(losses)
+        self._times.append(answers["time"].numpy())
+        pixels = self._task.prepare(batch)["image"].numpy().astype(np.float64)
+        self._sums += pixels.sum(axis=0), (pixels**2).sum(axis=0)
         self._loss += np.bincount(bins, losses, _BINS)
         self._by_time += np.bincount(bins, minlength=_BINS)
         if self._model is None:
@@ -587,7 +610,8 @@ class SampleEvaluator(Evaluator):
         return np.asarray(self._samples)
 
     def result(self) -> dict[str, Any]:
-        """`loss`, and `loss_by_time` in tenths of the time.
+        """`loss`, `loss_by_time` in tenths of the time, and as `independent_pixels` the
+        loss of a model that predicts each pixel by itself.
 
         With a judge also `accuracy`, the share of samples of the class asked for,
         `judge_accuracy` on the real images, `frechet_distance`, `precision` and
@@ -602,6 +626,7 @@ class SampleEvaluator(Evaluator):
             "examples": self._count,
             "loss": float(self._loss.sum() / self._count),
             "loss_by_time": losses,
+            "independent_pixels": {"loss": self._independent_pixels()},
         }
         if self._model is None:
             return metrics
@@ -613,6 +638,20 @@ class SampleEvaluator(Evaluator):
             squares = [nearest.squares for nearest in self._nearest]
             metrics["nearer_than_real"] = quality.share_nearer(*squares)
         return metrics
+
+    def _independent_pixels(self) -> float:
+        """The loss of the best linear prediction of each pixel from itself.
+
+        A pixel of variance v, mixed with noise at time t, leaves the error v / (t² v +
+        (1 - t)²) of its velocity.
+        """
+        mean, square = self._sums / self._count
+        variance = np.maximum(square - mean**2, 0).ravel()
+        losses = []
+        for time in np.concatenate(self._times).astype(np.float64):
+            noisy = time**2 * variance + (1 - time) ** 2
+            losses.append(np.mean(variance / np.maximum(noisy, 1e-12)))
+        return float(np.mean(losses))
 
     def _judged(self, samples: np.ndarray, judge: quality.Judge) -> dict[str, float]:
         features, classes = judge(samples)

@@ -354,6 +354,9 @@ class Supervised(Task):
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         return self.objective.summary(metrics, split)
 
+    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
+        return self.objective.no_better_than(metrics)
+
     def pictures(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
     ) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class CallbackContext:
     exports: bool
     """Whether an export is written and verified after training."""
     evaluated: int
-    """Number of examples to evaluate after the last step."""
+    """How often an example passes through the network after the last step."""
     locate: Callable[[int], str]
     """Id of an example -> its name in messages."""
     is_chief: bool

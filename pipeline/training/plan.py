@@ -79,7 +79,8 @@ def enough_epochs(request: Request, source: Source) -> Config:
 
     With few examples, there are more: as many as 2,000 steps need, but at most five
     times the recipe's (benchmarks/README.md, "few recordings"). If answers are to be
-    evaluated along training, it is every 2,000 steps.
+    evaluated along training, it is every 2,000 steps. If weights are averaged, it is
+    over the last 3% of the steps.
     """
     choices = _Choices(request)
     config = choices.config
@@ -95,7 +96,18 @@ def enough_epochs(request: Request, source: Source) -> Config:
         every = math.ceil(_MIN_STEPS / steps)
         reason = f"every {_MIN_STEPS:,} steps, and at the end"
         choices.choose("train.evaluate_every", every, reason)
+    _choose_average(choices, steps)
     return choices.config
+
+
+def _choose_average(choices: _Choices, steps_per_epoch: int) -> None:
+    """Chooses the momentum of the averaged weights for the length of the run."""
+    train = choices.config.train
+    steps = train.steps or train.epochs * steps_per_epoch
+    lag = max(1.0, steps * _AVERAGED_FRACTION)
+    rest = float(f"{1 / (1 + lag):.2g}")  # two digits of it, as 1 is no average
+    reason = f"about {lag:,.0f} of {pluralize(steps, 'step')}"
+    choices.choose("train.ema", round(1 - rest, 12), reason)
 
 
 def _training_count(source: Source, config: Config) -> int:
@@ -253,10 +265,7 @@ def _choose_sizes(
     choices.choose("train.learning_rate", rate, f"for batches of {batch}")
     operations, reason = _augmentation(choices.config, source, min(sides), parts)
     choices.choose("data.augment", operations, reason)
-    lag = max(1.0, steps * epochs * _AVERAGED_FRACTION)
-    reason = f"about {lag:,.0f} of {pluralize(steps * epochs, 'step')}"
-    rest = float(f"{1 / (1 + lag):.2g}")  # two digits of it, as 1 is no average
-    choices.choose("train.ema", round(1 - rest, 12), reason)
+    _choose_average(choices, steps)
     return choices.config
 
 

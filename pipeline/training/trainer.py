@@ -437,10 +437,11 @@ class Trainer:
         return end == [TIME, self.checkpoint.step, self.config.runtime.time_limit]
 
     def _context(self) -> CallbackContext:
-        evaluated = 0
+        evaluated = self.data.task.test_passes
         for name, batches in self.evaluation_batches.items():
-            # The last epoch and the final test each evaluate the validation split.
-            passes = 2 if name == "validation" else 1
+            # The last epoch, the calibration and the final test each evaluate the
+            # validation split.
+            passes = 3 if name == "validation" else 1
             evaluated += passes * batches.batch_size * batches.last_step
         return CallbackContext(
             run=self.run,

@@ -29,6 +29,7 @@ from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
 _ROWS = 20  # classes in a table
+_USELESS = 0.05  # ap50 of a detector that finds nearly nothing
 _SIDE = 4.0  # strides: the side of the box that a location predicts at first
 _MAX_LOGARITHM = 6.0  # of a side relative to `_SIDE`
 _RARE = 0.01  # score of all classes at first, as in Lin et al.
@@ -323,6 +324,14 @@ class BoxTarget(Target):
             for name in ("false", "missed", "wrong_class")
         )
         return [*lines, f"{'boxes':10} {mistakes}"]
+
+    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
+        """No boxes at all, if nearly none is right."""
+        if metrics["ap50"] >= _USELESS or not any(
+            score["boxes"] for score in metrics["per_class"].values()
+        ):
+            return ""
+        return f"finding no boxes (ap50 {metrics['ap50']:.3f})"
 
     def pictures(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]

@@ -1,5 +1,6 @@
 """Classes: one of several for each example."""
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
@@ -352,6 +353,9 @@ class ClassTarget(Target):
         loss = -np.log(np.maximum(truth, _LEAST_PROBABILITY))
         return {**super().scores(rows), "loss": Score.mean(loss, -1)}
 
+    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
+        return _no_better_than(metrics)
+
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """A table of the classes, the worst first, and notes about the accuracy."""
         lines = [*_class_table(metrics), *_notes(metrics, split)]
@@ -597,6 +601,27 @@ class ClassEvaluator(Evaluator):
         return scores
 
 
+def _no_better_than(metrics: Mapping[str, Any]) -> str:
+    """The largest class, if neither the accuracy nor the mean recall is better by two
+    standard errors: a rare class that is found may cost accuracy.
+    """
+    scores = metrics.get("per_class", {})
+    scores = {name: score for name, score in scores.items() if score["examples"]}
+    if len(scores) < 2:
+        return ""
+    largest = max(scores, key=lambda name: scores[name]["examples"])
+    share = scores[largest]["examples"] / metrics["examples"]
+    error = math.sqrt(share * (1 - share) / metrics["examples"])
+    if metrics["accuracy"] > share + 2 * error:
+        return ""
+    chance = 1 / len(scores)
+    variances = (chance * (1 - chance) / s["examples"] for s in scores.values())
+    error = math.sqrt(sum(variances)) / len(scores)
+    if metrics["balanced_accuracy"] > chance + 2 * error:
+        return ""
+    return f"always predicting {largest!r} (accuracy {share:.3f})"
+
+
 def _class_table(metrics: Mapping[str, Any], limit: int = _WORST) -> list[str]:
     """Formats a row for each class with examples, the lowest F1 first.
 
@@ -655,7 +680,7 @@ def _notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
     accuracy = metrics["accuracy"]
     count = metrics["examples"]
     share = largest / count
-    if accuracy <= share < 1:
+    if accuracy <= share < 1 and not _no_better_than(metrics):
         yield (
             f"{'note':10} the accuracy is no better than always predicting"
             f" {sizes[largest]!r} ({share:.3f})"

@@ -238,6 +238,21 @@ class LabelTarget(Target):
             lines.append(f"... and {len(rows) - _ROWS:,} more, which are better")
         return lines
 
+    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
+        """Chance, whose average precision of a label is the label's share of the
+        examples; within two standard errors.
+        """
+        scores = [s for s in metrics["per_class"].values() if s["examples"]]
+        if not scores:
+            return ""
+        counts = np.array([score["examples"] for score in scores])
+        shares = counts / metrics["examples"]
+        error = np.sqrt((shares * (1 - shares) / counts).sum()) / len(counts)
+        chance = float(shares.mean())
+        if metrics["mean_average_precision"] > chance + 2 * error or chance == 1:
+            return ""
+        return f"chance, a mean average precision of {chance:.3f}"
+
     def panels(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
     ) -> Iterator[Panel]:

@@ -207,7 +207,7 @@ class NumberTarget(Target):
         return {"mean_absolute_error": error, **super().scores(rows)}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
-        """A table of several numbers, and a note if none is predicted well."""
+        """A table of several numbers."""
         lines = []
         if "per_number" in metrics:
             rows = []
@@ -216,10 +216,11 @@ class NumberTarget(Target):
             header = ["number", *next(iter(metrics["per_number"].values()))]
             table = console.table(rows, header, right=range(1, len(header)))
             lines += table.splitlines()
-        r2 = metrics["r2"]
-        if r2 is not None and r2 <= 0:
-            lines.append(f"{'note':10} no better than always predicting the mean")
         return lines
+
+    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
+        r2 = metrics["r2"]
+        return "" if r2 is None or r2 > 0 else "always predicting the mean"
 
     def pictures(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]

@@ -37,6 +37,9 @@ _BLANK = 0
 _LONGER = 1.25  # than the longest training transcript may others be
 _NEVER = -1e4  # logit of a unit where the recording has ended
 _UNKNOWN_TEXT = "\ufffd"
+# Share of the errors of an answer that is always the same, above which a model has
+# learned nothing.
+_BETTER = 0.9
 _WORST = 5  # utterances in the metrics and on the terminal
 _LEAST_OFTEN = 2  # times that a word occurs in training transcripts
 _MOST_SHOWN = 60  # units in a note
@@ -303,6 +306,17 @@ class TranscriptTarget(Target):
             )
         return lines
 
+    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
+        """The same transcript for all recordings."""
+        constant = metrics["constant"]
+        if metrics["character_error_rate"] < _BETTER * constant["character_error_rate"]:
+            return ""
+        text = repr(constant["text"]) if constant["text"] else "an empty transcript"
+        return (
+            f"always predicting {text} (character error rate"
+            f" {constant['character_error_rate']:.3f})"
+        )
+
     def panels(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
     ) -> Iterator[Panel]:
@@ -380,8 +394,9 @@ class TranscriptEvaluator(Evaluator):
     """Loss, word and character error rate, and the share of exact transcripts.
 
     An error rate is the number of substitutions, deletions and insertions divided by
-    the number of words or characters of all truths. `worst` has the utterances with
-    most word errors.
+    the number of words or characters of all truths. `constant` is the better of two
+    transcripts for all recordings: the most frequent and the empty one. `worst` has the
+    utterances with most word errors.
     """
 
     def __init__(self, text_of: Callable[[np.ndarray], str]) -> None:
@@ -391,6 +406,7 @@ class TranscriptEvaluator(Evaluator):
         self._cut = 0
         self._unknown = 0
         self._counts: Counter[str] = Counter()
+        self._truths: Counter[str] = Counter()
         self._worst: list[tuple[int, int, str, str, str]] = []
 
     def update(self, outputs: Any, answers: Example, batch: Example) -> None:
@@ -408,6 +424,7 @@ class TranscriptEvaluator(Evaluator):
         errors = len(changes) - kinds["equal"]
         counts = self._counts
         counts.update(kinds)
+        self._truths[truth] += 1
         counts["examples"] += 1
         counts["words"] += len(truth.split())
         counts["characters"] += len(truth)
@@ -440,8 +457,17 @@ class TranscriptEvaluator(Evaluator):
             "unknown_units": self._unknown,
             "too_long": self._too_long,
             "cut": self._cut,
+            "constant": self._constant(),
             "worst": worst,
         }
+
+    def _constant(self) -> dict[str, Any]:
+        ((text, _),) = self._truths.most_common(1)
+        errors = sum(distance(truth, text) * n for truth, n in self._truths.items())
+        characters = max(self._counts["characters"], 1)
+        if errors >= characters:
+            text, errors = "", characters
+        return {"text": text, "character_error_rate": errors / characters}
 
 
 def _show(change: Change) -> str:

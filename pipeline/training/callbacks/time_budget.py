@@ -1,5 +1,6 @@
 """Reserves time for testing and export, and ends the schedule in time."""
 
+import math
 import time
 from typing import Any
 
@@ -7,15 +8,19 @@ import keras
 
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.distributed import mean_over_workers
+from pipeline.utils import progress_bar
+from pipeline.utils.console import pluralize, say
+from pipeline.utils.errors import UsageError
 
-# The largest number of seconds that is reserved for the end of a run, without and with
-# an export: tracing the evaluations, drawing plots, writing the export, verifying it in
-# another process.
-_MAX_SECONDS = (5.0, 35.0)
-# The same as fractions of the time before training (imports, data, the model), on any
-# machine: `digits` takes 8 to 10 s before training, and 4 s, or 6 to 9 s with an
-# export, after it.
-_FRACTIONS = (0.5, 1.25)
+# Testing, plotting, exporting and verifying in another process take at most this many
+# times as long as starting, building and tracing, without and with an export: 0.5 and
+# 1.3 for `digits`, 2.0 for `digits_generation`, 2.2 for `boxes` (two cores, 2026-11-27,
+# without the evaluations, which are added).
+_FACTORS = (1.0, 2.2)
+# Seconds in which the process that verifies the export imports TensorFlow. In a
+# notebook, where it is imported already, `starting` is shorter.
+_SHORTEST_START = 5.0
+_SHORTEST_TRAINING = 10.0  # seconds, in the advice for a limit that is too short
 
 
 def time_budget(context: CallbackContext) -> keras.callbacks.Callback | None:
@@ -37,10 +42,13 @@ class TimeBudget(keras.callbacks.Callback):
         self._evaluated = context.evaluated
         self._batch_size = context.batches.batch_size
         self._last_step = context.batches.last_step
-        seconds = 1.0 + self._stops.preparation * _FRACTIONS[context.exports]
-        self._rest = min(_MAX_SECONDS[context.exports], seconds)
+        self._steps_per_epoch = context.batches.steps_per_epoch
+        self._limit = context.time_limit
+        self._is_chief = context.is_chief
+        self._factor = _FACTORS[context.exports]
+        self._rest = 0.0
         """Seconds for everything after training except the evaluations."""
-        self._stops.reserve = self._rest
+        self._is_announced = False
         self._call = (0.0, 0, 0)
         """Time, step and number of traces at the start of the call."""
         self._start: tuple[float, int] | None = None
@@ -69,19 +77,54 @@ class TimeBudget(keras.callbacks.Callback):
             self._stops.reserve = self._rest + evaluation
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Moves the schedule of a resumed run back to fit its new, longer time limit.
+        """Reserves time for the end of the run, and moves the schedule of a resumed run
+        back to fit its new, longer time limit.
 
         It had reached its end with the earlier limit, and the run would learn nothing
         further.
+
+        Raises UsageError if nothing of the time limit is left to train a new run.
         """
+        if self._start is not None:
+            return
+        seconds = progress_bar.stage_seconds(self._stops.start)
+        starting = max(seconds["starting"], _SHORTEST_START)
+        model = seconds.get("building", 0.0) + seconds.get("tracing", 0.0)
+        self._rest = self._factor * (starting + model)
+        self._stops.reserve = self._rest
         step, reached = self._positions()
-        if self._start is not None or not step:
+        if not step:
+            self._require_time()
             return
         elapsed = mean_over_workers(self._stops.seconds_elapsed)
         left = max(0.0, self._seconds_left())
         position = self._last_step * elapsed / max(elapsed + left, 1e-6)
         reached = max(step, min(reached, position))
         self._continue_from(step, reached, self._last_step - step)
+
+    def _require_time(self) -> None:
+        if self._seconds_left() > 0:
+            return
+        elapsed = mean_over_workers(self._stops.seconds_elapsed)
+        least = elapsed + self._rest + _SHORTEST_TRAINING
+        raise UsageError(
+            f"--runtime.time-limit {self._limit} leaves no time to train: starting took"
+            f" {elapsed:.0f} s, and testing and exporting take about"
+            f" {self._rest:.0f} s; set at least {10 * math.ceil(least / 10)}s"
+        )
+
+    def _announce(self, steps: float) -> None:
+        """Says, once, how many epochs fit."""
+        if self._is_announced or not self._is_chief:
+            return
+        self._is_announced = True
+        epochs = steps / self._steps_per_epoch
+        planned = pluralize(math.ceil(self._last_step / self._steps_per_epoch), "epoch")
+        say(
+            "plan",
+            f"about {epochs:.1f} of {planned} fit into --runtime.time-limit"
+            f" {self._limit}; the learning rate and its warm-up follow the time",
+        )
 
     def _pace(self) -> None:
         """Moves the schedule if there is not enough time for all steps."""
@@ -102,6 +145,7 @@ class TimeBudget(keras.callbacks.Callback):
         if steps_left >= self._last_step - position and reached == step:
             self._origin = (now, reached)
             return
+        self._announce(position + steps_left)
         start, origin = self._origin
         elapsed = now - start
         fraction = mean_over_workers(elapsed / max(elapsed + max(seconds, 0.0), 1e-6))

@@ -16,7 +16,8 @@ from pipeline.runtime import signals
 from pipeline.runtime.signals import StopSignals
 from pipeline.training.callbacks.time_budget import TimeBudget
 from pipeline.training.optim.learning_rate import AdjustableRate
-from pipeline.utils.errors import Terminated
+from pipeline.utils import progress_bar
+from pipeline.utils.errors import Terminated, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -216,6 +217,7 @@ def clock(monkeypatch):
         "pipeline.runtime.signals",
     ):
         monkeypatch.setattr(f"{module}.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(progress_bar, "_begins", [])  # of other tests
     return now
 
 
@@ -237,40 +239,73 @@ def test_the_clock_includes_resumes_and_keeps_a_reserve(monkeypatch):
 
 def context_of(stops, exports=False, last_step=100):
     """What `TimeBudget` needs of a `CallbackContext`."""
-    steps = SimpleNamespace(batch_size=10, last_step=last_step)
-    return SimpleNamespace(stops=stops, batches=steps, evaluated=1000, exports=exports)
+    steps = SimpleNamespace(batch_size=10, last_step=last_step, steps_per_epoch=10)
+    return SimpleNamespace(
+        stops=stops,
+        batches=steps,
+        evaluated=1000,
+        exports=exports,
+        time_limit="4m",
+        is_chief=True,
+    )
+
+
+def budget_of(context, step):
+    """The callback of a new process where a run stands."""
+    budget = TimeBudget(context)
+    optimizer = SimpleNamespace(iterations=SimpleNamespace(numpy=lambda: step.position))
+    budget.set_model(SimpleNamespace(step=step, optimizer=optimizer))
+    return budget
+
+
+def pace_of(rate=None):
+    """Where a run begins."""
+    rate = rate or AdjustableRate(
+        registry.load("schedules", "linear")(1.0, 100), paced=True
+    )
+    return SimpleNamespace(position=0, traces=0, update=rate)
 
 
 def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
+    """Opening and decoding the data say nothing about it."""
     now = clock(monkeypatch)
-    given = SimpleNamespace(reserve=0.0, preparation=100.0)
-    for taken, export, expected in (
-        (8.0, True, 11.0),
-        (8.0, False, 5.0),
-        (100.0, True, 35.0),
+    given = StopSignals("10m")
+    for name, seconds in (
+        ("opening", 10.0),
+        ("building", 90.0),
+        ("tracing", 3.0),
+        ("timing", 2.0),
     ):
-        given.preparation = taken
-        TimeBudget(context_of(given, exports=export))
-        assert given.reserve == expected
-    budget = TimeBudget(context_of(given, exports=True))
-    step = SimpleNamespace(position=0, traces=0)
-    budget.set_model(SimpleNamespace(step=step))
+        now[0] += seconds
+        progress_bar.begin(name)
+    for export, expected in ((True, 2.2 * 15), (False, 15)):
+        step = pace_of()
+        budget = budget_of(context_of(given, exports=export), step)
+        budget.on_train_begin()
+        assert given.reserve == pytest.approx(expected)
     for seconds, traces in ((50.0, 1), (0.5, 1)):  # the call that traces says nothing
         budget.on_train_batch_begin(0)
         now[0] += seconds
         step.position, step.traces = step.position + 5, traces
         budget._reserve()
-        expected = 35.0 if seconds == 50.0 else 35.0 + 1000 * 0.5 / 50 / 2
+        expected = 15.0 if seconds == 50.0 else 15.0 + 1000 * 0.5 / 50 / 2
         assert given.reserve == pytest.approx(expected)
+
+
+def test_a_limit_without_time_to_train_is_refused(monkeypatch):
+    now = clock(monkeypatch)
+    given = StopSignals("4m")
+    now[0] += 121.0  # half of the limit is reserved for the end
+    budget = budget_of(context_of(given, exports=True), pace_of())
+    with pytest.raises(UsageError, match="time-limit 4m leaves no time.* set at least"):
+        budget.on_train_begin()
 
 
 def paced(given, rate, step, last=100):
     """A new process that paces a run where it stands."""
-    budget = TimeBudget(context_of(given, last_step=last))
-    given.reserve = 0.0
-    optimizer = SimpleNamespace(iterations=SimpleNamespace(numpy=lambda: step.position))
-    budget.set_model(SimpleNamespace(step=step, optimizer=optimizer))
+    budget = budget_of(context_of(given, last_step=last), step)
     budget.on_train_begin()
+    given.reserve = 0.0
     return budget
 
 

@@ -89,6 +89,18 @@ def test_the_average_of_a_long_run_has_a_momentum_below_one(planned):
     assert few.ema == 0.938 and 1 - 1e-6 < many.ema < 1 - 1e-7
 
 
+def test_the_average_of_generated_pictures_follows_the_steps(workplace):
+    images = np.zeros((40_000, 8, 8, 1), np.uint8)
+    np.savez("images.npz", images=images, labels=np.zeros(40_000, int))
+    for words, momentum in (("--epochs 50", 0.99924), ("--steps 100", 0.75)):
+        words = ["generation", "--source.path", "images.npz", *words.split()]
+        config = resolve(command_line.request(words), machine())
+        assert config.train.ema == momentum and "train.ema" in config.reasons
+    words = [*words, "--ema", "0.9"]
+    config = resolve(command_line.request(words), machine())
+    assert config.train.ema == 0.9 and "train.ema" not in config.reasons
+
+
 def test_the_size_follows_the_detail_and_the_time(planned):
     def size(**given):
         return planned(4000, **given)[0].data.image_size[0]
