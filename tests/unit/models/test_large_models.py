@@ -9,21 +9,11 @@ import keras
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_sample_images
-from toy_problem import task_of
+from toy_problem import built
 
-from pipeline.config import config
 from pipeline.layers import applications
 from pipeline.models.airbench import Identity, Whitening
-from pipeline.training.model_builder import network
 from pipeline.utils.errors import UsageError
-
-
-def built(name, shape, classes=10, /, **options):
-    return network(
-        task_of(shape, classes),
-        config.ModelConfig(name=name, options=options),
-        "float32",
-    )
 
 
 def test_resnet_shortcuts_of_option_a_take_every_second_pixel_and_add_zeros():
