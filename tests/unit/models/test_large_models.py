@@ -106,11 +106,7 @@ def test_an_application_is_fed_as_its_preprocess_input_says(name):
 @pytest.mark.parametrize(
     ("options", "channels", "message"),
     [
-        (
-            {"name": "ResNet5"},
-            3,
-            "name=ResNet5: unknown network; did you mean 'ResNet50'",
-        ),
+        ({"name": "ResNet5"}, 3, "name=ResNet5: .*did you mean 'ResNet50'"),
         ({"name": "VGG16"}, 4, "VGG16 needs images of 1 or 3 channels; got 4"),
         (
             {"name": "VGG16", "weights": "none.h5"},

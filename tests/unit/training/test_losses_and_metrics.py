@@ -52,7 +52,7 @@ def test_a_metric_of_classifications_is_refused_by_a_regression():
         ({"loss_options": {"gamma": 1.0}}, "--train.loss-options needs --train.loss"),
         (
             {"loss": "hinge", "label_smoothing": 0.1},
-            "use only one of --train.loss and --train.label-s",
+            "only one of --train.loss and --train.label-s",
         ),
     ],
 )
@@ -73,14 +73,8 @@ def nothing(metadata):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"loss": "own.mean"},
-            r"--train.loss own.mean .*one loss per example, .* got \(\)",
-        ),
-        (
-            {"metrics": {"own.nothing": {}}},
-            "own.nothing must return a Keras metric; got 5",
-        ),
+        ({"loss": "own.mean"}, r"own.mean .*one loss per example, .*got \(\)"),
+        ({"metrics": {"own.nothing": {}}}, "own.nothing must return a Keras metric"),
     ],
 )
 def test_unsuitable_functions_are_refused(tmp_path, monkeypatch, options, message):

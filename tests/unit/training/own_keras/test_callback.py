@@ -77,10 +77,7 @@ class Asks(keras.callbacks.Callback):
 
 QUESTIONS = {
     "layer": (lambda model: model.get_layer("first_con"), "did you mean 'first_conv'"),
-    "attribute": (
-        lambda model: model.encoder,
-        r"uses self.model.encoder, which the \w+ of a run",
-    ),
+    "attribute": (lambda model: model.encoder, "uses self.model.encoder, which"),
     "optimizer": (
         lambda model: model.optimizer.loss_scale,
         "uses self.model.optimizer.loss_scale",
