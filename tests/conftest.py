@@ -215,6 +215,19 @@ def pictures(workplace):
     return workplace / "data"
 
 
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory):
+    """What two workers that nothing stops leave on the disk."""
+    from recorded_workers import train
+
+    from tests.nightly.fault_injection import reference
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    ends, _ = train(folder)
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    return reference.evidence(folder / "run")
+
+
 @pytest.fixture
 def ask(capsys, monkeypatch):
     """Runs `pipeline.predict` with words, and holds what came of it."""

@@ -2,28 +2,18 @@
 how they are divided.
 """
 
-import io
 import struct
 
 import numpy as np
 import pytest
-import soundfile
 import tensorflow as tf
-from recordings import FLOAT, wav
+from recordings import FLOAT, RATE, TONE, compressed, wav, write
 
 from pipeline.config import command_line
 from pipeline.data import dataset, example_store
 from pipeline.utils.errors import UsageError
 
 RANDOM = np.random.default_rng(0)
-RATE = 8000
-TONE = 5000 * np.sin(np.arange(2400) / 7)
-
-
-def compressed(kind):
-    file = io.BytesIO()
-    soundfile.write(file, TONE / 2**15, RATE, format=kind)
-    return file.getvalue()
 
 
 def with_length(size):
@@ -53,12 +43,6 @@ BAD = {
     "really flac": (compressed("FLAC"), "a FLAC file, not a WAV file; convert it"),
     "not a number": (wav(TONE * np.nan, bits=32, code=FLOAT), "samples are not finite"),
 }
-
-
-def write(folder, files):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
 
 
 def load(*words):

@@ -10,11 +10,12 @@ import sys
 import fork_server
 import pytest
 from processes import REPOSITORY, run_module, run_python
+from run_output import printed
 
 import pipeline
 from pipeline import __main__, doctor
 from pipeline.runtime import environment_check
-from pipeline.utils import console, output, progress_bar
+from pipeline.utils import output
 
 _STARTED = """
 import gc, os, sys
@@ -249,22 +250,6 @@ def test_an_error_is_an_object(tmp_path, flag):
     assert process.returncode == error["code"] == 2 and process.stderr == ""
 
 
-@pytest.fixture
-def printing(capsys):
-    """A function that prints with everything that a run prints with."""
-
-    def run(mode):
-        with output.using(mode):
-            console.say("note", "a\nb")
-            console.say_lines("table", "one\ntwo", metrics={"loss": float("nan")})
-            progress_bar.finish("epoch 1/2", "", epoch=1)
-            print("a callback of the user")
-            console.say_result("test", "accuracy 1")
-        return capsys.readouterr()
-
-    return run
-
-
-def test_quiet_prints_the_result_alone(printing):
-    assert printing("quiet") == ("test       accuracy 1\n", "")
+def test_quiet_prints_the_result_alone(capsys):
+    assert printed("quiet", capsys) == ("test       accuracy 1\n", "")
     assert output.mode() == "text"

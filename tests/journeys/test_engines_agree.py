@@ -8,7 +8,7 @@ import itertools
 import keras
 import numpy as np
 import pytest
-from engine_epoch import BATCH, STEPS, prepared, trained
+from engine_epoch import BATCH, STEPS, prepared, require_equal, trained
 from toy_problem import CLASSES, TASK, machine, random_split, settings_of
 
 from pipeline.config import registry
@@ -69,11 +69,6 @@ def whole(engine, optimizer="adam", precision="mixed_float16"):
     calls = model.step.compiled.values()
     traces = [call.experimental_get_tracing_count() for call in calls]
     return history, state_of(model), traces
-
-
-def require_equal(one, other):
-    for left, right in zip(one, other, strict=True):
-        np.testing.assert_array_equal(left, right)
 
 
 OTHERS = itertools.product(registry.names("optimizers"), ("float32", "mixed_bfloat16"))

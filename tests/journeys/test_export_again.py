@@ -5,7 +5,6 @@ fails.
 import hashlib
 import io
 import json
-import os
 import re
 import shutil
 import signal
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 import reference_exports
 import tensorflow as tf
+from exported_run import answers, contents, trained_in
 from PIL import Image
 from processes import REPOSITORY
 from tensorflow_serving.apis import prediction_log_pb2
@@ -27,7 +27,6 @@ from tensorflow_serving.apis import prediction_log_pb2
 from pipeline.export import __main__, proof, run_result, savedmodel, text_files, warmup
 from pipeline.export.savedmodel import export
 from pipeline.export.verification import begin, start, verify
-from pipeline.fit import fit
 from pipeline.serving import repository, version_manifest
 from pipeline.utils.errors import UsageError
 from pipeline.verify import main
@@ -225,28 +224,9 @@ def test_an_export_is_warmed_up_for_every_signature_and_size(digits_run):
 # `pipeline export`: a run's model again, without training; which version is served.
 
 
-SHORT = {"epochs": 2, "steps_per_call": 10}
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with a finished run, its data in a file, and version 1 of its model."""
-    folder = tmp_path_factory.mktemp("trained")
-    generator = np.random.default_rng(7)
-    labels = np.arange(300) % 3
-    images = generator.integers(0, 100, (300, 8, 8, 1), np.uint8)
-    images[:, :4, :4, 0] += (60 * labels[:, None, None]).astype(np.uint8)
-    np.savez(folder / "examples.npz", images=images, labels=labels)
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        source = {"name": "arrays", "path": "examples.npz"}
-        train = {**SHORT, "ema": 0.9, "checkpoint_steps": 5}
-        model = {"name": "tiny"}
-        fit("digits", source=source, train=train, model=model, run_directory="mine")
-    finally:
-        os.chdir(before)
-    return folder
+    return trained_in(tmp_path_factory.mktemp("trained"))
 
 
 @pytest.fixture
@@ -254,18 +234,6 @@ def place(trained, workplace):
     """A copy of it, as the current folder."""
     shutil.copytree(trained, workplace, dirs_exist_ok=True)
     return workplace
-
-
-def contents(folder):
-    return {
-        str(path): path.read_bytes()
-        for path in sorted(Path(folder).rglob("*"))
-        if path.is_file() and path.name != ".lock" and path.suffix != ".png"
-    }
-
-
-def answers(version):
-    return proof.read_golden(Path(version) / proof.GOLDEN)["serving_default"]["outputs"]
 
 
 def test_a_finished_run_is_exported_again_without_training(place, capsys):

@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import html
 import io
 import json
 import re
@@ -10,11 +9,14 @@ import shlex
 import shutil
 from pathlib import Path
 
+import digit_files
 import numpy as np
 import pytest
+import report_text
 import tensorflow as tf
 from PIL import Image
 from random_images import images_and_labels
+from report_text import FAILED
 from toy_problem import random_split
 
 from pipeline import evaluate, inspect, predict
@@ -44,19 +46,9 @@ def loaded(digits_run):
 
 @pytest.fixture
 def folder(digits_run, workplace):
-    """Files of the digits 7, 3 and 0 of the test split, and what the shared run
-    answers.
-    """
-    split = digits_run.splits["test"]
-    examples = split.take(np.isin(split.column("label"), (0, 3, 7)).nonzero()[0])
-    for id, label, image in zip(
-        *(examples[n] for n in ("id", "label", "image")), strict=True
-    ):
-        path = workplace / "photos" / str(label) / f"{id}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image[..., 0]).save(path)
-    right = digits_run.predict(images=examples["image"])["class"] == examples["label"]
-    return workplace / "photos", right.mean()
+    """Files of digits, and the accuracy of the shared run on them."""
+    photos = workplace / "photos"
+    return photos, digit_files.write(digits_run, photos)
 
 
 def test_a_run_is_shown_with_its_numbers_and_pictures(digits_run, loaded):
@@ -245,20 +237,10 @@ def test_a_judge_must_classify_the_same_images(digits_run, tmp_path):
 # it.
 
 
-FAILED = "This part could not be made"
-
-
-def text_of(content):
-    """The words of a page, without tags."""
-    body = content[content.index("<h1>") :]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
-
-
 @pytest.fixture(scope="module")
 def written(digits_run):
     """The report of the shared run, and its words."""
-    content = (digits_run.directory / "report.html").read_text(encoding="utf-8")
-    return content, text_of(content)
+    return report_text.written(digits_run)
 
 
 def test_the_report_answers_the_questions_of_a_reader(digits_run, written):

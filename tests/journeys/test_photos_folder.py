@@ -1,6 +1,5 @@
 """A folder of photos in one line, and what is said of folders that have faults."""
 
-import io
 import re
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from damaged_images import config, noise, save, source_of
+from image_files import GOOD, encoded, write_good
 from PIL import Image
 from processes import run_module
 from random_images import images_and_labels
@@ -227,22 +227,6 @@ def test_the_directory_must_be_new_and_outside_of_the_data(folder, tmp_path):
 # Files that people have: read, or refused in one line that names the file.
 
 
-GENERATOR = np.random.default_rng(5)
-PIXELS = GENERATOR.integers(0, 256, (40, 30, 3), np.uint8)
-
-
-def encoded(kind="PNG", mode="RGB", **options):
-    file = io.BytesIO()
-    Image.fromarray(PIXELS).convert(mode).save(file, kind, **options)
-    return file.getvalue()
-
-
-def sixteen_bits():
-    file = io.BytesIO()
-    Image.fromarray(PIXELS[..., 0].astype(np.uint16) * 257).save(file, "PNG")
-    return file.getvalue()
-
-
 def bomb():
     header = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + (60_000).to_bytes(4, "big") * 2
     return header + encoded()[24:]
@@ -259,28 +243,11 @@ BAD = {
     "bomb.png": (bomb(), "the image has no pixels, or more than the limit of 89478485"),
     "cut.gif": (encoded("GIF")[:900], "the GIF ends within its first frame"),
 }
-EXIF = Image.Exif()
-EXIF[0x0112] = 6
-GOOD = {
-    "cmyk.jpg": encoded("JPEG", "CMYK"),
-    "turned.JPEG": encoded("JPEG", exif=EXIF),
-    "grey.png": encoded(mode="L"),
-    "16 bits.png": sixteen_bits(),
-    "alpha.png": encoded(mode="RGBA"),
-    "palette.gif": encoded("GIF", "P"),
-    "b.bmp": encoded("BMP"),
-    "w.webp": encoded("WEBP", lossless=True),
-    "a page that is a png.jpg": encoded(),
-}
 
 
 @pytest.fixture
 def root(tmp_path):
-    for name in ("ant", "bee"):
-        (tmp_path / "insects" / name).mkdir(parents=True)
-    for number, (name, content) in enumerate(GOOD.items()):
-        (tmp_path / "insects" / ("ant", "bee")[number % 2] / name).write_bytes(content)
-    return tmp_path / "insects"
+    return write_good(tmp_path / "insects")
 
 
 def records(path, contents):

@@ -2,19 +2,20 @@
 differences.
 """
 
-import html
 import json
-import re
 
+import diabetes_table
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from diabetes_table import RECIPE
+from report_text import FAILED, text_of
 from sklearn import metrics as reference
 
 from pipeline.config import registry
-from pipeline.data import batching, dataset, splits
-from pipeline.fit import fit, main
+from pipeline.data import batching
+from pipeline.fit import main
 from pipeline.runtime import environment
 from pipeline.serving import version_manifest
 from pipeline.training.model_builder import build
@@ -31,14 +32,7 @@ def least_squares(split):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("regression")
-    changes = {
-        "run_directory": folder / "run",
-        "export": {"directory": folder / "saved_models"},
-    }
-    return fit(
-        "regression_linear", log={"progress": False, "tensorboard": False}, **changes
-    )
+    return diabetes_table.run(tmp_path_factory.mktemp("regression"))
 
 
 def test_the_recipe_ends_with_a_verified_export(run):
@@ -83,20 +77,6 @@ def test_the_served_predictions_are_those_of_the_closed_form(run):
 MACHINE = environment.Machine("float32", False, tf.distribute.get_strategy(), ())
 
 
-RECIPE = registry.load("recipes", "regression_linear")()
-
-
-make = registry.load("tasks", "regression")
-
-
-def loaded(source, settings=RECIPE):
-    """The task with all its metadata, and the splits."""
-    included = splits.included(source)
-    parts, _ = splits.divide(included, settings.data)
-    metadata, _ = dataset.learn(make(source.info), parts["train"], None)
-    return make(metadata), batching.load(included, parts, make(metadata), settings)[0]
-
-
 def coefficients(model, task):
     """Those of the trained network in units of the raw features, intercept last."""
     kernel, bias = (weight.astype(np.float64) for weight in model.get_weights())
@@ -106,7 +86,7 @@ def coefficients(model, task):
 
 @pytest.fixture(scope="module")
 def diabetes():
-    return loaded(registry.load("sources", "scikit_learn")(dataset="diabetes"))
+    return diabetes_table.diabetes()
 
 
 @pytest.mark.parametrize(
@@ -121,15 +101,6 @@ def test_training_ends_at_the_closed_form(diabetes, engine):
     found, wanted = coefficients(model, task), least_squares(parts["train"])
     assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted)
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
-
-
-FAILED = "This part could not be made"
-
-
-def text_of(content):
-    """The words of a page, without tags."""
-    body = content[content.index("<h1>") :]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def test_the_errors_of_numbers_are_a_table(tmp_path, monkeypatch):

@@ -8,8 +8,20 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from digit_networks import (
+    DIGITS,
+    NAMES,
+    OFF,
+    Subclassed,
+    X,
+    Y,
+    convolution,
+    go,
+    go_with_convolution,
+    network,
+)
 from processes import run_python
-from sklearn.datasets import load_digits
+from short_run import options
 
 from pipeline.config import python_call, registry
 from pipeline.data import dataset
@@ -18,32 +30,6 @@ from pipeline.training import preflight
 from pipeline.utils.errors import UsageError
 
 long = pytest.mark.long
-DIGITS = load_digits()
-X, Y = (DIGITS.images[:600] * 15.9).astype("uint8"), DIGITS.target[:600]
-NAMES = [f"digit {n}" for n in range(10)]
-OFF = {"export": {"enabled": False}, "log": {"progress": False, "tensorboard": False}}
-
-
-def network(head="softmax", units=10, body=()):
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            keras.layers.Rescaling(1 / 255),
-            *body,
-            keras.layers.Flatten(),
-            keras.layers.Dense(units, activation=head),
-        ]
-    )
-
-
-class Subclassed(keras.Model):
-    def __init__(self, activation=None):
-        super().__init__()
-        self.flatten = keras.layers.Flatten()
-        self.dense = keras.layers.Dense(10, activation=activation)
-
-    def call(self, inputs):
-        return self.dense(self.flatten(inputs) / 255)
 
 
 class Overridden(Subclassed):
@@ -51,20 +37,10 @@ class Overridden(Subclassed):
         return {}
 
 
-def convolution():
-    return [keras.layers.Conv2D(8, 3, name="convolution")]
-
-
-def go(**arguments):
-    """A short run."""
-    return fit(**{"data": (X, Y), "epochs": 2, "optimizer": "adam", **OFF, **arguments})
-
-
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     """A run of a network with a convolution; tests must not change it."""
-    place = tmp_path_factory.mktemp("first")
-    return go(model=network(body=convolution()), class_names=NAMES, run_directory=place)
+    return go_with_convolution(tmp_path_factory.mktemp("first"))
 
 
 def test_model_keras_needs_keras_alone(first, workplace):
@@ -386,17 +362,6 @@ def test_a_metric_that_ignores_weights_is_rejected(workplace):
 
 
 # Callbacks of the user, in addition to those of every run.
-
-
-def options(**callbacks):
-    train = {"epochs": 3, "batch_size": 16, "steps_per_call": 2}
-    return {
-        "data": {"limit": 100},
-        "model": {"name": "tiny"},
-        "export": {"enabled": False},
-        "log": {"progress": False, "tensorboard": False},
-        "train": {**train, "callbacks": callbacks},
-    }
 
 
 def test_one_of_every_run_is_refused_before_anything_is_written(workplace):

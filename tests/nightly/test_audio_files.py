@@ -2,12 +2,10 @@
 how they are divided.
 """
 
-import io
 import re
 
 import numpy as np
-import soundfile
-from recordings import wav
+from recordings import RATE, compressed, wav, write
 
 from pipeline.config import command_line
 from pipeline.data import dataset
@@ -15,24 +13,6 @@ from pipeline.evaluation import dataset_report
 from pipeline.utils import html_pages
 
 RANDOM = np.random.default_rng(0)
-
-
-RATE = 8000
-
-
-TONE = 5000 * np.sin(np.arange(2400) / 7)
-
-
-def compressed(kind):
-    file = io.BytesIO()
-    soundfile.write(file, TONE / 2**15, RATE, format=kind)
-    return file.getvalue()
-
-
-def write(folder, files):
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
 
 
 def load(*words):

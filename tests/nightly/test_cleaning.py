@@ -7,7 +7,6 @@ import damaged_images
 import pytest
 from damaged_images import noise, save
 
-from pipeline import clean
 from pipeline.data.cleaning import apply, manifest
 from pipeline.fit import fit
 from pipeline.utils.errors import UsageError
@@ -16,12 +15,6 @@ from pipeline.utils.errors import UsageError
 @pytest.fixture
 def folder(tmp_path):
     return damaged_images.pictures(tmp_path / "data")
-
-
-def run(root, capsys, *more):
-    words = ["digits", "--source.name", "folder", "--source.path", str(root), *more]
-    code = clean.main(words)
-    return code, capsys.readouterr().out.splitlines()
 
 
 def test_a_run_with_damaged_files_completes_and_names_them(folder, workplace):

@@ -2,39 +2,19 @@
 code.
 """
 
-import importlib
-import re
 import sys
 
 import numpy as np
 import pytest
-from processes import REPOSITORY
+from extending_page import write_module
 
 from pipeline.fit import fit
-
-PAGE = (REPOSITORY / "docs/extending.md").read_text(encoding="utf-8")
-
-
-ENGINE = '''
-def counting(model, train, validation, callbacks):
-    """The loop of `gradient_tape`; writes the number of steps to a file."""
-    from pipeline.config import registry
-
-    history = registry.load("engines", "gradient_tape")(model, train, validation, callbacks)
-    with open("engine.txt", "w") as file:
-        file.write(str(int(model.optimizer.iterations)))
-    return history
-'''
 
 
 @pytest.fixture
 def mine(workplace, monkeypatch):
     """The examples of docs/extending.md, and an engine, as the module `mine`."""
-    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
-    (workplace / "mine.py").write_text("\n".join([*blocks, ENGINE]))
-    monkeypatch.syspath_prepend(workplace)
-    importlib.invalidate_caches()
-    yield workplace / "mine.py"
+    yield write_module(workplace, monkeypatch)
     sys.modules.pop("mine", None)
 
 

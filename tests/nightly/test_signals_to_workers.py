@@ -76,14 +76,6 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    ends, _ = train(folder)
-    assert [code for code, _, _ in ends] == [0, 0], ends
-    return reference.evidence(folder / "run")
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_signals_at_any_moment(tmp_path, undisturbed, name):
     chance = random.Random(name)

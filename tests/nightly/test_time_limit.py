@@ -1,9 +1,9 @@
 """Signals and time limits: training stops after the call, saves, and can be resumed."""
 
 import re
-import signal
 
 import pytest
+import signal_handlers
 from interrupted_run import changes
 
 from pipeline.fit import fit
@@ -12,19 +12,8 @@ from pipeline.runtime.signals import StopSignals
 
 @pytest.fixture(autouse=True)
 def default_handlers():
-    """As in a terminal: under `nohup`, or in the background of a shell, signals are
-    ignored.
-    """
-    usual = {
-        signal.SIGINT: signal.default_int_handler,
-        **dict.fromkeys((signal.SIGHUP, signal.SIGTERM), signal.SIG_DFL),
-    }
-    before = {
-        number: signal.signal(number, handler) for number, handler in usual.items()
-    }
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with signal_handlers.default_handlers():
+        yield
 
 
 def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(

@@ -3,6 +3,7 @@
 import sys
 
 import pytest
+from short_run import options
 
 from pipeline.config import registry
 from pipeline.fit import fit
@@ -54,17 +55,6 @@ def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "own_callbacks", raising=False)
     return registry.load("callbacks", "own_callbacks.record").__globals__
-
-
-def options(**callbacks):
-    train = {"epochs": 3, "batch_size": 16, "steps_per_call": 2}
-    return {
-        "data": {"limit": 100},
-        "model": {"name": "tiny"},
-        "export": {"enabled": False},
-        "log": {"progress": False, "tensorboard": False},
-        "train": {**train, "callbacks": callbacks},
-    }
 
 
 def test_it_is_called_after_those_of_every_run_and_can_end_training(

@@ -5,50 +5,26 @@ import re
 import keras
 import numpy as np
 import pytest
+from digit_networks import (
+    NAMES,
+    Subclassed,
+    X,
+    Y,
+    convolution,
+    go,
+    go_with_convolution,
+    network,
+)
 from processes import REPOSITORY, run_python
-from sklearn.datasets import load_digits
 
 from pipeline.fit import fit
 from pipeline.utils.errors import UsageError
-
-DIGITS = load_digits()
-
-
-X, Y = (DIGITS.images[:600] * 15.9).astype("uint8"), DIGITS.target[:600]
-
-
-NAMES = [f"digit {n}" for n in range(10)]
-
-
-OFF = {"export": {"enabled": False}, "log": {"progress": False, "tensorboard": False}}
-
-
-def network(head="softmax", units=10, body=()):
-    return keras.Sequential(
-        [
-            keras.Input((8, 8, 1)),
-            keras.layers.Rescaling(1 / 255),
-            *body,
-            keras.layers.Flatten(),
-            keras.layers.Dense(units, activation=head),
-        ]
-    )
-
-
-def convolution():
-    return [keras.layers.Conv2D(8, 3, name="convolution")]
-
-
-def go(**arguments):
-    """A short run."""
-    return fit(**{"data": (X, Y), "epochs": 2, "optimizer": "adam", **OFF, **arguments})
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
     """A run of a network with a convolution; tests must not change it."""
-    place = tmp_path_factory.mktemp("first")
-    return go(model=network(body=convolution()), class_names=NAMES, run_directory=place)
+    return go_with_convolution(tmp_path_factory.mktemp("first"))
 
 
 def test_the_pages_run_as_they_are_written(workplace):
@@ -279,16 +255,6 @@ def test_weights_of_an_earlier_run_under_another_head(first, workplace, capfd):
 
 
 long = pytest.mark.long
-
-
-class Subclassed(keras.Model):
-    def __init__(self, activation=None):
-        super().__init__()
-        self.flatten = keras.layers.Flatten()
-        self.dense = keras.layers.Dense(10, activation=activation)
-
-    def call(self, inputs):
-        return self.dense(self.flatten(inputs) / 255)
 
 
 HEADS = {

@@ -1,5 +1,6 @@
 """An epoch of 8 steps of 8 examples on the small problem, trained by an engine."""
 
+import numpy as np
 from toy_problem import TASK, machine, random_split, settings_of
 
 from pipeline.config import registry
@@ -26,3 +27,9 @@ def trained(
     model.steps_per_execution = calls
     registry.load("engines", engine)(model, batches, None, list(callbacks))
     return model, batches
+
+
+def require_equal(one, other):
+    """Two lists hold the same arrays."""
+    for left, right in zip(one, other, strict=True):
+        np.testing.assert_array_equal(left, right)

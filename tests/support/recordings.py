@@ -1,11 +1,15 @@
-"""WAV files for tests."""
+"""Recordings as files."""
 
+import io
 import struct
 
 import numpy as np
+import soundfile
 
 PCM = 1
 FLOAT = 3
+RATE = 8000
+TONE = 5000 * np.sin(np.arange(2400) / 7)
 
 
 def wav(samples, rate=8000, *, bits=16, code=PCM, extensible=False, extra=b""):
@@ -48,3 +52,17 @@ def _encode(samples, bits, code):
         return (whole + 128).astype(np.uint8).tobytes()
     octets = whole.astype("<i8")[..., None].view(np.uint8)
     return octets[..., : bits // 8].tobytes()
+
+
+def compressed(kind):
+    """The tone as a file of another format, such as FLAC."""
+    file = io.BytesIO()
+    soundfile.write(file, TONE / 2**15, RATE, format=kind)
+    return file.getvalue()
+
+
+def write(folder, files):
+    """Writes files: name -> content."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)

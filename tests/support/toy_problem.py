@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import command_line, registry
+from pipeline.config import command_line, config, registry
 from pipeline.contracts import WHOLE_BATCH, Batches
 from pipeline.data import batching, example_store, splits
 from pipeline.runtime import environment
+from pipeline.training.model_builder import build, network
 
 SIDE, CLASSES = 8, 3
 TASK = registry.load("tasks", "image_classification")(
@@ -103,3 +104,26 @@ def loaded(source, task=TASK, excluded=(), groups=None, **data):
     parts, decisions = splits.divide(included, settings.data, groups)
     loaded, more = batching.load(included, parts, task, settings, excluded)
     return loaded, [*more, *decisions]
+
+
+def built(name, shape, classes=10, /, **options):
+    """A registered model for images of a shape."""
+    return network(
+        task_of(shape, classes),
+        config.ModelConfig(name=name, options=options),
+        "float32",
+    )
+
+
+def ready(settings, split, precision="float32"):
+    """A built model and its training batches."""
+    batches = batching.training(split, settings.train, settings.runtime.seed)
+    model = build(TASK, settings, machine(precision), batches)
+    model.step.set_inputs(batches, batching.evaluation(split, settings.train))
+    return model, batches
+
+
+def two_epochs(**train):
+    """Two epochs of batches of 8."""
+    settings = settings_of(train={"epochs": 2, **train})
+    return batching.training(random_split(), settings.train, seed=4)

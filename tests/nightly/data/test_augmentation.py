@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_problem import TASK, machine, random_split, settings_of
+from toy_problem import TASK, machine, settings_of, two_epochs
 
-from pipeline.data import batching
 from pipeline.data.augmentation import Augmenter, augment_on_host
 from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
@@ -19,15 +18,9 @@ SOME = {
 }
 
 
-def batches(**train):
-    """Two epochs of batches of 8."""
-    settings = settings_of(train={"epochs": 2, **train})
-    return batching.training(random_split(), settings.train, seed=4)
-
-
 @pytest.mark.parametrize("xla", [False, True])
 def test_host_and_step_give_the_same_bits(xla):
-    augmenter, plain = Augmenter(SOME, 4), batches()
+    augmenter, plain = Augmenter(SOME, 4), two_epochs()
     inside = tf.function(augmenter, jit_compile=xla, autograph=False)
     host = augment_on_host(plain, augmenter)
     assert host.dataset(0).element_spec["image"].shape == (8, 8, 8, 1)
@@ -105,7 +98,7 @@ def test_an_augmentation_that_damages_the_images_is_named(
     settings = settings_of(data={"augment": chain})
     for in_step in (True, False):
         with pytest.raises(UsageError, match=rf"\A--data.augment: {path} {message}\Z"):
-            build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+            build(TASK, settings, machine(), two_epochs(), augment_in_step=in_step)
     if name == "unit":  # the others of the chain are used
         del chain[path]
-        build(TASK, settings_of(data={"augment": chain}), machine(), batches())
+        build(TASK, settings_of(data={"augment": chain}), machine(), two_epochs())

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damaged_files import flip
+from exported_run import answers, contents, trained_in
 
-from pipeline.export import __main__, proof
-from pipeline.fit import fit
+from pipeline.export import __main__
 from pipeline.fit import main as fit_main
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.utils import temp_files
@@ -72,28 +72,9 @@ def test_a_disk_that_stays_full_costs_neither_the_test_nor_the_weights(
     )
 
 
-SHORT = {"epochs": 2, "steps_per_call": 10}
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A folder with a finished run, its data in a file, and version 1 of its model."""
-    folder = tmp_path_factory.mktemp("trained")
-    generator = np.random.default_rng(7)
-    labels = np.arange(300) % 3
-    images = generator.integers(0, 100, (300, 8, 8, 1), np.uint8)
-    images[:, :4, :4, 0] += (60 * labels[:, None, None]).astype(np.uint8)
-    np.savez(folder / "examples.npz", images=images, labels=labels)
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        source = {"name": "arrays", "path": "examples.npz"}
-        train = {**SHORT, "ema": 0.9, "checkpoint_steps": 5}
-        model = {"name": "tiny"}
-        fit("digits", source=source, train=train, model=model, run_directory="mine")
-    finally:
-        os.chdir(before)
-    return folder
+    return trained_in(tmp_path_factory.mktemp("trained"))
 
 
 @pytest.fixture
@@ -101,18 +82,6 @@ def place(trained, workplace):
     """A copy of it, as the current folder."""
     shutil.copytree(trained, workplace, dirs_exist_ok=True)
     return workplace
-
-
-def contents(folder):
-    return {
-        str(path): path.read_bytes()
-        for path in sorted(Path(folder).rglob("*"))
-        if path.is_file() and path.name != ".lock" and path.suffix != ".png"
-    }
-
-
-def answers(version):
-    return proof.read_golden(Path(version) / proof.GOLDEN)["serving_default"]["outputs"]
 
 
 def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys):

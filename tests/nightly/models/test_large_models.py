@@ -5,20 +5,10 @@ want to be.
 import keras
 import numpy as np
 import pytest
-from toy_problem import task_of
+from toy_problem import built
 
-from pipeline.config import config
 from pipeline.models.detector import detector
-from pipeline.training.model_builder import network
 from pipeline.utils.errors import UsageError
-
-
-def built(name, shape, classes=10, /, **options):
-    return network(
-        task_of(shape, classes),
-        config.ModelConfig(name=name, options=options),
-        "float32",
-    )
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
+import digit_files
 import numpy as np
 import pytest
 from interrupted_run import changes
-from PIL import Image
 
 from pipeline import evaluate, predict
 from pipeline.fit import fit
@@ -28,19 +28,9 @@ def loaded(digits_run):
 
 @pytest.fixture
 def folder(digits_run, workplace):
-    """Files of the digits 7, 3 and 0 of the test split, and what the shared run
-    answers.
-    """
-    split = digits_run.splits["test"]
-    examples = split.take(np.isin(split.column("label"), (0, 3, 7)).nonzero()[0])
-    for id, label, image in zip(
-        *(examples[n] for n in ("id", "label", "image")), strict=True
-    ):
-        path = workplace / "photos" / str(label) / f"{id}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(image[..., 0]).save(path)
-    right = digits_run.predict(images=examples["image"])["class"] == examples["label"]
-    return workplace / "photos", right.mean()
+    """Files of digits, and the accuracy of the shared run on them."""
+    photos = workplace / "photos"
+    return photos, digit_files.write(digits_run, photos)
 
 
 def test_other_data_are_matched_by_the_names_of_their_classes(

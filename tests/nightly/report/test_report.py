@@ -11,26 +11,19 @@ import subprocess
 
 import numpy as np
 import pytest
+import report_text
+from report_text import FAILED, text_of
 
 from pipeline.evaluation import robustness
 from pipeline.report import page
 from pipeline.report.run import Run
 from pipeline.report.subject import Measured, Subject
 
-FAILED = "This part could not be made"
-
-
-def text_of(content):
-    """The words of a page, without tags."""
-    body = content[content.index("<h1>") :]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
-
 
 @pytest.fixture(scope="module")
 def written(digits_run):
     """The report of the shared run, and its words."""
-    content = (digits_run.directory / "report.html").read_text(encoding="utf-8")
-    return content, text_of(content)
+    return report_text.written(digits_run)
 
 
 def test_probabilities_that_are_not_calibrated_say_why(digits_run):

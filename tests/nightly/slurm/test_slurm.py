@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from optimizer_slots import momenta
 from processes import REPOSITORY, run_python
-from recorded_workers import WORDS, train
+from recorded_workers import WORDS
 
 from pipeline.runtime.cpu_info import cores
 from tests.nightly.fault_injection import reference
@@ -170,15 +170,6 @@ def test_tasks_that_do_not_share_the_run_directory_are_refused(srun, tmp_path):
     lines = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
     assert len(lines) == 2
     assert all("a disk that all workers share" in line for line in lines)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """What two workers without Slurm leave on the disk."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    ends, _ = train(folder)
-    assert [code for code, _, _ in ends] == [0, 0], ends
-    return reference.evidence(folder / "run")
 
 
 @pytest.mark.parametrize("how", ["requeue", "scancel"])

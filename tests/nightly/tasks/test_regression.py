@@ -4,23 +4,15 @@ differences.
 
 import re
 
+import diabetes_table
 import fake_serving
 import numpy as np
 import pytest
 
-from pipeline.fit import fit
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("regression")
-    changes = {
-        "run_directory": folder / "run",
-        "export": {"directory": folder / "saved_models"},
-    }
-    return fit(
-        "regression_linear", log={"progress": False, "tensorboard": False}, **changes
-    )
+    return diabetes_table.run(tmp_path_factory.mktemp("regression"))
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Two workers that are stopped by a signal, and repeated, end as two that were not."""
 
-import pytest
 from recorded_workers import train
 
 from tests.nightly.fault_injection import reference
@@ -9,15 +8,6 @@ from tests.nightly.fault_injection.harness import Fault
 # Seconds from the end of the current call to the end of both processes; 0.6 to 0.8 on
 # two idle cores.
 PROMPT = 10.0
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """What a run that is not stopped leaves on the disk."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    ends, _ = train(folder)
-    assert [code for code, _, _ in ends] == [0, 0], ends
-    return reference.evidence(folder / "run")
 
 
 def test_a_signal_to_any_worker_stops_all_and_the_run_continues(tmp_path, undisturbed):

@@ -3,19 +3,10 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_problem import TASK, machine, random_split, settings_of
+from toy_problem import random_split, ready, settings_of
 
 from pipeline.config import registry
 from pipeline.data import batching
-from pipeline.training.model_builder import build
-
-
-def ready(settings, split, precision="float32"):
-    """A built model and its training batches."""
-    batches = batching.training(split, settings.train, settings.runtime.seed)
-    model = build(TASK, settings, machine(precision), batches)
-    model.step.set_inputs(batches, batching.evaluation(split, settings.train))
-    return model, batches
 
 
 @pytest.mark.filterwarnings("ignore:Even though the `tf.config")

@@ -24,17 +24,11 @@ REFUSED = {
     "--export.directory file": "--export.directory: file is not a directory",
     "--export.directory blocked": "blocked/digits is not a directory",
     "--data.cache-directory ~me/cache": "the ~ of ~me/cache is not expanded here",
-    f"{IMAGES} nowhere": (
-        "--source.path of folder must be an existing directory; got 'nowhere'"
-    ),
+    f"{IMAGES} nowhere": "--source.path .*existing directory",
     f"{IMAGES} ~/images": "--source.path of folder: the ~ of ~/images",
-    f"{IMAGES} images --run-directory images/run": (
-        "images/run is inside the data directory images"
-    ),
-    "--clean.manifest full": (
-        "--clean.manifest must be an existing file or None; got 'full'"
-    ),
-    "--config nowhere.json": "--config nowhere.json cannot be read: No such file",
+    f"{IMAGES} images --run-directory images/run": "images/run is inside .* images",
+    "--clean.manifest full": "--clean.manifest .*existing file .*'full'",
+    "--config nowhere.json": "--config nowhere.json cannot be read",
     "--config binary": "--config binary is not a JSON file",
     "clean --clean.directory file/deeper": "--clean.directory: file is not a directory",
     f"clean {IMAGES} images --clean.directory images": "images is inside the data",
@@ -79,12 +73,12 @@ def test_a_path_that_cannot_be_used_is_refused(here, words, request):
     ):  # root may write anywhere
         request.addfinalizer(lambda: os.seteuid(0))
         os.seteuid(65534)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=REFUSED[words]) as caught:
         if command == "clean":
             clean._check(clean._configure(rest)[0])
         else:
             preflight.check(configure(words.split(" ")))
-    assert REFUSED[words] in str(caught.value) and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["with space", "名前", "-dash", "%s{}$HOME"])

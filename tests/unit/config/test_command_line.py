@@ -157,116 +157,63 @@ def test_resume_takes_the_options_and_the_directory_of_a_run(tmp_path, monkeypat
 # Words -> a part of the message. Each kind of check is here once.
 REFUSED = {
     # Names
-    "digit": (
-        "unknown recipe 'digit'; did you mean 'digits'? (and no such file or directory)"
-    ),
-    "--model.name convnt": "unknown model 'convnt'; did you mean 'convnet'?",
+    "digit": "'digit'; .*'digits'.*no such file",
+    "--model.name convnt": "unknown model 'convnt'; .*'convnet'",
     "--data.augment flp": "did you mean 'flip'?",
     "--model.options depth=3": "convnet has no option 'depth'",
     "--model.name os.path": "no module named 'os'",
-    "json.dumps": "the recipe 'json.dumps' cannot be called: dumps() missing 1",
+    "json.dumps": "'json.dumps' cannot be called: .*missing 1",
     "--source.name arrays": "arrays needs --source.path",
-    "--train.lerning-rate 3": (
-        "unknown option '--train.lerning-rate'; did you mean '--train.learn"
-    ),
-    "--epoch 3": "unknown option '--epoch'; did you mean '--train.epochs'?",
-    "--train.lr 3": (
-        "unknown option '--train.lr'; did you mean '--train.learning-rate'?"
-    ),
-    "-lr 3": "unknown option '-lr'; did you mean '--train.learning-rate'?",
-    "--gpu 1": "unknown option '--gpu'; did you mean '--gpus'?",
-    "--enabled": (
-        "ambiguous option '--enabled'; did you mean '--clean.enabled' or '--export.ena"
-    ),
-    "--momentum 0.9": (
-        "did you mean '--model.momentum' or '--train.optimizer-options momentum=VA"
-    ),
-    "--warmup 0.1": (
-        "unknown option '--warmup'; did you mean '--train.schedule-options warmup="
-    ),
-    "--epochs 3 digits": "got '3 digits'; 'digits' comes before all options",
-    "--dry-run /dev": "takes no value; got '/dev'; '/dev' comes before all options",
-    "--source.path nothing": (
-        "--source.path of folder must be an existing directory; got 'nothing'"
-    ),
-    "--train.xx 3": "unknown option '--train.xx'; --help shows all options",
+    "--train.lerning-rate 3": "lerning-rate'; .*'--train.learning-rate'",
+    "--epoch 3": "'--epoch'; .*'--train.epochs'",
+    "--train.lr 3": "'--train.lr'; .*'--train.learning-rate'",
+    "-lr 3": "'-lr'; .*'--train.learning-rate'",
+    "--gpu 1": "'--gpu'; .*'--gpus'",
+    "--enabled": "ambiguous .*--clean.enabled.*--export.enabled",
+    "--momentum 0.9": "--model.momentum.*optimizer-options momentum=",
+    "--warmup 0.1": "'--warmup'; .*schedule-options warmup=",
+    "--epochs 3 digits": "got '3 digits'; 'digits' comes before",
+    "--dry-run /dev": "takes no value; .*'/dev' comes before",
+    "--source.path nothing": "--source.path .*existing directory",
+    "--train.xx 3": "unknown option '--train.xx'; --help",
     "digits cifar10_convnet": "unexpected 'cifar10_convnet' after the recipe",
-    "digits --config x.json": "use only one of the recipe 'digits' and --config",
+    "digits --config x.json": "only one of the recipe 'digits' and --config",
     # Values of one type
-    "--train.epochs 0": (
-        "--train.epochs must be a whole number from 1 to 1,000,000,000; got '0'"
-    ),
+    "--train.epochs 0": "--train.epochs .* 1 to 1,000,000,000; got '0'",
     "--train.epochs": "from 1 to 1,000,000,000; got no value",
-    "--train.learning-rate -1": "--train.learning-rate must be a number above 0",
-    "--data.validation 1": (
-        "--data.validation must be a number of at least 0 and below 1; got '1'"
-    ),
-    "--data.image-size 8 8 8": (
-        "from 1 to 16,384 or 2 values, each a whole number from 1 to 16,"
-    ),
-    "--data.cache ram": "must be one of auto, device, memory, disk, none; got 'ram'",
-    "--data.augment crop padding=-1": (
-        "padding of crop must be a whole number of at least 0"
-    ),
-    "--data.augment erase area=0.3,0.1": (
-        "area of erase must be 2 values, each a number, in asc"
-    ),
-    "--model.filters abc": (
-        "--model.filters of convnet must be a whole number of at least 1; got"
-    ),
-    "--train.class-weight 3=-1": "each value a number from 0 to 1,000,000; got '3=-1'",
-    "--clean.manifest no.jsonl": (
-        "--clean.manifest must be an existing file or None; got"
-    ),
+    "--train.learning-rate -1": "--train.learning-rate .*above 0",
+    "--data.validation 1": "--data.validation .*below 1; got '1'",
+    "--data.image-size 8 8 8": "from 1 to 16,384 or 2 values",
+    "--data.cache ram": "auto, device, memory, disk, none; got 'ram'",
+    "--data.augment crop padding=-1": "padding of crop .*at least 0",
+    "--data.augment erase area=0.3,0.1": "area of erase .*2 values, .*in asc",
+    "--model.filters abc": "--model.filters of convnet .*at least 1",
+    "--train.class-weight 3=-1": "from 0 to 1,000,000; got '3=-1'",
+    "--clean.manifest no.jsonl": "--clean.manifest .*existing file",
     "--export.calibrate no": "--export.calibrate takes no value; got 'no'",
     "--export.name a/b": "must be a plain file name",
     "--export.name a[1]": "must be a plain file name without any of",
     "--export.name who?": "must be a plain file name without any of",
-    "--export.batch-sizes 0 8": (
-        "each a whole number from 1 to 65,536, 1 to 100 values; got '0 8'"
-    ),
-    "--export.directory=~/models": (
-        "--export.directory: the ~ of ~/models is not expanded here"
-    ),
-    "--runtime.devices 0,0": (
-        "must be auto, cpu, or different GPU numbers such as 0,2; got '0,0'"
-    ),
-    "--runtime.gpu-memory 101%": (
-        "must be at least 1MiB, such as 8GiB, or a share such as 80%"
-    ),
-    "--train.patience 2 --data.validation 0": (
-        "--train.patience monitors the validation loss"
-    ),
-    "--data.validation 0.5 --data.test 0.5": (
-        "plus --data.test must be below 1; got 1.0"
-    ),
-    "--runtime.replicas 3": (
-        "--train.batch-size 32 cannot be split into equal parts for 3 replicas"
-    ),
-    "--train.batch-size 30 --train.accumulate 4": (
-        "cannot be split into --train.accumulate 4"
-    ),
-    "--train.clip-norm 1 --train.clip-value 1": (
-        "use only one of --train.clip-norm and --train.cl"
-    ),
-    "--data.augment cutmix flip mixup": (
-        "use only one of --data.augment cutmix and --data.aug"
-    ),
-    "--runtime.deterministic --runtime.xla on": (
-        "use only one of --runtime.deterministic and"
-    ),
-    "--runtime.devices 0,1 --runtime.replicas 3": (
-        "3 is more than the 2 GPUs of --runtime.devices"
-    ),
+    "--export.batch-sizes 0 8": "from 1 to 65,536, 1 to 100 values; got '0 8'",
+    "--export.directory=~/models": "--export.directory: the ~ .*not expanded",
+    "--runtime.devices 0,0": "different GPU numbers such as .*got '0,0'",
+    "--runtime.gpu-memory 101%": "at least 1MiB, .*a share such as 80%",
+    "--train.patience 2 --data.validation 0": "--train.patience monitors the validation loss",
+    "--data.validation 0.5 --data.test 0.5": "plus --data.test must be below 1; got 1.0",
+    "--runtime.replicas 3": "--train.batch-size 32 .*3 replicas",
+    "--train.batch-size 30 --train.accumulate 4": "cannot be split into --train.accumulate 4",
+    "--train.clip-norm 1 --train.clip-value 1": "--train.clip-norm and --train.clip-value",
+    "--data.augment cutmix flip mixup": "--data.augment cutmix and --data.augment mixup",
+    "--runtime.deterministic --runtime.xla on": "--runtime.deterministic and --runtime.xla",
+    "--runtime.devices 0,1 --runtime.replicas 3": "more than the 2 GPUs of --runtime.devices",
 }
 
 
 @pytest.mark.parametrize("words", REFUSED, ids=lambda words: ascii(words)[1:60])
 def test_invalid_words_are_refused_in_one_line(words):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=REFUSED[words]) as caught:
         configure(words.split(" "))
-    message = str(caught.value)
-    assert REFUSED[words] in message and "\n" not in message and len(message) < 1000
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
 def test_values_may_look_like_flags_if_they_are_numbers_or_follow_an_equals_sign():

@@ -31,24 +31,18 @@ def test_a_saved_config_is_loaded_unchanged(tmp_path, directory):
 
 
 INVALID = [
-    ({"train": {"epoch": 3}}, "unknown option 'train.epoch'; did you mean 'epochs'"),
-    ({"trian": {}}, "unknown option 'trian'; did you mean 'train'"),
-    (
-        {"train": {"epochs": "3"}},
-        "must be a whole number from 1 to 1,000,000,000; got '3'",
-    ),
+    ({"train": {"epoch": 3}}, "'train.epoch'; .*'epochs'"),
+    ({"trian": {}}, "'trian'; .*'train'"),
+    ({"train": {"epochs": "3"}}, "epochs must be a whole number .*; got '3'"),
     ({"train": {"batch_size": 2.5}}, "--train.batch-size must be a whole number"),
     (
         {"train": {"class_weight": {"a": True}}},
-        "--train.class-weight must be balanced or words of the form",
+        "--train.class-weight .*balanced or words",
     ),
     ({"train": {"freeze": ["a", 5]}}, "--train.freeze must be words"),
-    ({"train": 3}, "--train must be a section (a dictionary of options); got 3"),
-    ({"runtime": {"seed": None}}, "of at least 0 and below 2**31; got None"),
-    (
-        {"runtime": {"precision": "half"}},
-        "--runtime.precision must be one of auto, float32",
-    ),
+    ({"train": 3}, "--train must be a section .*; got 3"),
+    ({"runtime": {"seed": None}}, r"below 2\*\*31; got None"),
+    ({"runtime": {"precision": "half"}}, "--runtime.precision .*auto, float32"),
     ({"data": {"augment": {"crop": None}}}, "--data.augment must be"),
     ({"run_directory": "a\0b"}, "--run-directory must be a path in UTF-8"),
 ]
@@ -58,18 +52,18 @@ INVALID = [
     ("changes", "message"), INVALID, ids=lambda one: ascii(one)[:40]
 )
 def test_invalid_values_are_refused_in_python_and_in_a_file(tmp_path, changes, message):
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         configure([]).changed(**changes)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
     path = tmp_path / "config.json"
     values = configure([]).as_json()
     for name, value in changes.items():
         nested = isinstance(value, dict) and name in values
         values[name] = {**values[name], **value} if nested else value
     path.write_text(json.dumps(values))
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         read(path)
-    assert message in str(caught.value) and str(path) in str(caught.value)
+    assert str(path) in str(caught.value)
 
 
 def test_the_digest_ignores_only_options_that_cannot_change_the_result(tmp_path):

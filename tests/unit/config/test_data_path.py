@@ -51,26 +51,20 @@ OTHER_DATA = {
     "files.csv 1.npy": ("csv", "files.csv"),
 }
 REFUSED = {
-    "report.pdf": "data contains only report.pdf; expected are folders of files",
-    "a/1.tif b/2.tif": (
-        "data contains only a/, b/ with .tif files; expected are folders of files"
-    ),
+    "report.pdf": "only report.pdf; .*folders of files",
+    "a/1.tif b/2.tif": "only a/, b/ with .tif files; .*folders",
     "images/1.jpg log.csv": "data has images of only one class, 'images'",
-    "img/1.jpg test.csv train.csv": (
-        "data contains 2 data files; give one of them: data/train.csv"
-    ),
-    "train/1.jpg a.npz b.npz": (
-        "data contains 2 data files; give one of them: data/a.npz"
-    ),
+    "img/1.jpg test.csv train.csv": "2 data files; give one .*data/train.csv",
+    "train/1.jpg a.npz b.npz": "2 data files; give one .*data/a.npz",
     "roses/1.jpg other/@eaDir/1.jpg": "data has images of only one class, 'roses'",
     "roses/1.jpg": "data has images of only one class, 'roses'",
     "1.jpg 2.jpg": "data contains 2 images, but no class folders",
-    "1.txt": "data contains 1 text file, but no class folders; move the text files",
+    "1.txt": "1 text file, .*; move the text files",
     "": "data is empty; expected",
-    "roses/1.npy": "data has features files of only one class, 'roses'; add a folder",
-    "1.npy 2.npy": "data contains 2 features files, but no class folders; move the",
-    "iris.csv numbers.jsonl": "contains 2 data files; give one of them: data/iris.csv",
-    "log.jsonl": "data contains only log.jsonl; expected are folders of files (.jpg,",
+    "roses/1.npy": "features files of only one class, 'roses'",
+    "1.npy 2.npy": "2 features files, but no class folders",
+    "iris.csv numbers.jsonl": "2 data files; give one .*data/iris.csv",
+    "log.jsonl": "only log.jsonl; .*folders of files",
 }
 
 
@@ -183,9 +177,9 @@ def test_a_folder_named_as_the_recipe_data_is_a_path(workplace):
 @pytest.mark.parametrize("names", REFUSED)
 def test_other_contents_are_named_in_one_line(names, workplace):
     write(names)
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=REFUSED[names]) as caught:
         command_line.configure(["data"])
-    assert REFUSED[names] in str(caught.value) and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_cannot_be_read_is_named(workplace, monkeypatch):

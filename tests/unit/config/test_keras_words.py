@@ -77,19 +77,13 @@ def test_a_single_function_is_a_list_of_one_and_a_model_may_come_first():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"train": 3, "epochs": 2},
-            r"train must be a section \(a dictionary of options",
-        ),
+        ({"train": 3, "epochs": 2}, "train must be a section .*dictionary"),
         ({"train": ["epochs"]}, r"train must be a section .*; got \['epochs'\]"),
-        ({"lr": 0.1}, "unknown argument 'lr'; did you mean 'learning_rate'"),
+        ({"lr": 0.1}, "'lr'; did you mean 'learning_rate'"),
         ({"callbacks": "early_stopping"}, "--train.patience stops early"),
-        ({"callbacks": "progres"}, "unknown callback 'progres'; name a function or"),
-        ({"shuffle": "batch"}, "--train.shuffle must be True or False; got 'batch'"),
-        (
-            {"class_weight": "balance"},
-            'class_weight must be "balanced" or a dictionary {class: weight};',
-        ),
+        ({"callbacks": "progres"}, "'progres'; name a function or"),
+        ({"shuffle": "batch"}, "--train.shuffle .*True or False; got 'batch'"),
+        ({"class_weight": "balance"}, 'class_weight .*"balanced" or a dictionary'),
         ({"initial_epoch": 4}, 'resumed with run_directory="..."'),
         ({"validation_steps": 2}, "the whole validation data"),
         ({"validation_batch_size": 8}, "does not change the results"),
@@ -105,7 +99,7 @@ def test_a_single_function_is_a_list_of_one_and_a_model_may_come_first():
             {"verbose": 0, "log": {"progress": True}},
             "use only one of verbose=... and log=",
         ),
-        ({"recipe": X}, r"got ndarray; give a model and data by name: fit\(model="),
+        ({"recipe": X}, r"got ndarray; .*fit\(model="),
     ],
 )
 def test_arguments_of_keras_that_mean_something_else_say_what_to_write(

@@ -41,13 +41,9 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("convnt", {}, "unknown model 'convnt'; did you mean 'convnet'?"),
-        (
-            "zzz",
-            {},
-            "choose from airbench, application, audio_cnn, bag, conv_recurrent, convnet, ",
-        ),
-        ("convnet", {"filter": 3}, "--model.options filter.*did you mean 'filters'"),
+        ("convnt", {}, "'convnt'; did you mean 'convnet'"),
+        ("zzz", {}, "choose from airbench, application, "),
+        ("convnet", {"filter": 3}, "--model.options filter.*'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
         ("no.such.module", {}, "no module named 'no.such'"),
         ("mine.py", {}, "'mine.py:': mine.py is not a file"),

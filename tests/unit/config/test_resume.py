@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from begun_run import begun
 
 from pipeline.config import registry, resume_policy
 from pipeline.config.config import Config
@@ -145,12 +146,6 @@ def test_an_option_of_a_function_that_was_not_given_had_its_default(config):
         ("--source.path there, now default", True),
         ("--model.blocks default, now 3", False),
     ]
-
-
-def begun(config, **changes):
-    given = config.changed(run_directory="mine", **changes)
-    with run_directory.open_run(given):
-        return given
 
 
 def refusal(config, **changes):

@@ -27,15 +27,15 @@ def test_ranges_and_lists_are_read():
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("train.epochs", r"--over needs OPTION=VALUES, such as .*; got 'train.epochs'"),
+        ("train.epochs", "--over needs OPTION=VALUES, .*'train.epochs'"),
         ("train.epochs=5..5", r"the range 5\.\.5 is empty"),
         ("train.ema=0..1:log", r"a logarithmic range begins above 0; got 0"),
         ("train.ema=a..b", r"a range has two numbers; got a\.\.b"),
         ("train.ema=0.1..0.9:lg", r"only :log may follow a range; got :lg"),
         ("train.ema=0..inf", r"the range 0\.\.inf is empty"),
-        ("model.filters=8", r"one value is no choice; set it by --model.filters 8"),
-        ("model.filters=8,8", r"the values must differ and not be empty; got 8,8"),
-        ("model.filters=8,", r"the values must differ and not be empty; got 8,"),
+        ("model.filters=8", "no choice; set it by --model.filters 8"),
+        ("model.filters=8,8", "must differ and not be empty; got 8,8"),
+        ("model.filters=8,", "must differ and not be empty; got 8,"),
     ],
 )
 def test_what_is_no_range_or_list_is_one_line(word, message):

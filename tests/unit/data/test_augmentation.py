@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from random_images import OPERATIONS, batch_of
-from toy_problem import TASK, machine, random_split, settings_of
+from toy_problem import TASK, machine, random_split, settings_of, two_epochs
 
 from pipeline.contracts import ReplicaPart
 from pipeline.data import batching
@@ -17,16 +17,10 @@ from pipeline.training.model_builder import build
 from pipeline.utils.errors import UsageError
 
 
-def batches(**train):
-    """Two epochs of batches of 8."""
-    settings = settings_of(train={"epochs": 2, **train})
-    return batching.training(random_split(), settings.train, seed=4)
-
-
 @pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
     augmenter = Augmenter({"crop": {"padding": 2}, "mixup": {}}, 4)
-    host = augment_on_host(batches(), augmenter)
+    host = augment_on_host(two_epochs(), augmenter)
     whole = list(host.dataset(0))
     parts = list(host.dataset(3, ReplicaPart(0, count, count)))
     for name in ("image", "partner_label", "share"):
@@ -42,11 +36,11 @@ def test_parts_of_a_batch_and_a_later_start_are_those_of_the_whole(count):
 def test_an_operation_that_does_not_fit_is_one_line():
     message = r"\Acrop: padding 8 is too large for images of 8x8\Z"
     with pytest.raises(UsageError, match=message):
-        augment_on_host(batches(), Augmenter({"crop": {"padding": 8}}, 4)).dataset(0)
+        augment_on_host(two_epochs(), Augmenter({"crop": {"padding": 8}}, 4)).dataset(0)
     settings = settings_of(data={"augment": {"crop": {"padding": 8}}})
     for in_step in (True, False):
         with pytest.raises(UsageError, match=message):
-            build(TASK, settings, machine(), batches(), augment_in_step=in_step)
+            build(TASK, settings, machine(), two_epochs(), augment_in_step=in_step)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)

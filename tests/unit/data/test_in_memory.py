@@ -407,19 +407,11 @@ def test_a_table_is_read_with_backslashes_and_mixed_columns(table, pets, monkeyp
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        (
-            "path",
-            None,
-            r"1 row without path, such as row 4; .*dropna\(subset=\['path'\]\)",
-        ),
+        ("path", None, r"row 4; .*dropna\(subset=\['path'\]\)"),
         ("path", float("nan"), "1 row without path, such as row 4"),
         ("label", None, "1 row without label, such as row 4"),
         ("label", "", "1 row without label, such as row 4"),
-        (
-            "path",
-            "x/1.png",
-            "1 of 15 files do not exist, such as x/1.png in row 4",
-        ),
+        ("path", "x/1.png", "files do not exist, such as x/1.png in row 4"),
         ("path", "C:\\x\\1.png", r"such as C:\\x\\1.png in row 4"),
     ],
 )
@@ -484,17 +476,13 @@ def test_the_names_of_a_class_label_are_those_of_its_column():
             slices(pixels(6, 5), LABELS).map(
                 lambda x, y: {"image": x, "label": y, "mask": x}
             ),
-            "the tf.data.Dataset has several fields that could be the target: label,"
-            " mask; remove",
+            "could be the target: label, mask; remove",
         ),
         (
             {"image": pixels(6, 5), "features": pixels(3), "y": LABELS},
-            "the dictionary of train has several fields that could be the input",
+            "train has several .*could be the input",
         ),
-        (
-            {"image": pixels(6, 5), "Label": LABELS},
-            "the dictionary of train has the fields image, Label",
-        ),
+        ({"image": pixels(6, 5), "Label": LABELS}, "train has the fields image, Label"),
         (
             tf.data.Dataset.from_tensor_slices(
                 (tf.ragged.constant([[1.0], [1.0, 2.0]]), [0, 1])

@@ -74,27 +74,15 @@ def test_text_of_whole_floats_is_that_of_whole_numbers():
         (pandas.array([1, None], "Int64"), "example 1 has no label"),
         (["a", "b", "nan"], "example 2 has no label"),
         (["a", ""], "example 1 has no label"),
-        (
-            np.array(["a", 3], object),
-            "all strings or all numbers; example 0 has 'a', example 1",
-        ),
-        (
-            [0.0, 1.0, 0.25],
-            r'example 2 has 0.25. Numbers to predict need task=\{"target": "number"\}',
-        ),
-        (
-            np.full((4, 2), 0.5),
-            r"of shape \(4, 2\) .* example 0 has soft labels.*argmax.*number",
-        ),
+        (np.array(["a", 3], object), "all strings or all numbers; example 0 has 'a'"),
+        ([0.0, 1.0, 0.25], r'example 2 has 0.25.*task=\{"target": "number'),
+        (np.full((4, 2), 0.5), r"\(4, 2\) .* soft labels.*argmax.*number"),
         (
             np.array([[1, 0, 0], [1, 0, 1]]),
-            r'example 1 has 2 classes instead of one.*task=\{"target": "labels"\}',
+            r'example 1 has 2 .*task=\{"target": "labels',
         ),
         (np.array([[1, 0], [0, 0]]), "example 1 has 0 classes instead of one"),
-        (
-            np.array([[3, 4], [1, 2]]),
-            "example 0 has other numbers than zeros and a one",
-        ),
+        (np.array([[3, 4], [1, 2]]), "example 0 has other numbers than zeros"),
         (np.array([{}, {}]), "example 0 has dict"),
         (np.zeros((2, 3, 4)), r"got float64 of shape \(2, 3, 4\)"),
         (np.array([1j, 2]), "got complex128"),
@@ -202,9 +190,7 @@ def test_a_label_unknown_in_train_is_named():
         "train": {"labels": sets(*NAME_SETS)},
         "test": {"labels": sets(("ant", "bea"))},
     }
-    with pytest.raises(
-        UsageError, match="test: the label 'bea' is not one of.*mean 'bee'"
-    ):
+    with pytest.raises(UsageError, match="test: .*'bea' is not one of.*mean 'bee'"):
         labels.encode_targets(tables, None, "class_names")
     tables = {"train": {"labels": np.eye(3, dtype=np.uint8)}}
     with pytest.raises(UsageError, match="train: y has 3 columns for 2 classes"):

@@ -204,7 +204,7 @@ def test_named_groups_are_the_splits():
         (
             grouped([f"ward {n % 9}" for n in range(90)]),
             {"test_groups": ("wart 8",)},
-            "--data.test-groups: .*'wart 8'; did you mean 'ward 8'",
+            "--data.test-groups: .*'wart 8'; .*'ward 8'",
         ),
         (
             grouped([n % 9 for n in range(90)], splits=("train", "test")),
@@ -214,7 +214,7 @@ def test_named_groups_are_the_splits():
         (
             numbers(90),
             {"validation_groups": ("8",)},
-            "--data.validation-groups: .*no groups; set --source.group",
+            "--data.validation-groups: .*--source.group",
         ),
         (
             grouped([n % 2 for n in range(90)]),
@@ -224,7 +224,7 @@ def test_named_groups_are_the_splits():
         (
             numbers(9),
             {"validation_groups": ("7", "8"), "test_groups": ("8",)},
-            "--data.validation-groups and --data.test-groups share '8'",
+            "--data.validation-groups and .*share '8'",
         ),
     ],
 )

@@ -82,7 +82,5 @@ def test_the_served_version_of_a_model_is_verified(version):
         select_version(version.parent)
     (version / proof.GOLDEN).unlink()
     (version / version_manifest.MANIFEST).unlink()
-    with pytest.raises(
-        UsageError, match=r"is not an export of pipeline: it has no assets.extra/g"
-    ):
+    with pytest.raises(UsageError, match="is not an export .*assets.extra/g"):
         verify(version)

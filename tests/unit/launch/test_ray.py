@@ -18,7 +18,7 @@ from pipeline.utils.errors import UsageError
     [
         ({"epochs": 0}, "epochs=... must be a whole number"),
         ({"workers": 0}, "workers must be at least 1; got 0"),
-        ({"folds": 3}, "workers=2, but folds=... trains in one process"),
+        ({"folds": 3}, "workers=2, but folds=... trains in one"),
         ({"dry_run": True}, "dry_run=True needs no workers"),
         ({"worker": 2}, "unknown argument 'worker'"),
     ],

@@ -3,25 +3,17 @@ it.
 """
 
 import dataclasses
-import html
 import re
 
 import numpy as np
 import pytest
 from random_evaluations import evaluation_of
+from report_text import FAILED, text_of
 
 from pipeline.report import blocks, page, results, run_sections
 from pipeline.report.subject import Subject
 from pipeline.tasks.targets import _panels
 from pipeline.utils import files
-
-FAILED = "This part could not be made"
-
-
-def text_of(content):
-    """The words of a page, without tags."""
-    body = content[content.index("<h1>") :]
-    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def test_a_model_that_is_no_better_than_guessing_is_warned_of():

@@ -89,7 +89,7 @@ def test_tensorflow_gets_the_requested_limits(machine, options, wanted):
 @pytest.mark.parametrize(
     ("count", "options", "message"),
     [
-        (0, {"require_gpu": True}, "--runtime.require-gpu: TensorFlow sees no GPU; "),
+        (0, {"require_gpu": True}, "--runtime.require-gpu: TensorFlow sees no GPU"),
         (4, {"devices": "1,4"}, "--runtime.devices 1,4: TensorFlow sees 4 GPUs"),
         (4, {"replicas": 5}, "--runtime.replicas 5: TensorFlow sees 4 GPUs"),
     ],
@@ -123,7 +123,7 @@ def test_without_nvidia_smi_a_share_is_refused_and_the_first_are_taken(machine):
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        ({}, {"devices": "0"}, "--runtime.devices 0: this process already uses 4 GPUs"),
+        ({}, {"devices": "0"}, "--runtime.devices 0: .*already uses 4 GPUs"),
         (
             {"gpu_memory": "2GiB"},
             {"gpu_memory": "1GiB"},

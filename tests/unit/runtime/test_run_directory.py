@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from begun_run import begun
 
 from pipeline.config import command_line, registry
 from pipeline.runtime import run_directory
@@ -17,13 +18,6 @@ from pipeline.utils.errors import UsageError
 @pytest.fixture
 def config(workplace):
     return registry.load("recipes", "digits")()
-
-
-def begun(config, **changes):
-    """The config of a run in the directory `mine`, which exists afterwards."""
-    given = config.changed(run_directory="mine", **changes)
-    with run_directory.open_run(given):
-        return given
 
 
 def refused(config, message):

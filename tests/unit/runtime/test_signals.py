@@ -9,6 +9,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import signal_handlers
 
 from pipeline.config import registry
 from pipeline.config.formats import parse_duration
@@ -22,19 +23,8 @@ from pipeline.utils.errors import Terminated, UsageError
 
 @pytest.fixture(autouse=True)
 def default_handlers():
-    """As in a terminal: under `nohup`, or in the background of a shell, signals are
-    ignored.
-    """
-    usual = {
-        signal.SIGINT: signal.default_int_handler,
-        **dict.fromkeys((signal.SIGHUP, signal.SIGTERM), signal.SIG_DFL),
-    }
-    before = {
-        number: signal.signal(number, handler) for number, handler in usual.items()
-    }
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with signal_handlers.default_handlers():
+        yield
 
 
 @pytest.mark.parametrize(

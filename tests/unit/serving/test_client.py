@@ -167,16 +167,8 @@ def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
 @pytest.mark.parametrize(
     ("signature", "inputs", "message"),
     [
-        (
-            "serving_default",
-            {"image": IMAGES},
-            "unknown input 'image'; did you mean 'images'",
-        ),
-        (
-            "serving_default",
-            {},
-            r"the input 'images' is missing; it is uint8 \[\?, 4, 4, 3\]",
-        ),
+        ("serving_default", {"image": IMAGES}, "'image'; did you mean 'images'"),
+        ("serving_default", {}, r"'images' is missing; .*uint8 \[\?, 4, 4, 3\]"),
         (
             "serving_default",
             {"images": IMAGES / 255},
@@ -187,11 +179,7 @@ def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
             {"images": IMAGES.astype(int) + 1},
             "values are out of range",
         ),
-        (
-            "image_byte",
-            {"image_bytes": [b""]},
-            "no signature 'image_byte'; did you mean 'image_b",
-        ),
+        ("image_byte", {"image_bytes": [b""]}, "'image_byte'; did you mean 'image_b"),
         (
             "image_bytes",
             {"image_bytes": [1]},
@@ -200,14 +188,14 @@ def test_outputs_are_in_the_order_of_the_signature(here, monkeypatch):
         (
             "image_bytes",
             {"image_bytes": b"a picture"},
-            r"image_bytes must be string \[\?\], a batch; got a single value",
+            "image_bytes .*a batch; got a single value",
         ),
         (
             "serving_default",
             {"image_bytes": [b""]},
-            r"image_bytes does; write predict\('image_bytes', image_bytes=\.\.\.\)",
+            r"write predict\('image_bytes', image_bytes=",
         ),
-        ([b"a picture"], {}, r"give inputs by their names: predict\(images=\.\.\.\)"),
+        ([b"a picture"], {}, r"inputs by their names: predict\(images="),
     ],
 )
 def test_wrong_requests_are_not_sent(here, signature, inputs, message):

@@ -79,9 +79,7 @@ def test_only_the_policy_of_the_model_is_replaced(path, text, before, old, new):
 def test_a_policy_whose_place_is_not_found_is_left_alone(path):
     text = "model_config_list { config { name: 'a' } }"
     path.write_text(text)
-    with pytest.raises(
-        UsageError, match="by hand: model_version_policy { specific { versions: 5"
-    ):
+    with pytest.raises(UsageError, match="by hand: .*specific { versions: 5"):
         pin(path.parent, 5)
     assert path.read_text() == text
 

@@ -112,11 +112,8 @@ def test_the_output_file_is_replaced_once_it_is_complete(ask, models, pictures):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "MODEL FILES takes a directory such as saved_models/digits"),
-        (
-            ["{models}/pictures", "data", "--form", "csv"],
-            "unknown option '--form'; did you mean",
-        ),
+        ([], "MODEL FILES .*such as saved_models/digits"),
+        (["{models}/pictures", "data", "--form", "csv"], "'--form'; did you mean"),
         (
             ["{models}/pictures", "data", "--format", "xml"],
             "--format must be .*jsonl.*csv",
@@ -124,7 +121,7 @@ def test_the_output_file_is_replaced_once_it_is_complete(ask, models, pictures):
         (["{models}/pictures", "data", "--top", "0"], "--top must be .*1"),
         (
             ["{models}/pictures", "data", "--top", "6"],
-            "--top must be at most 5, the classes that",
+            "--top must be at most 5, the classes",
         ),
         (["{models}/pictures", "data", "--output", "data"], "--output must be a file"),
         (
@@ -133,10 +130,7 @@ def test_the_output_file_is_replaced_once_it_is_complete(ask, models, pictures):
         ),
         (["nowhere", "data"], "'nowhere' is not a directory or address"),
         (["data", "data"], "contains no versions"),
-        (
-            ["{models}/rows", "data"],
-            r"data contains no files; .*rows takes \*.csv, \*.tsv, \*.jsonl",
-        ),
+        (["{models}/rows", "data"], r"data contains no files; .*rows takes \*.csv"),
     ],
 )
 def test_wrong_words_are_one_line(ask, models, pictures, monkeypatch, words, message):

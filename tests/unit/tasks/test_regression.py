@@ -2,38 +2,29 @@
 
 import json
 
+import diabetes_table
 import numpy as np
 import pytest
 import tensorflow as tf
+from diabetes_table import loaded, make
 from random_evaluations import measure
 from sklearn import metrics as reference
 
-from pipeline.config import registry
-from pipeline.data import batching, dataset, splits
+from pipeline.data import splits
 from pipeline.data.array_source import ArraySource
 from pipeline.fit import fit
 from pipeline.utils.errors import UsageError
 
-RECIPE = registry.load("recipes", "regression_linear")()
 METADATA = {
     "feature_names": ["width", "height"],
     "mean": [1.0, -2.0],
     "deviation": [0.5, 4.0],
 }
-make = registry.load("tasks", "regression")
-
-
-def loaded(source, settings=RECIPE):
-    """The task with all its metadata, and the splits."""
-    included = splits.included(source)
-    parts, _ = splits.divide(included, settings.data)
-    metadata, _ = dataset.learn(make(source.info), parts["train"], None)
-    return make(metadata), batching.load(included, parts, make(metadata), settings)[0]
 
 
 @pytest.fixture(scope="module")
 def diabetes():
-    return loaded(registry.load("sources", "scikit_learn")(dataset="diabetes"))
+    return diabetes_table.diabetes()
 
 
 def test_nothing_held_out_is_learned_from(diabetes):

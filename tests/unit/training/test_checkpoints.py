@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from checkpointed_network import checkpoints_of, small_model, state_of
-from engine_epoch import prepared
+from engine_epoch import prepared, require_equal
 
 from pipeline.training.checkpoints import Checkpoints
 from pipeline.utils.errors import NoCheckpoint, UsageError
@@ -21,11 +21,6 @@ def model():
 @pytest.fixture
 def checkpoints(model, tmp_path):
     return checkpoints_of(model, tmp_path)
-
-
-def require_equal(one, other):
-    for left, right in zip(one, other, strict=True):
-        np.testing.assert_array_equal(left, right)
 
 
 def test_all_variables_and_the_newest_state_are_restored(model, checkpoints):

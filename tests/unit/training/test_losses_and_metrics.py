@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from engine_epoch import prepared
+from metrics_by_numpy import METRICS, by_numpy
 
 from pipeline.config import registry
 from pipeline.config.config import TrainConfig
 from pipeline.utils.errors import UsageError
 
 NUMBERS = {"feature_names": ["x"], "mean": [0.0], "deviation": [1.0]}
-METRICS = {"sparse_top_k_categorical_accuracy": {"k": 3}, "macro_recall": {}}
 
 
 def examples(count=40, classes=3, missing=0):
@@ -52,7 +52,7 @@ def test_a_metric_of_classifications_is_refused_by_a_regression():
         ({"loss_options": {"gamma": 1.0}}, "--train.loss-options needs --train.loss"),
         (
             {"loss": "hinge", "label_smoothing": 0.1},
-            "use only one of --train.loss and --train.label-s",
+            "only one of --train.loss and --train.label-s",
         ),
     ],
 )
@@ -73,14 +73,8 @@ def nothing(metadata):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"loss": "own.mean"},
-            r"--train.loss own.mean .*one loss per example, .* got \(\)",
-        ),
-        (
-            {"metrics": {"own.nothing": {}}},
-            "own.nothing must return a Keras metric; got 5",
-        ),
+        ({"loss": "own.mean"}, r"own.mean .*one loss per example, .*got \(\)"),
+        ({"metrics": {"own.nothing": {}}}, "own.nothing must return a Keras metric"),
     ],
 )
 def test_unsuitable_functions_are_refused(tmp_path, monkeypatch, options, message):
@@ -88,24 +82,6 @@ def test_unsuitable_functions_are_refused(tmp_path, monkeypatch, options, messag
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match=message):
         trained_weights(**options)
-
-
-def top_k(labels, logits, k):
-    return (np.argsort(-logits, axis=1)[:, :k] == labels[:, None]).any(axis=1).mean()
-
-
-def macro_recall(labels, logits):
-    right = logits.argmax(axis=1) == labels
-    return np.mean([right[labels == label].mean() for label in np.unique(labels)])
-
-
-def by_numpy(labels, logits):
-    return {
-        "sparse_top_k_categorical_accuracy": pytest.approx(
-            top_k(labels, logits, 3), rel=1e-5
-        ),
-        "macro_recall": pytest.approx(macro_recall(labels, logits), rel=1e-5),
-    }
 
 
 @pytest.mark.parametrize("mixed", [False, True])

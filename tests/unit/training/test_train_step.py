@@ -2,19 +2,10 @@
 
 import numpy as np
 import pytest
-from toy_problem import TASK, machine, random_split, settings_of
+from toy_problem import TASK, random_split, ready, settings_of
 
 from pipeline.config import config, registry
 from pipeline.data import batching
-from pipeline.training.model_builder import build
-
-
-def ready(settings, split, precision="float32"):
-    """A built model and its training batches."""
-    batches = batching.training(split, settings.train, settings.runtime.seed)
-    model = build(TASK, settings, machine(precision), batches)
-    model.step.set_inputs(batches, batching.evaluation(split, settings.train))
-    return model, batches
 
 
 def test_padding_counts_neither_in_loss_nor_in_accuracy():

@@ -3,30 +3,14 @@
 import json
 
 import pytest
+from run_output import printed
 
 from pipeline.fit import main
-from pipeline.utils import console, output, progress_bar
 from pipeline.utils.errors import UsageError
 
 
-@pytest.fixture
-def printing(capsys):
-    """A function that prints with everything that a run prints with."""
-
-    def run(mode):
-        with output.using(mode):
-            console.say("note", "a\nb")
-            console.say_lines("table", "one\ntwo", metrics={"loss": float("nan")})
-            progress_bar.finish("epoch 1/2", "", epoch=1)
-            print("a callback of the user")
-            console.say_result("test", "accuracy 1")
-        return capsys.readouterr()
-
-    return run
-
-
-def test_text_is_printed_as_it_is(printing):
-    assert printing("text").out.splitlines() == [
+def test_text_is_printed_as_it_is(capsys):
+    assert printed("text", capsys).out.splitlines() == [
         "note       a\\nb",
         "one",
         "two",
@@ -36,15 +20,15 @@ def test_text_is_printed_as_it_is(printing):
     ]
 
 
-def test_each_line_of_json_is_an_object_and_the_rest_goes_to_stderr(printing):
-    printed = printing("json")
-    assert list(map(json.loads, printed.out.splitlines())) == [
+def test_each_line_of_json_is_an_object_and_the_rest_goes_to_stderr(capsys):
+    shown = printed("json", capsys)
+    assert list(map(json.loads, shown.out.splitlines())) == [
         {"event": "note", "text": "a\nb"},
         {"event": "table", "text": "one\ntwo", "metrics": {"loss": None}},
         {"event": "epoch", "text": "epoch 1/2", "epoch": 1},
         {"event": "test", "text": "accuracy 1"},
     ]
-    assert printed.err == "a callback of the user\n"
+    assert shown.err == "a callback of the user\n"
 
 
 def test_only_one_of_them_is_accepted():

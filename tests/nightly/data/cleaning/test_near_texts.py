@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
-
-from pipeline.contracts import Info
-from pipeline.tasks.inputs.text import TextInput
+from near_text_pairs import pairs_of
 
 COUNT = 300
 
@@ -19,15 +16,6 @@ def texts(count=COUNT, length=20):
     share = 1 / np.arange(1, len(WORDS) + 1)
     chosen = generator.choice(WORDS, (count, length), p=share / share.sum())
     return [list(row) for row in chosen]
-
-
-def pairs_of(contents, **metadata):
-    similarity = TextInput(metadata).similarity(Info({}, {}))
-    examples = tf.data.Dataset.from_tensor_slices({"text": list(contents)})
-    sketches = np.stack([*examples.map(similarity.sketch).as_numpy_iterator()])
-    assert sketches.shape[1:] == similarity.spec.shape
-    assert sketches.dtype == similarity.spec.dtype.as_numpy_dtype
-    return similarity.find(sketches)
 
 
 CHANGES = {

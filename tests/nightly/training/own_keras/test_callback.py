@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_problem import CLASSES, TASK, machine, random_split, settings_of
+from own_network import RAW, X, network
+from toy_problem import CLASSES, machine, random_split, settings_of
 
 from pipeline.config import registry
 from pipeline.data import batching
@@ -14,23 +15,6 @@ from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.training.model_builder import build
 from pipeline.training.own_keras import callback
-
-RAW = TASK.with_metadata({"raw": True})
-
-
-X = random_split(32).take(np.arange(32))["image"].astype("float32")
-
-
-def network(head=None, units=CLASSES, name="probabilities"):
-    """The name of the last layer is one that the package uses as well."""
-    keras.utils.set_random_seed(0)
-    layers = [
-        keras.Input((8, 8, 1)),
-        keras.layers.Conv2D(4, 3, name="first_conv"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(units, activation=head, name=name),
-    ]
-    return keras.Sequential(layers, name="mine")
 
 
 def trained(*callbacks, model=None, task=RAW, engine="model_fit", split=None, **train):

@@ -2,20 +2,9 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
+from near_text_pairs import pairs_of
 
-from pipeline.contracts import Info
 from pipeline.data.cleaning import near_texts
-from pipeline.tasks.inputs.text import TextInput
-
-
-def pairs_of(contents, **metadata):
-    similarity = TextInput(metadata).similarity(Info({}, {}))
-    examples = tf.data.Dataset.from_tensor_slices({"text": list(contents)})
-    sketches = np.stack([*examples.map(similarity.sketch).as_numpy_iterator()])
-    assert sketches.shape[1:] == similarity.spec.shape
-    assert sketches.dtype == similarity.spec.dtype.as_numpy_dtype
-    return similarity.find(sketches)
 
 
 def test_each_of_many_equal_texts_is_in_a_pair():

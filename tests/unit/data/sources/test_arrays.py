@@ -92,10 +92,7 @@ WRONG = {
         {"images": IMAGES[:0], "labels": LABELS[:0]},
         "the lengths of x and y must be .*at least 1",
     ),
-    "int64": (
-        {"images": IMAGES.astype(int)},
-        "must be uint8, uint16 or float32 .*; got int64",
-    ),
+    "int64": ({"images": IMAGES.astype(int)}, "uint8, uint16 or float32 .*; got int64"),
     "not finite": ({"images": np.full(IMAGES.shape, np.nan)}, "images must be finite"),
     "rank 2": (
         {"images": IMAGES.reshape(12, -1)},
@@ -103,7 +100,7 @@ WRONG = {
     ),
     "a fraction": (
         {"labels": LABELS / 2},
-        "labels must be whole numbers .* example 1 has 0.5",
+        "labels .*whole numbers .* example 1 has 0.5",
     ),
     "a gap": (
         {"labels": LABELS + (LABELS > 1)},
@@ -114,10 +111,7 @@ WRONG = {
         r"must be one-hot, but example 0 has 3 classes",
     ),
     "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be distinct"),
-    "no images": (
-        {"images": False},
-        "has no images; it has labels; expected are images and labels",
-    ),
+    "no images": ({"images": False}, "has no images; it has labels"),
     "no labels": ({"labels": False}, "has no labels; it has images"),
     "two inputs": ({"x": IMAGES}, "has both images and x; remove one of them"),
     "two targets": ({"masks": LABELS}, "has both labels and masks; remove one of them"),
@@ -153,16 +147,10 @@ def truncate_array(folder):
 
 
 DIRECTORIES = {
-    "a truncated file": (
-        truncate_array,
-        "images.npy is not a complete .npy file of a plain array",
-    ),
+    "a truncated file": (truncate_array, "images.npy is not a complete .npy"),
     "another size in the test": (
         lambda f: (save(f / "train"), save(f / "test", images=IMAGES[:, :, :4])),
-        (
-            r"image of test has shape \(4, 4, 3\) and dtype uint8, which differs from"
-            r" train"
-        ),
+        r"image of test .*\(4, 4, 3\).*differs",
     ),
 }
 

@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from pipeline.data.sources.csv import csv
-from pipeline.utils.errors import UsageError
 
 
 @pytest.fixture
@@ -81,44 +80,6 @@ def test_rows_without_a_file_or_a_label_are_left_out_with_a_note(table):
         "no label or no existing file in 2 of 4 rows, such as row 4 ('/no/9.png');"
         " left out"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "has no rows"),
-        ("path,label\n", "has no rows"),
-        (
-            "path,count\nimages/1.png,3\n",
-            "no column label or .* or target; it has path, count",
-        ),
-        (
-            "path,label\nx/7.png,a\nx/8.png,b\n",
-            "in 2 of 2 rows, .* no row is left for training",
-        ),
-        (
-            "path,label\nimages/1.png,a\nimages/1.png,b\n",
-            "row 3: .*1.png occurs twice, with diff",
-        ),
-        (
-            "path,label\nimages/1.png,a\n./images/1.png,b\n",
-            "row 3: ./images/1.png occurs twice, with",
-        ),
-        (
-            "path,label,split\nimages/1.png,a,dev\n",
-            "row 2: the split 'dev' is not one of train, val",
-        ),
-        (
-            'path,label\nimages/1.png,a\n\nimages/2.png,"b\nimages/3.png,a\n',
-            "line 4: unexpected end",
-        ),
-        ('path,label\nimages/1.png,"5 inch\nimages/2.png,"b\n', "line 2: ',' expected"),
-    ],
-)
-def test_a_table_that_cannot_be_used_is_named_in_one_line(table, text, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        table(text)
-    assert "labels.csv" in str(caught.value) and "\n" not in str(caught.value)
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_groups_join_files(root):
 REJECTED = {
     "an empty class": (
         lambda r: (r / "train/moth").mkdir(),
-        r"train/moth contains no image files; remove it, or add files named \*.bmp, ",
+        "train/moth contains no image files; remove",
     ),
     "a class unknown to train": (
         lambda r: (r / "val/ants").mkdir(),
@@ -130,10 +130,7 @@ REJECTED = {
     ),
     "splits by other names": (
         lambda r: ((r / "train").rename(r / "Training"), (r / "val").rename(r / "dev")),
-        (
-            "has the directories Training, dev; splits must be named train, validation"
-            " and test"
-        ),
+        "Training, dev; splits must be named train",
     ),
 }
 
@@ -150,7 +147,7 @@ def test_wrong_directories_are_rejected(root, case):
     ("options", "message"),
     [
         ({"group": "^train"}, r"'\^train' does not match val/ant/x.png"),
-        ({"group": "("}, "--source.group must be a valid regular expression; got"),
+        ({"group": "("}, "--source.group .*valid regular expression"),
     ],
 )
 def test_wrong_options_are_rejected(root, options, message):

@@ -36,7 +36,7 @@ def table(root):
         if not isinstance(content, str):
             lines = [x if isinstance(x, str) else json.dumps(x) for x in content]
             content = "\n".join(lines)
-        path.write_text(content)
+        path.write_text(content, errors="surrogateescape")
         kind = path.suffix[1:]
         registry.check("sources", kind, {"path": path, **options}, "{}")
         return registry.call("sources", kind, {"path": path, **options})
@@ -211,15 +211,16 @@ def test_lists_of_numbers_to_predict(table):
 
 IMAGE = {"image": "files/a.png", "label": "x"}
 REFUSED = {
-    "an empty file": ([], "table.jsonl has no lines; add a JSON object for each"),
+    # JSON lines
+    "an empty file": ([], "table.jsonl has no lines; add a JSON object"),
     "broken JSON": ([IMAGE, "", '{"image": }'], "line 3: Expecting value at column 11"),
-    "not an object": (["[1, 2]"], r"line 1 must be a JSON object, .*; got \[1, 2\]"),
+    "not an object": (["[1, 2]"], r"line 1 .*a JSON object, .*; got \[1, 2\]"),
     "a missing key": ([IMAGE, {"image": "b"}], "line 2 has no key 'label', which line"),
     "another key": ([IMAGE, {**IMAGE, "x": 1}], "line 2 has the key 'x', which line 1"),
     "no label": ([{"features": [1], "label": None}], "line 1: the key 'label' has no"),
     "no files": (
         [{"image": "gone.png", "label": "x"}],
-        r"no existing file in 1 of 1 lines, such as line 1 \('.*gone.png'\); no line is",
+        r"in 1 of 1 lines, .*gone.png'\); no line is",
     ),
     "lists of labels": (
         [{**IMAGE, "label": ["x", "y"]}, {**IMAGE, "label": [["x"]]}],
@@ -227,48 +228,95 @@ REFUSED = {
     ),
     "different shapes": (
         [{"features": [1, 2], "label": 0}, {"features": [1], "label": 0}],
-        r"line 2: 'features' has the shape \(1,\), but \(2,\) in line 1; give all",
+        r"line 2: 'features' .*\(1,\), but \(2,\)",
     ),
     "lists of different lengths": (
         [{"features": [[1, 2], [1]], "label": 0}],
-        "line 1: 'features' must be a list of numbers, or lists of equal lengths",
+        "line 1: 'features' .*lists of equal lengths",
     ),
     "a gap in a list": (
         [{"features": [1, None], "label": 0}],
         "line 1: 'features' must be a list of numbers",
     ),
     "NaN": ([{"features": [float("nan")], "label": 0}], "line 1: .* must be finite"),
-    "a gap": (
-        "a,b,label\n1,2,x\n3,,y\n",
-        "row 3: the column 'b' has no value; fill it in, or remove the row",
+    "a number for a text": (
+        [{"text": "a", "label": 1}, {"text": 3, "label": 0}],
+        "line 2: 'text'",
     ),
-    "text": (
-        "a,Hue,label\n1,2,x\n3,red,y\n",
-        "row 3: 'red' in the column 'Hue' is not a number; correct it, turn",
+    # CSV
+    "nothing": ("", "has no rows"),
+    "no rows": ("path,label\n", "has no rows"),
+    "not UTF-8": ("text,label\n\udcff,x\n", "not text in UTF-8"),
+    "an open quote": (
+        'path,label\nfiles/a.png,a\n\nfiles/b.png,"b\nfiles/c.png,a\n',
+        "line 4: unexpected end",
     ),
-    "infinity": ("a,label\n1,x\n1e99,y\n", "row 3: '1e99' .* is not a finite number"),
-    "no number to predict": ("a,price\n1,2\n3,\n", "row 3: the column 'price' has no"),
-    "too many cells": (
-        "a,b,label\n1,2,x\n1,5,2,y\n",
-        "row 3 has 4 cells, but the first line names 3 columns",
+    "a quote that ends too early": (
+        'path,label\nfiles/a.png,"5 inch\nfiles/b.png,"b\n',
+        "line 2: ',' expected",
+    ),
+    "an open quote at a text": (
+        'text,label\n"a,x\nb,y\n',
+        "line 2: unexpected end of data; correct",
+    ),
+    "too many cells": ("a,b,label\n1,2,x\n1,5,2,y\n", "row 3 has 4 cells, .*3 columns"),
+    "too many cells at a text": (
+        "text,label\na,x,z\n",
+        "row 2 has 3 cells, but the first line names 2",
     ),
     "a column twice": ("a,a,label\n1,2,x\n", "has several columns 'a'; rename all but"),
     "nothing to predict": (
         "a,b\n1,2\n",
-        "no column label or .*; it has a, b; name .* --source.label and --source.target",
+        "it has a, b; .*--source.label and --source.target",
     ),
-    "no input": (
-        "name,label\nann,x\n",
-        "no column path or .*; it has name, label; name .* with --source.image or",
+    "nothing to predict of a file": (
+        "path,count\nfiles/a.png,3\n",
+        "no column label .*; it has path, count",
+    ),
+    "nothing to predict of a text": (
+        "text,note\na,x\n",
+        "has no column label or class",
+    ),
+    "no input": ("name,label\nann,x\n", "it has name, label; .*--source.image or"),
+    "two inputs": (
+        "text,review,label\na,b,x\n",
+        "several columns of texts, text and review",
+    ),
+    "an unknown split": (
+        "path,label,split\nfiles/a.png,a,dev\n",
+        "row 2: .*'dev' is not one of train, val",
     ),
     "no training examples": ("a,label,split\n1,x,test\n", "no row is for training"),
     "an unknown label": (
         "a,tags,split\n1,x,train\n2,y,test\n",
-        "the label 'y' is not one of the classes of the training examples",
+        "'y' is not one of the classes",
+    ),
+    "a gap": (
+        "a,b,label\n1,2,x\n3,,y\n",
+        "row 3: the column 'b' .*fill it in, or remove",
+    ),
+    "no number to predict": ("a,price\n1,2\n3,\n", "row 3: the column 'price' has no"),
+    "text": (
+        "a,Hue,label\n1,2,x\n3,red,y\n",
+        "row 3: 'red' .*'Hue' is not a number; correct",
+    ),
+    "infinity": ("a,label\n1,x\n1e99,y\n", "row 3: '1e99' .* is not a finite number"),
+    "no texts": ("text,label\n,x\n,y\n", "no text .*in 2 of 2 rows, such as row 2"),
+    "files that do not exist": (
+        "path,label\nx/7.png,a\nx/8.png,b\n",
+        "in 2 of 2 rows, .*no row is left for training",
     ),
     "files twice": (
         "image,price\nfiles/a.png,1\nfiles/a.png,2\n",
-        "row 3: files/a.png occurs twice, with different labels or splits",
+        "row 3: files/a.png .*different labels or splits",
+    ),
+    "files of two classes": (
+        "path,label\nfiles/a.png,a\nfiles/a.png,b\n",
+        "row 3: .*a.png occurs twice, with diff",
+    ),
+    "files by two paths": (
+        "path,label\nfiles/a.png,a\n./files/a.png,b\n",
+        "row 3: ./files/a.png occurs twice, with",
     ),
 }
 
@@ -286,11 +334,10 @@ def test_options_that_contradict_each_other(table):
         table("a,b,c\n1,x,y\n", label="b", labels="c")
     with pytest.raises(UsageError, match="no column d; it has a, b, c; name"):
         table("a,b,c\n1,x,y\n", label="d")
+    with pytest.raises(UsageError, match="no column body; it has text, label"):
+        table("text,label\na,x\n", column="body")
     with pytest.raises(UsageError, match="row 3: the column 'who' has no value"):
-        table(
-            "image,label,who\nfiles/a.png,x,1\nfiles/b.png,y,\n",
-            group="who",
-        )
+        table("image,label,who\nfiles/a.png,x,1\nfiles/b.png,y,\n", group="who")
 
 
 def test_the_target_of_the_task_names_no_column(workplace):

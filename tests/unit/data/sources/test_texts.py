@@ -7,7 +7,6 @@ import pytest
 from toy_problem import read
 
 from pipeline.config import command_line, registry
-from pipeline.utils.errors import UsageError
 
 
 def opened(path, content, **options):
@@ -79,34 +78,6 @@ def test_rows_without_a_text_or_a_label_are_left_out_with_a_note(tmp_path):
 def test_a_text_of_ten_million_characters_is_read(tmp_path):
     source = opened(tmp_path / "a.csv", f"text,label\n{'x ' * 5_000_000},a\ny,b\n")
     assert len(read(source)[0]["text"]) == 9_999_999
-
-
-@pytest.mark.parametrize(
-    ("content", "options", "message"),
-    [
-        (
-            "text,label\n,x\n,y\n",
-            {},
-            "no text or no label in 2 of 2 rows, such as row 2",
-        ),
-        ("text,review,label\na,b,x\n", {}, "several columns of texts, text and review"),
-        ("text,label\na,x\n", {"column": "body"}, "has no column body; it has text, l"),
-        ("text,note\na,x\n", {}, "has no column label or class"),
-        ('text,label\n"a,x\nb,y\n', {}, "line 2: unexpected end of data; correct"),
-        (b"text,label\n\xff,x\n", {}, "cannot be read: it is not text in UTF-8"),
-        ("text,label\na,x,z\n", {}, "row 2 has 3 cells, but the first line names 2"),
-    ],
-)
-def test_what_cannot_be_used_is_one_line(tmp_path, content, options, message):
-    with pytest.raises(UsageError, match=message) as caught:
-        opened(tmp_path / "a.csv", content, **options)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_value_that_is_no_text_is_named_with_its_line(tmp_path):
-    lines = '{"text": "a", "label": 1}\n{"text": 3, "label": 0}\n'
-    with pytest.raises(UsageError, match="line 2: 'text'"):
-        opened(tmp_path / "a.jsonl", lines)
 
 
 def test_class_folders_of_text_files_are_texts(tmp_path):

@@ -114,9 +114,7 @@ def test_labels_are_numbers_or_texts_with_names_or_without(root):
     assert named.columns("train")["label"].tolist() == [2, 2, 1, 1, 0] * 3
     assert named.fingerprint() != texts.fingerprint()
     write(root / "test/x.TFRecords", [*rows(2), {**rows(1)[0], "patient": b"q0"}])
-    with pytest.raises(
-        UsageError, match=r"split 'test' cannot be read: unknown class.*q0"
-    ):
+    with pytest.raises(UsageError, match="split 'test' .*unknown class.*q0"):
         tfrecord(path=root, label="patient").columns("test")
 
 
@@ -156,23 +154,23 @@ REJECTED = {
     "no label": (lambda r: spoil(r, 2, label=None), "record 2 has no feature 'label'"),
     "two labels": (
         lambda r: spoil(r, 1, label=[1, 2]),
-        "record 1: the feature 'label' .* one value of int64; got 2 of int64",
+        "record 1: .*'label' .*; got 2 of int64",
     ),
     "not a tf.Example": (
         lambda r: write(r / "train-00000-of-00003", [b"\xff<html>", b"x"]),
-        "train-00000-of-00003: record 0 is not a tf.Example",
+        "00000-of-00003: record 0 is not a tf.Example",
     ),
     "raw pixels": (
         lambda r: write(r / "train-00000-of-00003", [{"image": bytes(99), "label": 0}]),
-        r"record 0: the feature 'image' .* is not a JPEG.*tf.io.encode_png",
+        "record 0: .*'image'.*tf.io.encode_png",
     ),
     "a gap in the labels": (
         lambda r: spoil(r, 3, label=7),
-        "no example has label 3; .* .--source.class-names",
+        "no example has label 3; .*class-names",
     ),
     "no split in a name": (
         lambda r: write(r / "more.tfrecord", rows(1)),
-        "more.tfrecord: the name of each file must contain train, validation or test",
+        "more.tfrecord: .*train, validation or test",
     ),
     "a text for a label": (
         lambda r: spoil(r, 4, label=b"x"),
@@ -180,7 +178,7 @@ REJECTED = {
     ),
     "repeated names": (
         lambda r: (r / "labels.txt").write_text("a\nb\na\n"),
-        "the lines of .*labels.txt must be distinct, non-empty strings",
+        "labels.txt .*distinct, non-empty",
     ),
     "names in a directory": (
         lambda r: (r / "labels.txt").mkdir(),
@@ -188,7 +186,7 @@ REJECTED = {
     ),
     "an empty file": (
         lambda r: (r / "digits-val.tfrecord").write_bytes(b""),
-        "digits-val.tfrecord: the files for validation contain no examples",
+        "digits-val.tfrecord: .*contain no examples",
     ),
 }
 
@@ -206,12 +204,9 @@ def test_wrong_files_are_rejected(root, case):
     ("options", "message"),
     [
         ({"label": "lable"}, "record 0 has no feature 'lable'.*mean 'label'"),
-        ({"group": "patent"}, r"'patent' \(--source.group\); did you mean 'patient'"),
-        ({"image": "label"}, r"'label' \(--source.image\) must be one value of bytes"),
-        (
-            {"class_names": ("a", "a")},
-            "--source.class-names must be distinct, non-empty strings",
-        ),
+        ({"group": "patent"}, "'patent' .*did you mean 'patient'"),
+        ({"image": "label"}, r"'label' \(--source.image\) .*value of bytes"),
+        ({"class_names": ("a", "a")}, "--source.class-names .*distinct, non-empty"),
     ],
 )
 def test_wrong_options_are_rejected(root, options, message):
@@ -225,9 +220,7 @@ def test_whole_floats_are_labels(tmp_path):
     assert source.columns("train")["label"].tolist() == [0, 1, 0, 1]
     assert source.info.class_names == ("0", "1") and read(source)[1]["label"] == 1
     records[3]["label"] = 1.5
-    with pytest.raises(
-        UsageError, match=r"record 3: .* must be a whole number, .* got 1.5"
-    ):
+    with pytest.raises(UsageError, match="record 3: .*whole number, .*got 1.5"):
         tfrecord(path=write(tmp_path / "b.tfrecord", records))
 
 

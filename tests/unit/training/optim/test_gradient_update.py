@@ -121,14 +121,8 @@ def nothing(rate):
         ({"optimizer": "foreign.accumulating"}, "use --train.accumulate"),
         ({"optimizer": "foreign.averaging"}, "use --train.ema"),
         ({"optimizer": "foreign.scaling"}, "loss scaling is built in"),
-        (
-            {"optimizer": "foreign.nothing"},
-            "nothing must return a Keras optimizer; got None",
-        ),
-        (
-            {"freeze": ("dens_",)},
-            "--train.freeze: unknown layer 'dens_'; did you mean 'dense",
-        ),
+        ({"optimizer": "foreign.nothing"}, "nothing must return a Keras optimizer"),
+        ({"freeze": ("dens_",)}, "--train.freeze: .*'dens_'; .*'dense"),
         ({"freeze": ("conv", "dense", "logits")}, "nothing is left to train"),
         ({"class_weight": {"d": 2.0}}, "--train.class-weight: unknown class 'd'"),
     ],

@@ -6,28 +6,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from toy_problem import CLASSES, TASK, machine, random_split, settings_of
+from own_network import RAW, X, network
+from toy_problem import CLASSES, machine, random_split, settings_of
 
 from pipeline.data import batching
 from pipeline.training.model_builder import build
 from pipeline.training.optim.learning_rate import AdjustableRate
 from pipeline.training.own_keras import callback, optimizer_view
 from pipeline.utils.errors import UsageError
-
-RAW = TASK.with_metadata({"raw": True})
-X = random_split(32).take(np.arange(32))["image"].astype("float32")
-
-
-def network(head=None, units=CLASSES, name="probabilities"):
-    """The name of the last layer is one that the package uses as well."""
-    keras.utils.set_random_seed(0)
-    layers = [
-        keras.Input((8, 8, 1)),
-        keras.layers.Conv2D(4, 3, name="first_conv"),
-        keras.layers.Flatten(),
-        keras.layers.Dense(units, activation=head, name=name),
-    ]
-    return keras.Sequential(layers, name="mine")
 
 
 class Subclassed(keras.Model):
@@ -91,10 +77,7 @@ class Asks(keras.callbacks.Callback):
 
 QUESTIONS = {
     "layer": (lambda model: model.get_layer("first_con"), "did you mean 'first_conv'"),
-    "attribute": (
-        lambda model: model.encoder,
-        r"uses self.model.encoder, which the \w+ of a run",
-    ),
+    "attribute": (lambda model: model.encoder, "uses self.model.encoder, which"),
     "optimizer": (
         lambda model: model.optimizer.loss_scale,
         "uses self.model.optimizer.loss_scale",
