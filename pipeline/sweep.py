@@ -10,7 +10,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -22,7 +22,7 @@ from pipeline.runtime import cluster, gpu_info, trials
 from pipeline.runtime.trials import Trial
 from pipeline.training import preflight
 from pipeline.utils import files, locks, safe_io
-from pipeline.utils.console import pluralize, say, say_result
+from pipeline.utils.console import join_words, pluralize, say, say_result
 from pipeline.utils.errors import UsageError, needs_package, run_command
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class SweepOptions:
     grid: all combinations of lists of values.
     """
     prune: bool = True
-    """End trials early whose validation metric is worse than that of others after as
-    many epochs (Hyperband, Li et al. 2017).
+    """End trials early whose validation metric, by which trials are selected, is worse
+    than that of others after as many epochs (Hyperband, Li et al. 2017).
     """
     jobs: Annotated[int, (1, 1000)] | None = None
     """Trials at the same time. None: one for each GPU, or else one."""
@@ -239,8 +239,19 @@ class _Sweep:
             raise UsageError(f"{journal} is damaged; start the sweep again") from None
         self._gpus = gpu_info.visible()
         self._jobs = plan.options.jobs or max(1, len(self._gpus))
+        self._is_warned = False
+        self._selection = self._saved_selection()
         self._running: dict[int, Trial] = {}
         self._asked: dict[int, Any] = {}
+
+    def _saved_selection(self) -> tuple[str, int] | None:
+        """The metric by which trials are selected, and 1 if higher is better, or -1;
+        None until the first trial has finished.
+        """
+        for trial in self._study.trials:
+            if "direction" in trial.user_attrs:
+                return trial.user_attrs["metric"], trial.user_attrs["direction"]
+        return None
 
     def _sampler(self, *numbers: int) -> "optuna.samplers.BaseSampler":
         """The sampler for a trial and an option.
@@ -283,6 +294,25 @@ class _Sweep:
                 raise
         return self._report()
 
+    def _enqueue_defaults(self) -> None:
+        """The first trial has the values of the recipe, where they are allowed."""
+        request = command_line.request(self.plan.words)
+        defaults = {}
+        others = []
+        for dimension in self.plan.space:
+            value = dimension.default(request.config)
+            if value is None or dimension.option in request.planned:
+                others.append(dimension.option)
+            else:
+                defaults[dimension.option] = value
+        self._study.enqueue_trial(defaults)
+        if others:
+            say(
+                "note",
+                f"trial 0 has the defaults, except for {join_words(others)}: the"
+                " default is not among the values, or each run chooses it",
+            )
+
     @property
     def _total(self) -> int:
         total = self.plan.options.trials
@@ -292,17 +322,22 @@ class _Sweep:
         return total
 
     def _search(self) -> None:
-        waiting = [
+        if not self._study.trials and self.plan.options.sampler != "grid":
+            self._enqueue_defaults()
+        states = self._optuna.trial.TrialState
+        running = [
             trial.number
             for trial in self._study.trials
-            if not trial.state.is_finished()
+            if trial.state == states.RUNNING
         ]
         while True:
             while len(self._running) < self._jobs and time.monotonic() < self._limit:
-                if waiting:
-                    self._start(waiting.pop(0))
-                elif len(self._study.trials) < self._total:
-                    self._study.sampler = self._sampler(len(self._study.trials), 0)
+                waiting = [t for t in self._study.trials if t.state == states.WAITING]
+                count = len(self._study.trials) - len(waiting)
+                if running:
+                    self._start(running.pop(0))
+                elif count < self._total:
+                    self._study.sampler = self._sampler(count, 0)
                     self._start(self._study.ask().number)
                 else:
                     break
@@ -362,20 +397,40 @@ class _Sweep:
     def _watch(self, trial: Trial) -> None:
         """Reads the metrics of new epochs; prunes the trial; takes its result."""
         ended = trial.process.poll() is not None
-        asked = self._asked[trial.number]
-        for epoch in trial.new_epochs():
-            value = epoch.get("val_accuracy", epoch.get("val_loss"))
-            if value is None or trial.is_pruned:
-                continue
-            sign = 1 if "val_accuracy" in epoch else -1
-            asked.report(-sign * value, epoch["epoch"])
-            if self.plan.options.prune and not ended and asked.should_prune():
-                trial.is_pruned = True
-                trial.stop()
+        if ended and trial.result and self._selection is None:
+            metric, direction = trial.result["selection_metric"]
+            self._selection = metric, direction
+        # Until then, it is not known by what trials are selected.
+        if self._selection is not None:
+            self._read_epochs(trial, ended)
         if not ended:
             return
         del self._running[trial.number]
         self._finish(trial)
+
+    def _read_epochs(self, trial: Trial, ended: bool) -> None:
+        metric, direction = self._selection or ("", 1)
+        asked = self._asked[trial.number]
+        for epoch in trial.new_epochs():
+            value = epoch.get(f"val_{metric}")
+            if value is None or not math.isfinite(value) or trial.is_pruned:
+                self._warn_of_pruning(metric, epoch)
+                continue
+            asked.report(-direction * value, epoch["epoch"])
+            if self.plan.options.prune and not ended and asked.should_prune():
+                trial.is_pruned = True
+                trial.stop()
+
+    def _warn_of_pruning(self, metric: str, epoch: Mapping[str, Any]) -> None:
+        """Says, once, that epochs lack the metric by which trials are selected."""
+        if f"val_{metric}" in epoch or not self.plan.options.prune or self._is_warned:
+            return
+        self._is_warned = True
+        say(
+            "note",
+            f"no trial is pruned while its epochs lack {metric}, by which trials are"
+            " selected; --train.evaluate-every 1 measures it in each epoch",
+        )
 
     def _finish(self, trial: Trial) -> None:
         states = self._optuna.trial.TrialState

@@ -4,8 +4,9 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from pipeline.config import cli_parser
+from pipeline.config import cli_parser, registry, type_hints
 from pipeline.config.config import Config
 from pipeline.utils.errors import UsageError
 
@@ -46,11 +47,52 @@ class Dimension:
             return [f"--{section}{dot}{no}{name}"]
         return [f"--{self.option}", self.word(value)]
 
+    def default(self, config: Config) -> float | str | None:
+        """The value in a config, or else that of the function that has the option; None
+        if it is unknown, or not among the values.
+        """
+        text = self._default_text(config)
+        if self.choices:
+            return text if text in self.choices else None
+        try:
+            number = float(text or "nan")
+        except ValueError:
+            return None
+        if not self.low <= number <= self.high:
+            return None
+        return int(number) if self.is_whole else number
+
+    def _default_text(self, config: Config) -> str | None:
+        flags = cli_parser.flags(Config)
+        for flag in cli_parser.matching_flags(f"--{self.option}", Config):
+            if flag in flags:
+                value: Any = config
+                for name in flags[flag].path:
+                    value = getattr(value, name)
+                return _text(value)
+            section, _, option = flag.removeprefix("--").partition(".")
+            for choice in registry.choices(Config):
+                if (choice.section, choice.options) != (section, "options"):
+                    continue
+                chosen = getattr(config, section)
+                if option in chosen.options:
+                    return _text(chosen.options[option])
+                function = registry.find(choice.registry, getattr(chosen, choice.field))
+                if option in function.options:
+                    return (function.options[option].default or "").strip("'")
+        return None
+
     @property
     def _is_switch(self) -> bool:
         flags = cli_parser.flags(Config)
         matches = cli_parser.matching_flags(f"--{self.option}", Config)
         return any(flags[flag].switch is not None for flag in matches if flag in flags)
+
+
+def _text(value: Any) -> str:
+    """A value as in a list of `--over`."""
+    text = ",".join(type_hints.words(value))
+    return text.lower() if isinstance(value, bool) else text
 
 
 def describe(values: Mapping[str, float | str]) -> str:

@@ -23,7 +23,9 @@ class Difference:
     models: tuple[str, str]
     values: tuple[float, float]
     low: float
-    """The lower end of the 95 % interval of the difference."""
+    """The lower end of the 95 % interval of the difference, corrected for all pairs of
+    models (Bonferroni): if it excludes 0, the models differ significantly.
+    """
     high: float
     p: float
     """Probability of a difference at least as large if there were none, corrected for
@@ -64,9 +66,11 @@ def differences(
     metrics = next(iter(scores.values()))[0]
     for metric in metrics:
         pairs = []
-        for models in itertools.combinations(scores, 2):
+        combinations = list(itertools.combinations(scores, 2))
+        level = LEVEL / len(combinations)
+        for models in combinations:
             first, second = ([run[metric] for run in scores[name]] for name in models)
-            pairs.append(_difference(metric, models, first, second, are_paired))
+            pairs.append(_difference(metric, models, first, second, are_paired, level))
         corrected = holm([pair.p for pair in pairs])
         for pair, p in zip(pairs, corrected, strict=True):
             found.append(dataclasses.replace(pair, p=p))
@@ -79,13 +83,15 @@ def _difference(
     first: Sequence[Score],
     second: Sequence[Score],
     are_paired: bool,
+    level: float,
 ) -> Difference:
     values = _mean(first), _mean(second)
-    low, high, p = bootstrap(first, second, are_paired)
+    low, high, p = bootstrap(first, second, are_paired, level)
     test = "paired bootstrap" if are_paired else "bootstrap"
     is_single = len(first) == len(second) == 1
     if are_paired and is_single and _is_binary(first[0]) and _is_binary(second[0]):
-        p, test = mcnemar(first[0].values, second[0].values), "McNemar's test"
+        low, high, p = mcnemar(first[0].values, second[0].values, level)
+        test = "McNemar's test"
     return Difference(metric, models, values, low, high, p, test, first[0].direction)
 
 
@@ -98,25 +104,37 @@ def _is_binary(score: Score) -> bool:
     return bool(np.isin(score.values, (0, 1)).all() and (score.weights == 1).all())
 
 
-def mcnemar(first: np.ndarray, second: np.ndarray) -> float:
-    """The p-value of the exact test of McNemar for right (1) and wrong (0) answers.
+def mcnemar(
+    first: np.ndarray, second: np.ndarray, level: float = LEVEL
+) -> tuple[float, float, float]:
+    """The interval of the difference of two shares of right (1) answers, and the
+    p-value of the exact test of McNemar.
 
     McNemar, "Note on the sampling error of the difference between correlated
-    proportions or percentages", Psychometrika 1947, with the binomial distribution.
+    proportions or percentages", Psychometrika 1947, with the binomial distribution. The
+    interval is that of Clopper and Pearson, Biometrika 1934, for the answers that
+    differ, so that it excludes 0 exactly if the p-value is below `level`.
     """
     from scipy import stats
 
     gained = int(((first == 0) & (second == 1)).sum())
     lost = int(((first == 1) & (second == 0)).sum())
-    if gained + lost == 0:
-        return 1.0
-    return float(stats.binomtest(gained, gained + lost).pvalue)
+    total = gained + lost
+    if total == 0:
+        return 0.0, 0.0, 1.0
+    test = stats.binomtest(gained, total)
+    low, high = test.proportion_ci(1 - level)
+    scale = total / len(first)
+    return (2 * low - 1) * scale, (2 * high - 1) * scale, float(test.pvalue)
 
 
 def bootstrap(
-    first: Sequence[Score], second: Sequence[Score], are_paired: bool
+    first: Sequence[Score],
+    second: Sequence[Score],
+    are_paired: bool,
+    level: float = LEVEL,
 ) -> tuple[float, float, float]:
-    """The 95 % interval of the difference of a metric, and its p-value.
+    """The interval of the difference of a metric, and its p-value.
 
     Examples are drawn with replacement, the same for both models if they are paired;
     and so are the runs of a model that has several. Efron and Tibshirani, "An
@@ -135,12 +153,14 @@ def bootstrap(
             drawn = generator.integers(sizes[1], size=(count, sizes[1]))
         parts.append(_drawn(generator, second, drawn) - before)
     values = np.concatenate(parts)
-    low, high = np.nanquantile(values, (0.025, 0.975))
+    low, high = np.nanquantile(values, (level / 2, 1 - level / 2))
     below = (np.count_nonzero(values <= 0) + 1) / (draws + 1)
     above = (np.count_nonzero(values >= 0) + 1) / (draws + 1)
     # That all of n examples differ in the same direction has this probability if
     # either direction is as likely; the bootstrap of a single one would be certain.
     least = 2.0 ** (1 - min(sizes))
+    if least >= level:  # the examples are too few
+        low, high = min(low, 0.0), max(high, 0.0)
     return float(low), float(high), float(min(1.0, max(least, 2 * min(below, above))))
 
 

@@ -201,29 +201,32 @@ class FakeTrial:
     """A trial that has ended with its number as accuracy, instead of a process."""
 
     returncode = 0
+    epochs_of_log = ()
 
-    def __init__(self, number, words):
+    def __init__(self, number, words, metric):
         self.number, self.process, self.device = number, self, 0
         self.is_pruned, self.epochs, self.words = False, 0, words
         self.result = {
-            "selection_metric": ["accuracy", 1],
-            "validation": {"accuracy": number / 10},
+            "selection_metric": [metric, 1],
+            "validation": {metric: number / 10},
         }
 
     def poll(self):
         return 0
 
     def new_epochs(self):
-        return iter(())
+        return iter(self.epochs_of_log)
 
 
-def search(folder, sampler, trials, monkeypatch):
+def search(folder, sampler, trials, monkeypatch, over=None, metric="accuracy"):
     """The options of all trials of a sweep whose trials are not run."""
     monkeypatch.setattr(sweep, "_PAUSE", 0)
     monkeypatch.setattr(
-        sweep.trials, "start", lambda number, run, words, *_: FakeTrial(number, words)
+        sweep.trials,
+        "start",
+        lambda number, run, words, *_: FakeTrial(number, words, metric),
     )
-    over = ["units=2,8", "epochs=1,2" if sampler == "grid" else "lr=0.1..0.9"]
+    over = over or ["units=2,8", "epochs=1,2" if sampler == "grid" else "lr=0.1..0.9"]
     words = ["digits", "--over", *over, "--sampler", sampler, "--trials", str(trials)]
     folder.mkdir(exist_ok=True)
     study = sweep._Sweep(folder, sweep._read(words))
@@ -246,6 +249,29 @@ def test_a_continued_sweep_draws_what_it_would_have_drawn(
         journal.write(b'{"op_code":')  # a full disk
     assert search(tmp_path / "parts", sampler, 14, monkeypatch) == whole
     assert len({params["lr"] for params in whole}) == 14
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_the_first_trial_has_the_defaults(sampler, tmp_path, monkeypatch, capsys):
+    over = ("units=2,8", "train.epochs=20..60", "lr=0.1..0.9")
+    search(tmp_path, sampler, 3, monkeypatch, over)
+    first, *others = (trial.params for trial in trials_of(tmp_path))
+    assert first["train.epochs"] == 40 and len(others) == 2
+    assert "the defaults, except for units and lr" in capsys.readouterr().out
+
+
+def test_trials_are_pruned_by_the_metric_that_selects_them(
+    tmp_path, monkeypatch, capsys
+):
+    """The loss of validation says the opposite."""
+    epochs = [{"epoch": n, "val_f1": 0.1 * n, "val_loss": n} for n in (1, 2)]
+    monkeypatch.setattr(FakeTrial, "epochs_of_log", epochs)
+    search(tmp_path, "random", 2, monkeypatch, metric="f1")
+    for trial in trials_of(tmp_path):
+        assert trial.intermediate_values == {1: -0.1, 2: -0.2}
+    assert "no trial is pruned" not in capsys.readouterr().out
+    search(tmp_path / "without", "random", 2, monkeypatch, metric="mean_iou")
+    assert "--train.evaluate-every 1 measures it" in capsys.readouterr().out
 
 
 def test_a_damaged_sweep_is_one_line(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipeline.config import command_line
 from pipeline.config.search_space import Dimension, parse
 from pipeline.utils.errors import UsageError
 
@@ -22,6 +23,24 @@ def test_ranges_and_lists_are_read():
     assert shuffle.flags("true") == ["--shuffle"]
     assert shuffle.flags("false") == ["--no-shuffle"]
     assert decay.flags(0.1 + 0.2) == ["--train.weight-decay", "0.30000000000000004"]
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("train.epochs=10..50", 40),
+        ("lr=1e-4..0.1:log", 0.002),
+        ("train.learning-rate=0.1..0.2", None),
+        ("train.shuffle=true,false", "true"),
+        ("model.filters=32,64", "64"),
+        ("filters=16,32", None),
+        ("train.optimizer=adam,sgd", "adam"),
+    ],
+)
+def test_the_default_is_that_of_the_recipe_or_of_the_function(word, expected):
+    config = command_line.request(["digits"]).config
+    (dimension,) = parse([word])
+    assert dimension.default(config) == expected
 
 
 @pytest.mark.parametrize(

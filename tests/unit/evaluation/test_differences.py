@@ -13,9 +13,36 @@ def test_mcnemar_is_a_binomial_test_of_the_answers_that_differ():
     first = np.array([1, 1, 1, 1, 0, 0, 0, 0, 0, 0])
     second = np.array([1, 1, 1, 0, 1, 1, 1, 1, 1, 0])
     # 5 gained, 1 lost: 2 * (C(6, 0) + C(6, 1)) / 2**6
-    assert differences.mcnemar(first, second) == pytest.approx(2 * 7 / 64)
-    assert differences.mcnemar(second, first) == pytest.approx(2 * 7 / 64)
-    assert differences.mcnemar(first, first) == 1
+    for pair, sign in (((first, second), 1), ((second, first), -1)):
+        low, high, p = differences.mcnemar(*pair)
+        assert p == pytest.approx(2 * 7 / 64)
+        # The bounds of Clopper and Pearson for 5 of 6, of a table: 0.3588 and 0.9958
+        bounds = sorted(sign * 0.6 * (2 * share - 1) for share in (0.3588, 0.9958))
+        assert [low, high] == pytest.approx(bounds, abs=1e-4)
+    assert differences.mcnemar(first, first) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["shares", "means", "few"])
+def test_an_interval_excludes_zero_exactly_if_a_difference_is_significant(kind):
+    generator = np.random.default_rng(3)
+    found = []
+    for shift in np.linspace(0, 0.2, 30):
+        size = 4 if kind == "few" else 300
+        values = generator.uniform(size=(3, size))
+        if kind == "shares":
+            values = values < np.array([[0.6], [0.6 + shift], [0.6]])
+        else:
+            values[1] += shift if kind == "means" else 2.0
+        scores = {
+            name: [{"metric": Score.mean(row, 1)}]
+            for name, row in zip("abc", values, strict=True)
+        }
+        found += differences.differences(scores, are_paired=True)
+    outside = [item.low > 0 or item.high < 0 for item in found]
+    # Holm's correction is less strict than Bonferroni's, that of the intervals.
+    for item, is_outside in zip(found, outside, strict=True):
+        assert item.is_significant or not is_outside
+    assert any(outside) == (kind != "few") and not all(outside)
 
 
 def test_the_bootstrap_interval_is_that_of_all_resamples(monkeypatch):
