@@ -122,8 +122,8 @@ def check_answers(
         )
     if replaced:
         summary += (
-            f"; {replaced:,} of {entries:,} {vectors} are others: rounding decides which"
-            " of two that overlap is kept"
+            f"; {replaced:,} of {entries:,} {vectors} are others: rounding decides"
+            " which of two that overlap is kept"
         )
     return summary
 

@@ -20,8 +20,8 @@ MAX_TIMED_STEPS = 16  # in one call
 # In a shorter run, a trial costs more than it can gain: tracing the step again takes
 # about 2 s.
 SHORTEST_RUN = 60.0
-# On a busy machine, timings of a step vary by a tenth: the faster precision is faster in
-# each of these pairs of trials. Less than this speedup is not worth fewer digits.
+# On a busy machine, timings of a step vary by a tenth: the faster precision is faster
+# in each of these pairs of trials. Less than this speedup is not worth fewer digits.
 TRIALS = 3
 MIN_SPEEDUP = 1.05
 

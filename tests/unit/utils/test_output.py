@@ -52,9 +52,10 @@ def test_warnings_are_printed_even_if_silent(printing, capsys):
     with output.using("silent"), output.using("text"):
         console.say("warning", "the disk is full")
         console.say_result("FAILED", "digests: changed")
-    assert capsys.readouterr().out.split() == (
-        "warning the disk is full FAILED digests: changed".split()
-    )
+    assert capsys.readouterr().out.splitlines() == [
+        "warning    the disk is full",
+        "FAILED     digests: changed",
+    ]
 
 
 def test_only_one_of_them_is_accepted():
