@@ -32,6 +32,10 @@ probably wrong, the most suspicious first (needs the package cleanlab). It train
 run's config --folds times (default: 3), each time without a part of the examples, and
 evaluates the model on this part."""
 CLEANED = Path("cleaned")
+_LABELS = (
+    "not checked, except of copies; once a run is trained on this data, pipeline clean"
+    " --label-noise RUN_DIRECTORY lists those that are probably wrong"
+)
 
 
 def _check(config: Config) -> None:
@@ -116,6 +120,7 @@ def main(arguments: list[str]) -> int:
         environment.start(runtime)
         from pipeline.data import dataset
         from pipeline.data.cleaning import apply, issues
+        from pipeline.evaluation import label_noise
 
         source = dataset.open_source(config)
         if "image" in source.info.fields and config.data.image_size is None:
@@ -124,8 +129,6 @@ def main(arguments: list[str]) -> int:
         else:
             task = dataset.create_task(config, source.info)
         if folds:
-            from pipeline.evaluation import label_noise
-
             label_noise.require_classes(task)
         findings = apply.Findings(source, config, task)
     folder = config.clean.directory or files.make_next(CLEANED, config.name)
@@ -143,6 +146,8 @@ def main(arguments: list[str]) -> int:
     count = f"{len(findings.scan):,} examples in {findings.seconds:.1f} s"
     say("cleaning", f"{config.source.title}: {count}")
     print(_table(findings.entries) if findings.entries else "nothing found")
+    if not folds and label_noise.has_classes(task):
+        say("labels", _LABELS)
     for note in (*source.info.notes, *findings.notes):
         say("note", note)
     say("manifest", directory.manifest)

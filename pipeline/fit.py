@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import command_line, python_call
+from pipeline.config import command_line, keras_words, python_call
 from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.report.run import Run
@@ -87,7 +87,7 @@ def fit(
         UsageError: The request cannot be carried out.
     """
     arguments = {**locals(), **changes}
-    mode = output.of_options(changes.get("log"))
+    mode = keras_words.output_mode(changes)
     with python_call.errors_in_python(), output.using(mode):
         if arguments.pop("positional"):
             raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from pipeline.utils import output
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, quote
 
@@ -70,6 +71,13 @@ def _require_class_weight(value: Any) -> None:
             'class_weight must be "balanced" or a dictionary {class: weight}; got'
             f" {quote(value) if isinstance(value, str) else type(value).__name__}"
         )
+
+
+def output_mode(arguments: Mapping[str, Any]) -> output.Mode:
+    """How a call prints: with `verbose=0`, warnings only."""
+    mode = output.of_options(arguments.get("log"))
+    is_silent = arguments.get("verbose", 1) in (0, False)
+    return "silent" if mode == "text" and is_silent else mode
 
 
 def _verbosity(verbose: Any) -> tuple[str, bool]:

@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.contracts import Decision, Info, Metadata, Source, Task
-from pipeline.data import batching, class_balance, splits
+from pipeline.data import batching, class_balance, related_files, splits
 from pipeline.data.cleaning import apply
 from pipeline.data.cleaning.apply import Cleaning
 from pipeline.data.raw_split import RawSplit
@@ -355,6 +355,8 @@ def load(config: Config, whole: Source | None = None) -> LoadedData:
     class_weight, weight_decisions = _weigh_classes(task, columns, config)
     decisions += weight_decisions
     decisions += _exact_copies(source, task, parts, config)
+    if not config.dry_run:
+        decisions += related_files.notes(source, raw_splits, config)
     if run:
         decisions += _require_unchanged(run, source, parts, config)
     return LoadedData(

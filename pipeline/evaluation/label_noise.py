@@ -76,11 +76,16 @@ def rank(
     return order, listed
 
 
-def require_classes(task: Task) -> None:
-    """Raises UsageError unless the task chooses one class for each example."""
+def has_classes(task: Task) -> bool:
+    """Whether the task chooses one class for each example."""
     output = task.output
     is_class = output is not None and output.activation == "softmax"
-    if output is None or not is_class or len(output.shape) != 1:
+    return output is not None and is_class and len(output.shape) == 1
+
+
+def require_classes(task: Task) -> None:
+    """Raises UsageError unless the task chooses one class for each example."""
+    if not has_classes(task):
         raise UsageError(
             "--label-noise requires a task that chooses one class for each example;"
             f" the task of this run is {task.title}"

@@ -61,6 +61,10 @@ def check_answers(
     ties = _ties(outputs, tolerance)
     lists = _lists(outputs)
     swapped = 0
+    moved = 0
+    replaced = 0
+    entries = 0
+    vectors = next((name for name in lists if outputs[name].ndim == 3), "")
     worst = 0.0
     for size in sizes:
         rows = np.arange(size) % len(next(iter(inputs.values())))
@@ -100,11 +104,27 @@ def check_answers(
         if lists:
             expected_lists = {name: outputs[name][rows] for name in lists}
             actual_lists = {name: answers[name] for name in lists}
-            swapped += _compare_lists(actual_lists, expected_lists, tolerance)
+            difference, elsewhere, missing = _compare_lists(
+                actual_lists, expected_lists, tolerance
+            )
+            worst = max(worst, difference)
+            moved += elsewhere
+            replaced += missing
+            entries += expected_lists["scores"].size
     batches = ", ".join(map(str, sizes))
     summary = f"batches of {batches}; largest difference {worst:.1g}"
     if swapped:
         summary += f"; {swapped} values differ where scores are nearly equal"
+    if moved:
+        summary += (
+            f"; {moved:,} of {entries:,} {vectors} have another rank: scores are nearly"
+            " equal"
+        )
+    if replaced:
+        summary += (
+            f"; {replaced:,} of {entries:,} {vectors} are others: rounding decides"
+            " which of two that overlap is kept"
+        )
     return summary
 
 
@@ -152,40 +172,45 @@ def _compare_lists(
     actual: Mapping[str, np.ndarray],
     expected: Mapping[str, np.ndarray],
     tolerance: float,
-) -> int:
-    """Finds a partner for each entry; returns how many have a partner elsewhere, or
-    none. Raises Failure if too many have none.
+) -> tuple[float, int, int]:
+    """Finds a partner for each entry: the equal one of the same rank, or of another.
+
+    Returns the largest difference of partners, and how many entries have a partner of
+    another rank, and none. Raises Failure if too many have none.
     """
     examples, entries = expected["scores"].shape
+    worst = 0.0
     moved = 0
     missing = 0
     for row in range(examples):
         is_equal = np.ones((entries, entries), bool)
+        differences = np.zeros((entries, entries))
         for name, values in expected.items():
             one = values[row].reshape(entries, 1, -1)
             other = actual[name][row].reshape(1, entries, -1)
             if values.dtype.kind == "f":
                 limit = tolerance * np.abs(values).max(initial=0.0)
-                is_equal &= (np.abs(one - other) <= limit).all(axis=2)
+                difference = np.abs(one - other).max(axis=2, initial=0.0)
+                is_equal &= difference <= limit
+                differences = np.maximum(differences, difference)
             else:
                 is_equal &= (one == other).all(axis=2)
         is_free = np.ones(entries, bool)
         for entry in range(entries):
             partners = is_equal[entry] & is_free
-            if partners[entry]:
-                is_free[entry] = False
-                continue
-            moved += 1
-            if partners.any():
-                is_free[partners.argmax()] = False
-            else:
+            if not partners.any():
                 missing += 1
+                continue
+            partner = entry if partners[entry] else int(partners.argmax())
+            is_free[partner] = False
+            moved += partner != entry
+            worst = max(worst, float(differences[entry, partner]))
     if missing > _UNEQUAL_ENTRIES * examples * entries:
         raise Failure(
             f"{', '.join(expected)}: {missing:,} of {examples * entries:,} entries are"
             f" not in the answers, batch of {examples}"
         )
-    return moved
+    return worst, moved, missing
 
 
 def _ties(outputs: Mapping[str, Any], tolerance: float) -> np.ndarray:

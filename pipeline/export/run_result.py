@@ -219,7 +219,7 @@ def left_out(result: Mapping[str, Any]) -> dict[str, str]:
 def _not_exported(verification: Mapping[str, Any], again: str) -> None:
     failed = {c["name"]: c["detail"] for c in verification["checks"] if not c["passed"]}
     if [*failed] == [NOT_EXPORTED]:
-        say_result("export", f"NOT published: {failed[NOT_EXPORTED]}")
+        say_result("FAILED", f"NOT published: {failed[NOT_EXPORTED]}")
         say("next", f"once this is fixed: {again}")
         return
     for name, detail in failed.items():

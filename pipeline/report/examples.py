@@ -2,7 +2,7 @@
 
 import dataclasses
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,9 @@ _CELLS = 4  # numbers of a prediction
 _OPACITY = 0.7  # of heat
 _DPI = 100
 _QUALITY = 85  # of JPEG
+# Characters of HTML by the input in a group of cards, such as recordings: a report has
+# up to five groups, and is smaller than 5 MB.
+_MOST_HTML = 800_000
 
 
 def answered(
@@ -41,7 +44,7 @@ def answered(
     raw = evaluation.raw(positions)
     rows = evaluation.rows(positions)
     task = evaluation.task
-    cards = []
+    cards: list[tuple[Card, str, str]] = []
     for row, id in enumerate(examples["id"].tolist()):
         example: dict[str, Any] = _row(examples, row)
         example["raw"] = _row(raw, row)
@@ -56,8 +59,8 @@ def answered(
         if not card.title:
             card = dataclasses.replace(card, title=_cells(rows, row))
         html = task.html(example) if heat is None else ""
-        cards.append(_finished(card, html, evaluation.locate(id)))
-    return cards
+        cards.append((card, html, evaluation.locate(id)))
+    return _finished(cards)
 
 
 def plain(
@@ -72,8 +75,8 @@ def plain(
             task.draw_input(axes, example)
 
         card = dataclasses.replace(_card(draw), title=task.truth(example), color="")
-        cards.append(_finished(card, task.html(example), name))
-    return cards
+        cards.append((card, task.html(example), name))
+    return _finished(cards)
 
 
 def _cells(rows: Columns, row: int) -> str:
@@ -86,10 +89,17 @@ def _row(columns: Mapping[str, np.ndarray], row: int) -> dict[str, Any]:
     return {name: column[row] for name, column in columns.items()}
 
 
-def _finished(card: Card, html: str, name: str) -> Card:
-    """The card with the HTML of the input, if it has any, and with its name."""
-    picture = Markup(html) if html else card.picture
-    return dataclasses.replace(card, picture=picture, caption=name)
+def _finished(cards: Iterable[tuple[Card, str, str]]) -> list[Card]:
+    """The cards with their names and the HTML of the input, if it has any and as long
+    as there is room for it.
+    """
+    room = _MOST_HTML
+    finished = []
+    for card, html, name in cards:
+        room -= len(html)
+        picture = Markup(html) if html and room >= 0 else card.picture
+        finished.append(dataclasses.replace(card, picture=picture, caption=name))
+    return finished
 
 
 def _card(draw: Callable[[Any], None], heat: np.ndarray | None = None) -> Card:

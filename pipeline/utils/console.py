@@ -10,6 +10,8 @@ from pipeline.utils import files, output
 from pipeline.utils.errors import plain
 
 _Rewrite = Callable[[str], str]
+_WARNINGS = ("warning", "skipped", "damaged", "stopped", "left out", "FAILED")
+"""Keys of the lines that are printed even if the call is silent."""
 _in_python: ContextVar[_Rewrite | None] = ContextVar("in_python", default=None)
 
 
@@ -40,12 +42,14 @@ def say(name: str, text: object) -> None:
     if output.mode() == "json":
         output.write_json(name, str(text), {})
         return
+    if output.mode() == "silent" and name not in _WARNINGS:
+        return
     print(_line(name, text), flush=True)
 
 
 def say_result(name: str, text: object) -> None:
     """Prints a line of the final result, as `say`, but also if the command is quiet."""
-    if output.mode() == "json":
+    if output.mode() in ("json", "silent"):
         say(name, text)
         return
     output.write_line(_line(name, text))
@@ -55,6 +59,8 @@ def say_lines(event: str, text: str, **fields: Any) -> None:
     """Prints lines as they are; `event` and `fields` are for JSON only."""
     if output.mode() == "json":
         output.write_json(event, text, files.strict(fields))
+        return
+    if output.mode() == "silent":
         return
     print(plain(text), flush=True)
 

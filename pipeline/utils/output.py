@@ -1,4 +1,4 @@
-"""What a command prints: lines for people, only its result, or JSON."""
+"""What a command prints: lines for people, only its result, JSON, or only warnings."""
 
 import contextlib
 import json
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TextIO
 
-Mode = Literal["text", "quiet", "json"]
+Mode = Literal["text", "quiet", "json", "silent"]
 _mode: Mode = "text"
 _stream: TextIO | None = None
 """Standard output; None: `sys.stdout`, which is not redirected."""
@@ -40,7 +40,8 @@ def using(new: Mode) -> Iterator[None]:
     """Prints in this mode within the block.
 
     Whatever else is printed to `sys.stdout`, such as by a callback of the user, is
-    dropped if quiet, and goes to `sys.stderr` if standard output is for JSON.
+    dropped if quiet, goes to `sys.stderr` if standard output is for JSON, and is
+    printed if silent.
     """
     global _mode, _stream
     before = (_mode, _stream)
@@ -50,7 +51,9 @@ def using(new: Mode) -> Iterator[None]:
     _mode = new
     _stream = _stream or sys.stdout
     try:
-        if new == "json":
+        if new == "silent":
+            yield
+        elif new == "json":
             with contextlib.redirect_stdout(sys.stderr):
                 yield
         else:

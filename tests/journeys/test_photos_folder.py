@@ -94,10 +94,12 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     assert lines[1].split() == ["reason", "examples", "action", "first", "example"]
     assert lines[2].startswith("undecodable         2  drop    a/gone.png (")
     assert lines[3] == "duplicate           1  drop    b/again.png = b/01.png"
-    assert lines[4] == "manifest   cleaned/digits-1/manifest.jsonl"
-    assert lines[5] == "gallery    cleaned/digits-1/gallery.html"
+    assert lines[4].startswith("labels     not checked, except of copies; once a run")
+    assert "pipeline clean --label-noise RUN_DIRECTORY" in lines[4]
+    assert lines[5] == "manifest   cleaned/digits-1/manifest.jsonl"
+    assert lines[6] == "gallery    cleaned/digits-1/gallery.html"
     assert (
-        lines[6] == "next       pipeline fit digits --source.name folder"
+        lines[7] == "next       pipeline fit digits --source.name folder"
         f" --source.path {folder} --clean.manifest cleaned/digits-1/manifest.jsonl"
     )
     written = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
@@ -128,6 +130,7 @@ def test_a_table_is_cleaned_by_the_command_and_by_a_run(workplace, capsys):
     np.savez("table.npz", features=numbers, targets=targets)
     assert clean.main(["table.npz", "--clean.directory", "found"]) == 0
     said = capsys.readouterr().out
+    assert "labels  " not in said, "numbers are not searched for wrong ones"
     assert re.search(r"duplicate +1  drop +example 7 of table.npz = example 3", said)
     assert re.search(r"two targets +2  drop +example 5 of table.npz = example 9", said)
     page = Path("found/gallery.html").read_text()

@@ -130,8 +130,10 @@ def test_data_keep_their_type(workplace, kind):
             default.read(tf.constant(FLOATS[:2, ..., None] * 255))
 
 
-def test_sample_weights_are_those_of_keras(workplace):
-    """Against stock Keras: one step of SGD on all examples."""
+def test_sample_weights_are_those_of_keras(workplace, capsys):
+    """Against stock Keras: one step of SGD on all examples; also with `verbose=0`,
+    which prints nothing.
+    """
     weight = np.linspace(0, 2, 600).astype("float32")
     ours, theirs = network(), network()
     theirs.set_weights(ours.get_weights())
@@ -141,9 +143,11 @@ def test_sample_weights_are_those_of_keras(workplace):
         source={"name": (X, Y, weight)},
         epochs=1,
         optimizer=keras.optimizers.SGD(0.5),
+        verbose=0,
         **sections,
-        **OFF,
+        export=OFF["export"],
     )
+    assert capsys.readouterr().out == ""
     theirs.compile(keras.optimizers.SGD(0.5), "sparse_categorical_crossentropy")
     theirs.fit(X[..., None], Y, sample_weight=weight, batch_size=600, verbose=0)
     for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):

@@ -9,17 +9,18 @@ import keras
 import numpy as np
 
 from pipeline.training.callback_context import CallbackContext
-from pipeline.utils.console import say
+from pipeline.utils.console import pluralize, say
 from pipeline.utils.errors import Diverged
 
 # A layer's gradient below this fraction of the largest layer's is lost: float32 keeps
 # only seven digits (2**-23 = 1.2e-7).
 VANISHED = 1e-7
 # Pascanu, Mikolov, Bengio, "On the difficulty of training recurrent neural networks",
-# 2013, section 3.2: clipping at half to ten times the average norm still converges. In
-# a normal run of `digits_tiny`, the norm rises to 10 times its mean in the first epoch,
-# which learns nothing.
+# 2013, section 3.2: clipping at half to ten times the average norm still converges.
 EXPLODED = 30.0
+# Of a model that fits its examples, norms below this are normal, and so are large
+# ratios of them.
+MIN_NORM = 0.01
 
 
 def gradient_monitor(context: CallbackContext) -> keras.callbacks.Callback:
@@ -74,8 +75,10 @@ class GradientMonitor(keras.callbacks.Callback):
         logs["gradient_norm"] = mean
         logs["gradient_norm_max"] = largest
         layers = _layer_peaks(self.model, peaks)
-        history = self._context.checkpoint.history.get("gradient_norm", ())
-        for kind, layer, text in _gradient_problems(largest, layers, history, mean):
+        history = self._context.checkpoint.history
+        for kind, layer, text in _gradient_problems(
+            largest, layers, logs["loss"], history
+        ):
             if self._context.is_chief and (kind, layer) not in self._warned:
                 say("warning", f"epoch {epoch + 1}: {text}")
             self._warned.add((kind, layer))
@@ -154,30 +157,41 @@ def _layer_peaks(model: keras.Model, peaks: Sequence[float]) -> dict[str, float]
 
 
 def _gradient_problems(
-    largest: float, layers: Mapping[str, float], history: Sequence[float], mean: float
+    largest: float,
+    layers: Mapping[str, float],
+    loss: float,
+    history: Mapping[str, Sequence[float]],
 ) -> Iterator[tuple[str, str, str]]:
     """Yields (kind, layer, sentence), at most one problem of each kind.
 
+    There is none while the training loss falls, and none in the first epoch, where
+    nothing is usual yet.
+
     Args:
         largest: Largest norm of the whole gradient in an epoch.
-        layers: The same for each layer.
-        history: Mean norms of earlier epochs.
-        mean: Mean norm of this epoch, which is used if there are no earlier ones.
+        layers: The same for each layer, the first layer of the model first.
+        loss: Training loss of this epoch.
+        history: Logs of earlier epochs.
     """
-    peak = max(layers.values(), default=0.0)
-    limit = VANISHED * peak
+    losses = list(filter(math.isfinite, history.get("loss", ())))
+    norms = list(filter(math.isfinite, history.get("gradient_norm", ())))
+    if not losses or not norms or not layers or loss < min(losses):
+        return
+    peak = max(layers.values())
     vanished = []
-    if peak > 0 and limit < math.inf:
-        vanished = [name for name, norm in layers.items() if norm <= limit]
-    if vanished:
-        name = vanished[0]
-        text = f"the gradient of layer {name!r}"
+    if MIN_NORM < peak < math.inf:
+        vanished = [name for name, norm in layers.items() if norm <= VANISHED * peak]
+    # A gradient that vanishes on its way back does not reach the first layer. A branch
+    # may have none, such as the boxes of a size that no example has.
+    first = next(iter(layers))
+    if first in vanished:
+        text = f"the gradient of layer {first!r}"
         if len(vanished) > 1:
-            text += f" and of {len(vanished) - 1} more layers"
-        text += f" vanishes: {layers[name] / peak:.1g} of the largest"
-        yield "vanishes", name, text
-    usual = max(filter(math.isfinite, history), default=mean)
-    if largest > EXPLODED * usual:
+            text += f" and of {pluralize(len(vanished) - 1, 'more layer')}"
+        text += f" vanishes: {layers[first] / peak:.1g} of the largest"
+        yield "vanishes", first, text
+    usual = max(norms)
+    if usual > MIN_NORM and largest > EXPLODED * usual and loss > losses[-1]:
         name = max(layers, key=layers.__getitem__)
         text = (
             f"the gradient explodes, most in layer {name!r}: its norm reached"

@@ -110,6 +110,17 @@ def test_entries_of_lists_are_compared_in_any_order():
     order = np.arange(50)
     order[[10, 11]] = 11, 10
     text = request_checks.check_answers(server(order), "s", stored, (4,))
-    assert "8 values differ where scores are nearly equal" in text
+    assert text.endswith("; 8 of 200 boxes have another rank: scores are nearly equal")
+    outputs["boxes"] = boxes.copy()
+    outputs["boxes"][2, 7] += 0.0001
+    outputs["boxes"][3, 7] += 9
+    text = request_checks.check_answers(server(np.arange(50)), "s", stored, (4,))
+    assert text == "batches of 4; largest difference 0"
+    stored["outputs"] = {**outputs, "boxes": boxes}
+    text = request_checks.check_answers(server(np.arange(50)), "s", stored, (4,))
+    assert text == (
+        "batches of 4; largest difference 0.0001; 1 of 200 boxes are others: rounding"
+        " decides which of two that overlap is kept"
+    )
     with pytest.raises(Failure, match="200 of 200 entries"):
         request_checks.check_answers(server(order, 1), "s", stored, (4,))

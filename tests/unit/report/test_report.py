@@ -4,13 +4,14 @@ it.
 
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from random_evaluations import evaluation_of
 from report_text import FAILED, text_of
 
-from pipeline.report import blocks, page, results, run_sections
+from pipeline.report import blocks, examples, page, results, run_sections
 from pipeline.report.subject import Subject
 from pipeline.tasks.targets import _panels
 from pipeline.utils import files
@@ -28,6 +29,19 @@ def test_a_model_that_is_no_better_than_guessing_is_warned_of():
     interval = f"{100 * float(low):.1f}-{float(high):.1%}"
     assert interval in text_of(content)  # as in the headline
     assert "Too few examples to tell (41" in text_of(content)
+
+
+def test_long_recordings_are_played_until_the_room_for_them_is_used():
+    task = SimpleNamespace(
+        html=lambda example: "<audio>" + "x" * 210_000,
+        truth=lambda example: "yes",
+        draw_input=lambda axes, example: axes.plot([0, 1]),
+    )
+    cards = examples.plain(task, {"id": np.arange(12)}, [f"{n}.wav" for n in range(12)])
+    assert ["<audio>" in card.picture for card in cards] == [True] * 3 + [False] * 9
+    assert all(card.picture for card in cards) and cards[11].caption == "11.wav"
+    # Mistakes, the least certain ones, training examples, and those of two epochs.
+    assert 5 * sum(len(card.picture) for card in cards) < 5e6
 
 
 def test_counts_among_the_metrics_have_no_decimals():

@@ -30,13 +30,13 @@ def poisoned(batches, *steps):
     return changed(batches, spoil)
 
 
-def monitor(path, batches, model=None):
+def monitor(path, batches, model=None, history=None):
     context = SimpleNamespace(
         train=settings_of().train,
         run=RunDirectory(path),
         batches=batches,
         locate="file {}".format,
-        checkpoint=SimpleNamespace(history={}),
+        checkpoint=SimpleNamespace(history=history or {}),
         is_chief=True,
     )
     found = gradient_monitor.GradientMonitor(context)
@@ -136,26 +136,37 @@ def test_norms_are_those_of_the_steps(tmp_path):
 def test_a_dead_layer_is_named_once(tmp_path, capsys):
     model, batches = prepared(epochs=2)
     model.layers[1].bias.assign(np.full(3, -1e9))  # nothing passes its ReLU
-    train(model, batches, monitor(tmp_path, batches))
+    history = {"loss": [0.0], "gradient_norm": [1.0]}
+    train(model, batches, monitor(tmp_path, batches, history=history))
     shown = capsys.readouterr().out
     assert shown.count("warning") == 1 and "vanishes: 0 of the largest" in shown
     assert f"epoch 1: the gradient of layer {model.layers[1].name!r}" in shown
 
 
 @pytest.mark.parametrize(
-    ("largest", "layers", "before", "mean", "kinds"),
+    ("largest", "layers", "norms", "kinds"),
     [
-        (2.0, {"a": 1.0, "b": 1.7}, [], 1.0, []),
-        (2.0, {"a": 1.0, "b": 1e-9}, [], 1.0, [("vanishes", "b")]),
-        (31.0, {"a": 1.0, "b": 30.9}, [], 1.0, [("explodes", "b")]),
-        (31.0, {"a": 30.0, "b": 4.0}, [3.0, 0.5], 0.5, []),  # usual in an earlier epoch
-        (91.0, {"a": 90.0, "b": 4.0}, [3.0, 0.5], 90.0, [("explodes", "a")]),
-        (float("nan"), {"a": 0.0}, [3.0], float("nan"), []),
+        (2.0, {"a": 1.0, "b": 1.7}, [1.0], []),
+        (2.0, {"a": 1e-9, "b": 1.0}, [1.0], [("vanishes", "a")]),
+        (2.0, {"a": 1.0, "b": 0.0}, [1.0], []),  # a branch without examples
+        (2.0, {"a": 1e-9, "b": 1.0}, [], []),  # the first epoch
+        (0.001, {"a": 0.0, "b": 1e-3}, [1.0], []),  # a fitted model
+        (91.0, {"a": 90.0, "b": 4.0}, [3.0, 0.5], [("explodes", "a")]),
+        (31.0, {"a": 30.0, "b": 4.0}, [3.0, 0.5], []),  # usual in an earlier epoch
+        (31.0, {"a": 1.0, "b": 30.9}, [], []),  # the first epoch
+        (0.177, {"a": 0.1, "b": 0.15}, [5.4e-11], []),  # a fitted model
+        (float("nan"), {"a": 0.0}, [3.0], []),
     ],
 )
-def test_what_vanishes_and_what_explodes(largest, layers, before, mean, kinds):
-    found = gradient_monitor._gradient_problems(largest, layers, before, mean)
-    assert [(kind, layer) for kind, layer, _ in found] == kinds
+def test_what_vanishes_and_what_explodes(largest, layers, norms, kinds):
+    history = {"loss": [1.0] * len(norms), "gradient_norm": norms}
+
+    def problems(loss):
+        yielded = gradient_monitor._gradient_problems(largest, layers, loss, history)
+        return [(kind, layer) for kind, layer, _ in yielded]
+
+    assert problems(1.1) == kinds
+    assert problems(0.9) == [], "the loss falls"
 
 
 def test_weights_that_are_not_finite_are_not_saved(tmp_path):

@@ -31,6 +31,17 @@ def test_each_line_of_json_is_an_object_and_the_rest_goes_to_stderr(capsys):
     assert shown.err == "a callback of the user\n"
 
 
+def test_warnings_are_printed_even_if_silent(printing, capsys):
+    assert printing("silent").out == "a callback of the user\n"
+    with output.using("silent"), output.using("text"):
+        console.say("warning", "the disk is full")
+        console.say_result("FAILED", "digests: changed")
+    assert capsys.readouterr().out.splitlines() == [
+        "warning    the disk is full",
+        "FAILED     digests: changed",
+    ]
+
+
 def test_only_one_of_them_is_accepted():
     with pytest.raises(UsageError, match="--log.quiet.*--log.json"):
         main(["digits", "--log.quiet", "--log.json"])
