@@ -18,7 +18,7 @@ SLOW_UNIT_SECONDS = 2.0  # an error in the summary, but no failed test
 
 
 def pytest_ignore_collect(collection_path, config):
-    """The ordinary tests do not import the nightly ones."""
+    """The default tests do not import the nightly ones."""
     is_nightly = collection_path == TESTS / "nightly"
     return True if is_nightly and config.option.markexpr == "not long" else None
 
@@ -35,8 +35,8 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What has been imported by now stays: a garbage collection, as at the start of
-    each run, need not go through TensorFlow's objects, which takes 0.3 s.
+    """Keeps TensorFlow's objects out of garbage collections, such as at the start of
+    each run, which would take 0.3 s each.
     """
     gc.collect()
     gc.freeze()
@@ -74,8 +74,7 @@ def digits_run(tmp_path_factory):
     """A short run of the recipe `digits` with its export; tests must not change it."""
     from pipeline.fit import fit
 
-    # Two processes of pytest-xdist share the directory: the second one finds a complete
-    # run.
+    # Two processes of pytest-xdist share the directory; the second finds a complete run.
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "digits"
     folder.mkdir(exist_ok=True)
@@ -148,17 +147,15 @@ def models(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def backend(models):
-    """What stands behind a server of those."""
+    """The backend of a fake server for `models`."""
     import fake_serving
 
     return fake_serving.Backend(pictures=models / "pictures/1", rows=models / "rows/2")
 
 
 @pytest.fixture
-def direct(monkeypatch):
-    """No proxy of the user's between two ports of this machine; each model is loaded
-    once.
-    """
+def no_proxy(monkeypatch):
+    """Bypasses the user's proxy for 127.0.0.1; each model is loaded once."""
     import fake_serving
 
     from pipeline.serving import local
@@ -168,8 +165,8 @@ def direct(monkeypatch):
 
 
 @pytest.fixture(scope="session")
-def swift(tmp_path_factory):
-    """A whole version that takes pixels alone, to be looked at."""
+def pixel_version(tmp_path_factory):
+    """A complete exported version that takes only pixels; read-only."""
     import reference_exports
 
     directory = tmp_path_factory.mktemp("swift") / "1"
@@ -178,8 +175,8 @@ def swift(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def whole(tmp_path_factory):
-    """A version with every signature of the contract: small/1."""
+def full_version(tmp_path_factory):
+    """An exported version with every signature of the contract, small/1; read-only."""
     import reference_exports
 
     directory = tmp_path_factory.mktemp("whole") / "small" / "1"
@@ -188,16 +185,16 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def version(swift, tmp_path):
-    """A copy of it, to be changed: the third of a model."""
+def version(pixel_version, tmp_path):
+    """A writable copy of `pixel_version`, as version 3 of `digits`."""
     target = tmp_path / "digits" / "3"
-    shutil.copytree(swift, target)
+    shutil.copytree(pixel_version, target)
     return target
 
 
 @pytest.fixture
 def pictures(workplace):
-    """Nine pictures in data/, in two folders, among what is none."""
+    """Nine images in data/, in two folders, beside files that are no images."""
     from predict_command import IMAGES
     from served_models import png
 
@@ -229,10 +226,10 @@ def undisturbed(tmp_path_factory):
 
 
 @pytest.fixture
-def ask(capsys, monkeypatch):
-    """Runs `pipeline.predict` with words, and holds what came of it."""
+def predict_command(capsys, monkeypatch):
+    """Runs `pipeline predict` in this process, and returns its result."""
     from predict_command import Ran
 
-    # The stream of a test cannot be changed to UTF-8: it is.
+    # pytest's stream cannot be reconfigured; it is UTF-8 already.
     monkeypatch.setattr(sys.stdout, "reconfigure", lambda **_: None, raising=False)
     return lambda *words: Ran(capsys, *words)

@@ -50,7 +50,7 @@ print(*found)
 
 
 @pytest.fixture(scope="module")
-def started(swift, tmp_path_factory):
+def started(pixel_version, tmp_path_factory):
     """The two lines of a process that asks a model, imports TensorFlow and asks again,
     with another backend and other types of Keras in the user's account.
     """
@@ -62,7 +62,7 @@ def started(swift, tmp_path_factory):
     }
     (folder / "keras.json").write_text(json.dumps(values))
     other = {"KERAS_HOME": str(folder), "KERAS_BACKEND": "torch"}
-    done = run_python("-c", _STARTED, swift, cwd=folder, env=other, fresh=True)
+    done = run_python("-c", _STARTED, pixel_version, cwd=folder, env=other, fresh=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "Reading SavedModel" not in done.stderr, "TensorFlow's log"
     return done.stdout.splitlines()

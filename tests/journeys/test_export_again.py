@@ -369,14 +369,14 @@ def test_wrong_words_are_refused(place, words, message):
 # The verification of an export in a separate process, and its command.
 
 
-def test_the_process_imports_numpy_protobuf_and_crc32c_only(whole):
+def test_the_process_imports_numpy_protobuf_and_crc32c_only(full_version):
     """It also runs with the libraries of another TensorFlow, without other packages."""
     script = f"""if True:
         import io, json, sys
         begin = set(sys.modules)
         from pathlib import Path
         from pipeline.export import proof
-        code = proof.run(proof.checks(Path({str(whole)!r})), io.StringIO())
+        code = proof.run(proof.checks(Path({str(full_version)!r})), io.StringIO())
         print(json.dumps([code, sorted(set(sys.modules) - begin)]))
     """
     ran = subprocess.run(
@@ -405,12 +405,12 @@ def test_the_process_imports_numpy_protobuf_and_crc32c_only(whole):
     "changed", ["saved_model.pb", "variables/variables.index", None]
 )
 def test_the_slow_checks_run_while_other_files_are_still_written(
-    swift, tmp_path, changed
+    pixel_version, tmp_path, changed
 ):
     """What they have loaded must be what the manifest describes."""
     version, later = tmp_path / "1", [proof.GOLDEN, version_manifest.MANIFEST]
     shutil.copytree(
-        swift, version, ignore=shutil.ignore_patterns(*(Path(f).name for f in later))
+        pixel_version, version, ignore=shutil.ignore_patterns(*(Path(f).name for f in later))
     )
     process = start(version)
     begin(process)
@@ -422,7 +422,7 @@ def test_the_slow_checks_run_while_other_files_are_still_written(
     assert early[::2] == early[1::2] == ["operations", "loads", "warm-up"]
     guard.cancel()
     for file in later:
-        shutil.copy(swift / file, version / file)
+        shutil.copy(pixel_version / file, version / file)
     if changed:
         (version / changed).write_bytes(b"")
         reference_exports.write_manifest(version)
@@ -434,8 +434,8 @@ def test_the_slow_checks_run_while_other_files_are_still_written(
     assert failed == wanted
 
 
-def test_the_command_prints_a_table_and_a_verdict(swift, version, capsys):
-    assert main([str(swift)]) == 0
+def test_the_command_prints_a_table_and_a_verdict(pixel_version, version, capsys):
+    assert main([str(pixel_version)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^passed  refuses serving_default +INVALID", shown, re.MULTILINE)
     passed = (

@@ -12,7 +12,7 @@ from pipeline.serving import signatures
 from pipeline.serving.client import Client
 from pipeline.serving.signatures import ServingError
 
-pytestmark = pytest.mark.usefixtures("direct")
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 def docker(*words):
@@ -20,7 +20,7 @@ def docker(*words):
 
 
 @pytest.fixture(scope="module")
-def container(whole):
+def container(full_version):
     """(REST port, gRPC port) of the released server with a small export."""
     if shutil.which("docker") is None:
         pytest.skip("the released server needs docker")
@@ -28,7 +28,7 @@ def container(whole):
         if (ran := docker(*words)).returncode:
             pytest.skip(f"docker {words[0]}: {ran.stderr.strip()[-200:]}")
     words = ["-d", "--rm", "-p", "127.0.0.1::8501", "-p", "127.0.0.1::8500", "-e"]
-    words += ["MODEL_NAME=small", "-v", f"{whole.parent}:/models/small:ro"]
+    words += ["MODEL_NAME=small", "-v", f"{full_version.parent}:/models/small:ro"]
     started = docker("run", *words, text_files.IMAGE)
     assert started.returncode == 0, started.stderr
     name = started.stdout.strip()
@@ -51,13 +51,13 @@ def container(whole):
 
 
 @pytest.mark.parametrize("kind", ["rest", "grpc"])
-def test_the_released_server_answers_as_the_export_does(container, whole, kind):
+def test_the_released_server_answers_as_the_export_does(container, full_version, kind):
     rest, grpc = container
     addresses = {
         "rest": f"http://127.0.0.1:{rest}/v1/models/small",
         "grpc": f"grpc://127.0.0.1:{grpc}/small",
     }
-    golden = proof.read_golden(whole / proof.GOLDEN)
+    golden = proof.read_golden(full_version / proof.GOLDEN)
     with Client(addresses[kind]) as client:
         for name in ("serving_default", "image_bytes"):
             got = client.predict(name, **golden[name]["inputs"])

@@ -11,7 +11,7 @@ from predict_command import IMAGES
 from processes import run_python
 from served_models import png
 
-pytestmark = pytest.mark.usefixtures("direct")
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 def test_names_may_contain_anything(workplace, models):

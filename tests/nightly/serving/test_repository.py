@@ -40,7 +40,7 @@ def answers_as_exported(version):
 
 @pytest.mark.parametrize("kills", [24, pytest.param(1000, marks=pytest.mark.long)])
 def test_no_incomplete_version_is_visible_whenever_publishers_are_killed(
-    model, swift, kills
+    model, pixel_version, kills
 ):
     """What a kill leaves at some file operation is what a server sees at
     that moment.
@@ -50,7 +50,7 @@ def test_no_incomplete_version_is_visible_whenever_publishers_are_killed(
     while killed < kills:
         at = chance.randrange(1, 110)  # two versions take 104 operations
         process = context.Process(
-            target=killed_publisher.publish, args=(swift, model, at)
+            target=killed_publisher.publish, args=(pixel_version, model, at)
         )
         process.start()
         process.join()
@@ -62,7 +62,7 @@ def test_no_incomplete_version_is_visible_whenever_publishers_are_killed(
                 assert number > max(seen, default=0), "a number is used again"
                 answers_as_exported(path)
             assert seen.setdefault(number, inode) == inode, "its content has changed"
-    process = context.Process(target=killed_publisher.publish, args=(swift, model, 0))
+    process = context.Process(target=killed_publisher.publish, args=(pixel_version, model, 0))
     process.start()
     process.join()
     assert process.exitcode == 0

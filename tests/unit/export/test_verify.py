@@ -16,10 +16,10 @@ from pipeline.utils.errors import UsageError
 from pipeline.verify import main
 
 
-def test_an_intact_version_passes(whole, capsys):
-    assert main([str(whole), "--json"]) == 0
+def test_an_intact_version_passes(full_version, capsys):
+    assert main([str(full_version), "--json"]) == 0
     outcome = json.loads(capsys.readouterr().out)
-    assert outcome["passed"] and outcome["directory"] == str(whole)
+    assert outcome["passed"] and outcome["directory"] == str(full_version)
     checks = {check["name"]: check["detail"] for check in outcome["checks"]}
     assert checks["digests"] == "6 files match the manifest"
     assert checks["warm-up"].startswith("6 requests, ")
@@ -33,7 +33,7 @@ def test_an_intact_version_passes(whole, capsys):
         )
 
 
-def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
+def test_another_interpreter_runs_the_checks(pixel_version, workplace, monkeypatch):
     """It is found where the command is given, and does not see the packages of this
     one.
     """
@@ -45,11 +45,11 @@ def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     seen = workplace / "seen"
     program("python", f'echo "[$PYTHONPATH]" > {seen}; exec {sys.executable} "$@"')
-    assert main([str(swift), "--python", "./python"]) == 0
+    assert main([str(pixel_version), "--python", "./python"]) == 0
     assert seen.read_text() == "[]\n"
     program("broken", "echo no such library >&2; exit 3")
     with pytest.raises(UsageError, match="broken.*no such library"):
-        main([str(swift), "--python", "./broken"])
+        main([str(pixel_version), "--python", "./broken"])
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_another_interpreter_runs_the_checks(swift, workplace, monkeypatch):
         (["--jso"], "did you mean '--json'?"),
     ],
 )
-def test_wrong_words_are_refused(swift, words, message):
+def test_wrong_words_are_refused(pixel_version, words, message):
     with pytest.raises(UsageError, match=re.escape(message)):
-        main([str(swift), *words])
+        main([str(pixel_version), *words])
     with pytest.raises(UsageError, match="needs a directory first"):
         main(words[:1] if words[0].startswith("-") else [])
 

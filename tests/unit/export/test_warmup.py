@@ -15,8 +15,8 @@ from pipeline.utils.errors import Failure
 
 
 @pytest.fixture
-def session(swift):
-    return Session(swift)
+def session(pixel_version):
+    return Session(pixel_version)
 
 
 def images(size=2, **more):

@@ -17,7 +17,7 @@ from pipeline.serving.signatures import Field, ServingError
 from pipeline.utils.errors import UsageError
 
 IMAGES = np.random.default_rng(1).integers(0, 256, (3, SIDE, SIDE, 3), np.uint8)
-pytestmark = pytest.mark.usefixtures("direct")
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 @pytest.fixture(params=["rest", "rpc", "local"], scope="module")

@@ -18,7 +18,7 @@ from pipeline.serving.file_predictions import predict
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
 
-pytestmark = pytest.mark.usefixtures("direct")
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 def test_words_stand_for_files_directories_and_patterns(workplace):

@@ -14,7 +14,7 @@ from predict_command import IMAGES, number
 from pipeline.serving.client import Client
 from pipeline.utils.errors import UsageError
 
-pytestmark = pytest.mark.usefixtures("direct")
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,8 @@ def wanted(models):
     return Client(models / "pictures/1").predict(images=IMAGES)
 
 
-def test_images_are_answered_in_order(ask, models, pictures, wanted):
-    ran = ask(models / "pictures", "data", "--batch-size", "4", "--top=3")
+def test_images_are_answered_in_order(predict_command, models, pictures, wanted):
+    ran = predict_command(models / "pictures", "data", "--batch-size", "4", "--top=3")
     assert ran.code == 0 and [number(r) for r in ran.records] == [
         0,
         2,
@@ -52,13 +52,13 @@ def test_images_are_answered_in_order(ask, models, pictures, wanted):
 
 
 @pytest.mark.parametrize("form", ["rest", "rpc"])
-def test_a_server_gives_the_same_answers(ask, models, pictures, form):
+def test_a_server_gives_the_same_answers(predict_command, models, pictures, form):
     (pictures / "a/broken.png").write_bytes(b"none")
-    here = ask(models / "pictures", "data")
+    here = predict_command(models / "pictures", "data")
     with getattr(fake_serving, form)(
         fake_serving.Backend(pictures=models / "pictures/1")
     ) as address:
-        there = ask(f"{address}/pictures", "data")
+        there = predict_command(f"{address}/pictures", "data")
     assert there.code == here.code == 1 and len(there.records) == 9
     for one, other in zip(there.records, here.records, strict=True):
         assert one == {
@@ -69,12 +69,12 @@ def test_a_server_gives_the_same_answers(ask, models, pictures, form):
     assert ", 1 skipped" in there.said
 
 
-def test_names_are_read_from_stdin(ask, models, pictures, monkeypatch):
+def test_names_are_read_from_stdin(predict_command, models, pictures, monkeypatch):
     names = [os.fsencode(path) for path in sorted((pictures / "a").iterdir())]
     monkeypatch.setattr(
         sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\0".join([*names, b""])))
     )
-    ran = ask(models / "pictures", "-", "data/b")
+    ran = predict_command(models / "pictures", "-", "data/b")
     assert ran.code == 0 and [number(r) for r in ran.records] == [
         0,
         2,
@@ -88,10 +88,10 @@ def test_names_are_read_from_stdin(ask, models, pictures, monkeypatch):
     ]
 
 
-def test_a_table_has_a_header_and_columns_for_more_classes(ask, models, pictures):
-    ran = ask(models / "pictures", "data/a", "--format", "csv", "--top", "2")
+def test_a_table_has_a_header_and_columns_for_more_classes(predict_command, models, pictures):
+    ran = predict_command(models / "pictures", "data/a", "--format", "csv", "--top", "2")
     table = list(csv.DictReader(io.StringIO(ran.text)))
-    lines = ask(models / "pictures", "data/a", "--top", "2").records
+    lines = predict_command(models / "pictures", "data/a", "--top", "2").records
     columns = ["file", "label", "class", "probability", "label_2", "probability_2"]
     assert list(table[0]) == columns and len(table) == 5
     for row, line in zip(table, lines, strict=True):
@@ -99,11 +99,11 @@ def test_a_table_has_a_header_and_columns_for_more_classes(ask, models, pictures
         assert row == {name: str(value) for name, value in line.items()}
 
 
-def test_the_output_file_is_replaced_once_it_is_complete(ask, models, pictures):
+def test_the_output_file_is_replaced_once_it_is_complete(predict_command, models, pictures):
     answers = pictures.parent / "answers"
     answers.mkdir()
     (answers / "link.csv").symlink_to("all.csv")
-    assert ask(models / "pictures", "data", "--output", "answers/link.csv").text == ""
+    assert predict_command(models / "pictures", "data", "--output", "answers/link.csv").text == ""
     first = (answers / "all.csv").read_text()
     assert first.startswith("file,label,") and len(first.splitlines()) == 10
     assert sorted(p.name for p in answers.iterdir()) == ["all.csv", "link.csv"]
@@ -133,8 +133,8 @@ def test_the_output_file_is_replaced_once_it_is_complete(ask, models, pictures):
         (["{models}/rows", "data"], r"data contains no files; .*rows takes \*.csv"),
     ],
 )
-def test_wrong_words_are_one_line(ask, models, pictures, monkeypatch, words, message):
+def test_wrong_words_are_one_line(predict_command, models, pictures, monkeypatch, words, message):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(UsageError, match=message) as caught:
-        ask(*(word.format(models=models) for word in words))
+        predict_command(*(word.format(models=models) for word in words))
     assert caught.value.exit_code == 2 and "\n" not in str(caught.value)

@@ -21,7 +21,7 @@ from pipeline.serving.signatures import Field, ServingError
 
 FLOAT, STRING = Field(np.dtype(np.float32), (None,)), Field(np.dtype(object), (None,))
 LOADED = b'{"metadata": {"signature_def": {"signature_def": {}}}}'
-pytestmark = pytest.mark.usefixtures("direct")
+pytestmark = pytest.mark.usefixtures("no_proxy")
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 from run_output import printed
 
 from pipeline.fit import main
+from pipeline.utils import console, output
 from pipeline.utils.errors import UsageError
 
 
@@ -31,8 +32,8 @@ def test_each_line_of_json_is_an_object_and_the_rest_goes_to_stderr(capsys):
     assert shown.err == "a callback of the user\n"
 
 
-def test_warnings_are_printed_even_if_silent(printing, capsys):
-    assert printing("silent").out == "a callback of the user\n"
+def test_warnings_are_printed_even_if_silent(capsys):
+    assert printed("silent", capsys).out == "a callback of the user\n"
     with output.using("silent"), output.using("text"):
         console.say("warning", "the disk is full")
         console.say_result("FAILED", "digests: changed")
