@@ -410,7 +410,9 @@ def test_the_slow_checks_run_while_other_files_are_still_written(
     """What they have loaded must be what the manifest describes."""
     version, later = tmp_path / "1", [proof.GOLDEN, version_manifest.MANIFEST]
     shutil.copytree(
-        pixel_version, version, ignore=shutil.ignore_patterns(*(Path(f).name for f in later))
+        pixel_version,
+        version,
+        ignore=shutil.ignore_patterns(*(Path(f).name for f in later)),
     )
     process = start(version)
     begin(process)

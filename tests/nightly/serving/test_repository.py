@@ -62,7 +62,9 @@ def test_no_incomplete_version_is_visible_whenever_publishers_are_killed(
                 assert number > max(seen, default=0), "a number is used again"
                 answers_as_exported(path)
             assert seen.setdefault(number, inode) == inode, "its content has changed"
-    process = context.Process(target=killed_publisher.publish, args=(pixel_version, model, 0))
+    process = context.Process(
+        target=killed_publisher.publish, args=(pixel_version, model, 0)
+    )
     process.start()
     process.join()
     assert process.exitcode == 0

@@ -88,8 +88,12 @@ def test_names_are_read_from_stdin(predict_command, models, pictures, monkeypatc
     ]
 
 
-def test_a_table_has_a_header_and_columns_for_more_classes(predict_command, models, pictures):
-    ran = predict_command(models / "pictures", "data/a", "--format", "csv", "--top", "2")
+def test_a_table_has_a_header_and_columns_for_more_classes(
+    predict_command, models, pictures
+):
+    ran = predict_command(
+        models / "pictures", "data/a", "--format", "csv", "--top", "2"
+    )
     table = list(csv.DictReader(io.StringIO(ran.text)))
     lines = predict_command(models / "pictures", "data/a", "--top", "2").records
     columns = ["file", "label", "class", "probability", "label_2", "probability_2"]
@@ -99,11 +103,18 @@ def test_a_table_has_a_header_and_columns_for_more_classes(predict_command, mode
         assert row == {name: str(value) for name, value in line.items()}
 
 
-def test_the_output_file_is_replaced_once_it_is_complete(predict_command, models, pictures):
+def test_the_output_file_is_replaced_once_it_is_complete(
+    predict_command, models, pictures
+):
     answers = pictures.parent / "answers"
     answers.mkdir()
     (answers / "link.csv").symlink_to("all.csv")
-    assert predict_command(models / "pictures", "data", "--output", "answers/link.csv").text == ""
+    assert (
+        predict_command(
+            models / "pictures", "data", "--output", "answers/link.csv"
+        ).text
+        == ""
+    )
     first = (answers / "all.csv").read_text()
     assert first.startswith("file,label,") and len(first.splitlines()) == 10
     assert sorted(p.name for p in answers.iterdir()) == ["all.csv", "link.csv"]
@@ -133,7 +144,9 @@ def test_the_output_file_is_replaced_once_it_is_complete(predict_command, models
         (["{models}/rows", "data"], r"data contains no files; .*rows takes \*.csv"),
     ],
 )
-def test_wrong_words_are_one_line(predict_command, models, pictures, monkeypatch, words, message):
+def test_wrong_words_are_one_line(
+    predict_command, models, pictures, monkeypatch, words, message
+):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     with pytest.raises(UsageError, match=message) as caught:
         predict_command(*(word.format(models=models) for word in words))
