@@ -38,7 +38,11 @@ class LoadedData:
     """Names of the metadata that it learned."""
     task: Task
     splits: dict[str, Split]
-    """Decoded examples: train, and validation and test if they exist."""
+    """Decoded examples: train, and validation and test if they exist; test without
+    exact copies of training examples.
+    """
+    whole_test: Split | None
+    """The test split with these copies; None if there are none."""
     cleaning: Cleaning
     class_weight: Mapping[str, float]
     """The weight of each class in the loss by its name; classes that are not named have
@@ -66,14 +70,20 @@ class LoadedData:
         fingerprint = self.source.fingerprint()
         previous = _read_state(run)
         if not previous or previous["fingerprint"] != fingerprint:
-            content = _content_digest(self.source, self.splits)
+            content = _content_digest(self.source, self._whole_splits)
             state = {"fingerprint": fingerprint, "content": content}
             # Before the metadata, whose learned entries it names.
             files.write_json(run.source, {**state, "learned": self.learned})
         files.write_json(run.metadata, self.metadata)
         if self.class_weight:
             files.write_json(run.class_weights, dict(self.class_weight))
-        splits.write_examples(run.splits, self.splits)
+        splits.write_examples(run.splits, self._whole_splits)
+
+    @property
+    def _whole_splits(self) -> dict[str, Split]:
+        if self.whole_test is None:
+            return self.splits
+        return {**self.splits, "test": self.whole_test}
 
 
 def _read_state(run: RunDirectory) -> dict[str, Any]:
@@ -139,22 +149,24 @@ def _require_unchanged(
 
 def _exact_copies(
     source: Source, task: Task, parts: dict[str, Split], config: Config
-) -> list[Decision]:
+) -> tuple[list[Decision], np.ndarray]:
     """Notes examples with the same long fields, such as pixels, within a split or
-    across splits.
+    across splits; and which test examples are copies of training examples, bool
+    (examples,).
 
-    Compares the digests of cached examples, so it reads no example. Returns nothing if
+    Compares the digests of cached examples, so it reads no example. Finds nothing if
     cleaning searches for copies or the user accepts them.
     """
+    in_test = np.zeros(len(parts.get("test", ())), bool)
     if config.clean.enabled or config.clean.allow_leakage:
-        return []
+        return [], in_test
     keys: list[np.ndarray] = []
     for split in parts.values():
         store = split.store
         # Without long fields, all digests are equal.
         has_content = task.compared or not all(map(is_short, store.specs.values()))
         if store.digest is None or not has_content:
-            return []
+            return [], in_test
         # Of several inputs, the short ones count, too.
         names = sorted(store.short)
         names = [name for name in names if "/" in name or name in task.compared]
@@ -165,7 +177,7 @@ def _exact_copies(
     )
     copies = np.flatnonzero(first[group] != np.arange(len(group)))
     if not len(copies):
-        return []
+        return [], in_test
     originals = first[group[copies]]
     ids = np.concatenate([split.column("id") for split in parts.values()])
     note = f"duplicates: {pluralize(len(copies), 'example')}"
@@ -183,6 +195,7 @@ def _exact_copies(
     sizes = [len(split) for split in parts.values()]
     part = np.repeat(np.arange(len(parts)), sizes)
     leaking = copies[part[originals] < part[copies]]
+    in_test = _is_copy_of_training(copies[part[originals] == 0], part, list(parts))
     counts = np.bincount(part[leaking], minlength=len(parts))
     if counts.any():
         counts_by_split = [
@@ -195,7 +208,24 @@ def _exact_copies(
     remedy = "--clean.enabled"
     if len(source.info.splits) > 1:
         remedy += " --clean.drop-leakage"
-    return [Decision("note", note, f"{remedy} excludes them") for note in notes]
+    decisions = [Decision("note", note, f"{remedy} excludes them") for note in notes]
+    return decisions, in_test
+
+
+def _is_copy_of_training(
+    copies: np.ndarray, part: np.ndarray, names: list[str]
+) -> np.ndarray:
+    """Whether each test example is among these copies of training examples."""
+    is_copy = np.zeros(len(part), bool)
+    is_copy[copies] = True
+    if "test" not in names:
+        return np.zeros(0, bool)
+    return is_copy[part == names.index("test")]
+
+
+def _without_copies(test: Split, is_copy: np.ndarray) -> Split:
+    raw = test.raw_split and test.raw_split.select(~is_copy)
+    return Split(test.store, test.rows[~is_copy], raw)
 
 
 def _row_bytes(columns: list[np.ndarray]) -> np.ndarray:
@@ -354,17 +384,23 @@ def load(config: Config, whole: Source | None = None) -> LoadedData:
             decisions.append(decision)
     class_weight, weight_decisions = _weigh_classes(task, columns, config)
     decisions += weight_decisions
-    decisions += _exact_copies(source, task, parts, config)
+    copies, is_copy = _exact_copies(source, task, parts, config)
+    decisions += copies
     if not config.dry_run:
         decisions += related_files.notes(source, raw_splits, config)
     if run:
         decisions += _require_unchanged(run, source, parts, config)
+    whole_test = None
+    if is_copy.any() and not is_copy.all() and config.data.folds is None:
+        whole_test = parts["test"]
+        parts["test"] = _without_copies(whole_test, is_copy)
     return LoadedData(
         source=source,
         metadata=metadata,
         learned=learned,
         task=task,
         splits=parts,
+        whole_test=whole_test,
         cleaning=cleaning,
         class_weight=class_weight,
         decisions=decisions,

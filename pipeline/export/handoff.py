@@ -187,6 +187,14 @@ class Handoff:
             if name == self.test_split:
                 self.table = evaluation.table
                 self.pictures = evaluation.pictures
+        if self.data.whole_test is not None and self.test_split == "test":
+            batches = batching.evaluation(self.data.whole_test, self.config.train)
+            whole = evaluate.evaluate(self.model, calibrated, batches).metrics
+            metrics["test"]["with_copies"] = {
+                name: value
+                for name, value in whole.items()
+                if isinstance(value, int | float)
+            }
         seconds = time.monotonic() - self.start
         result = run_result.summarize(
             self.config, self.checkpoint, metrics, seconds, calibration

@@ -136,6 +136,13 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
     say_result(
         split, f"{numbers(metrics)}  ({pluralize(metrics['examples'], 'example')})"
     )
+    if whole := metrics.get("with_copies"):
+        copies = whole["examples"] - metrics["examples"]
+        say_result(
+            "copies",
+            f"{copies:,} of {whole['examples']:,} test examples are exact copies of"
+            f" training examples and left out; with them: {numbers(whole)}",
+        )
     if result["calibration"] == {"temperature": 1.0}:
         say_result("calibrated", "not: no temperature lowers the validation loss")
     elif result["calibration"]:

@@ -342,6 +342,14 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
         yield f"Not exported. {details}", "bad"
     elif run.result:
         yield "Not exported (--export.no-enabled).", ""
+    if whole := subject.evaluation.metrics.get("with_copies"):
+        copies = whole["examples"] - subject.evaluation.metrics["examples"]
+        yield (
+            f"{copies:,} of {whole['examples']:,} test examples are exact copies of"
+            " training examples and left out; with them:"
+            f" {console.numbers(whole)}.",
+            "warn",
+        )
     epochs = len(run.history.get("loss", ()))
     of = console.pluralize(run.config.train.epochs, "epoch")
     if not run.result:

@@ -378,3 +378,23 @@ def test_one_of_every_run_is_refused_before_anything_is_written(workplace):
             == f"callbacks=...: {name} is part of every run; remove it"
         )
     assert not list(workplace.iterdir())
+
+
+def test_copies_of_training_examples_are_left_out_of_the_test(tmp_path, capsys):
+    tested = np.concatenate([X[:20], X[500:540]]), np.concatenate([Y[:20], Y[500:540]])
+    run = fit(
+        model=network(),
+        data=(X[:300], Y[:300]),
+        validation_data=(X[300:340], Y[300:340]),
+        test_data=tested,
+        epochs=1,
+        run_directory=tmp_path / "run",
+        export={"enabled": False},
+    )
+    assert run.test["examples"] == 40 == len(run.evaluation)
+    assert run.test["with_copies"]["examples"] == 60
+    evaluation = run.evaluate(tested)
+    assert evaluation.metrics["loss"] == pytest.approx(
+        run.test["with_copies"]["loss"], rel=1e-4
+    )
+    assert "20 of 60 test examples are exact copies" in capsys.readouterr().out

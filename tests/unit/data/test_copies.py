@@ -23,10 +23,11 @@ def notes(columns, **options):
     config = tabular.data(SourceConfig(name=name)).changed(
         data={"validation": 0}, train={"patience": None}
     )
-    decisions = dataset.load(config).decisions
+    loaded = dataset.load(config)
+    decisions = loaded.decisions
     assert decisions[0].name == "task"
     lines = [str(decision) for decision in decisions if decision.name == "note"]
-    return decisions[0], lines
+    return loaded, decisions[0], lines
 
 
 def numbers(*shape):
@@ -37,7 +38,7 @@ def test_copies_of_series_with_numbers_to_predict():
     series, target = numbers(20, 2), numbers()
     series[6] = series[4]
     series[28] = series[5]
-    task, lines = notes({"features": series, "target": target})
+    loaded, task, lines = notes({"features": series, "target": target})
     assert str(task) == "number from features (from the fields features and target)"
     remedy = "(--clean.enabled --clean.drop-leakage excludes them)"
     assert lines == [
@@ -45,6 +46,13 @@ def test_copies_of_series_with_numbers_to_predict():
         f" {remedy}",
         f"exact copies of examples in another split: 1 in test {remedy}",
     ]
+    # The test is measured without the copy, and with it.
+    assert loaded.splits["test"].column("features").tolist() == [
+        *series[[27, 29]].tolist()
+    ]
+    raw = loaded.splits["test"].raw(np.arange(2))
+    assert raw["target"].tolist() == target[[27, 29]].tolist()
+    assert len(loaded.whole_test) == 3
 
 
 def test_copies_of_series_in_two_classes():
@@ -54,10 +62,11 @@ def test_copies_of_series_in_two_classes():
     labels = np.arange(COUNT) % 2
     labels[8] = 0
     columns = {"features": series, "label": labels}
-    _, (line,) = notes(columns, class_names=("a", "b"))
+    loaded, _, (line,) = notes(columns, class_names=("a", "b"))
     assert line.startswith(
         "duplicates: 2 examples, 1 of them in two classes, such as example 3 of"
     )
+    assert loaded.whole_test is None
 
 
 def test_several_inputs_are_copies_only_together():
@@ -65,7 +74,7 @@ def test_several_inputs_are_copies_only_together():
     left[6], right[6] = left[4], right[4]
     left[8] = left[3]
     columns = {"a/features": left, "b/features": right, "target": numbers()}
-    task, (line,) = notes(columns)
+    _, task, (line,) = notes(columns)
     assert task.value == "number from a (features) and b (features)"
     assert line.startswith("duplicates: 1 example, such as example 4 of /train")
 
@@ -73,4 +82,4 @@ def test_several_inputs_are_copies_only_together():
 def test_short_features_are_not_compared():
     features = numbers(3)
     features[6] = features[4]
-    assert notes({"features": features, "target": numbers()})[1] == []
+    assert notes({"features": features, "target": numbers()})[2] == []
