@@ -267,7 +267,7 @@ REFUSED = {
     "a column twice": ("a,a,label\n1,2,x\n", "has several columns 'a'; rename all but"),
     "nothing to predict": (
         "a,b\n1,2\n",
-        "it has a, b; .*--source.label and --source.target",
+        "it has a, b; .*--source.label and .*target",
     ),
     "nothing to predict of a file": (
         "path,count\nfiles/a.png,3\n",
@@ -308,7 +308,7 @@ REFUSED = {
     ),
     "files twice": (
         "image,price\nfiles/a.png,1\nfiles/a.png,2\n",
-        "row 3: files/a.png .*different labels or splits",
+        "row 3: files/a.png .*labels or splits",
     ),
     "files of two classes": (
         "path,label\nfiles/a.png,a\nfiles/a.png,b\n",
