@@ -299,8 +299,8 @@ class ClassTarget(Target):
         return ClassEvaluator(self.class_names, temperature, self.abstain_below)
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
-        """`truth`, `prediction`, their probabilities, and `correct`; `answered` if
-        answers may be withheld.
+        """`truth`, `prediction`, their probabilities, `correct`, and the `loss` before
+        calibration; `answered` if answers may be withheld.
         """
         truth = batch["label"].numpy().astype(np.int32)
         prediction = answers["class"].numpy()
@@ -311,6 +311,7 @@ class ClassTarget(Target):
             "probability": probabilities.max(axis=1),
             "probability_of_truth": probabilities[np.arange(len(truth)), truth],
             "correct": truth == prediction,
+            "loss": answers["loss"].numpy(),
         }
         if self.abstain_below:
             columns["answered"] = answers["label"].numpy() != b""
@@ -347,10 +348,12 @@ class ClassTarget(Target):
         return {"confusion_matrix.csv": table}
 
     def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
-        """Accuracy, and the cross-entropy of the probabilities as they are answered."""
+        """Accuracy, the loss before calibration, and the cross-entropy of the
+        probabilities as they are answered.
+        """
         truth = rows["probability_of_truth"].astype(np.float64)
         loss = -np.log(np.maximum(truth, _LEAST_PROBABILITY))
-        return {**super().scores(rows), "loss": Score.mean(loss, -1)}
+        return {**super().scores(rows), "calibrated_loss": Score.mean(loss, -1)}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
         """A table of the classes, the worst first, and notes about the accuracy."""

@@ -288,7 +288,7 @@ class TranscriptTarget(Target):
                 f"{'note':10} {metrics['unknown_units']:,} of the {self._unit} of"
                 f" {split} are in no training transcript, and count as errors"
             )
-        if metrics["too_long"]:
+        if metrics.get("too_long"):
             count = pluralize(metrics["too_long"], "transcript")
             lines.append(
                 f"{'note':10} more units than the model has outputs in {count} of"
@@ -381,13 +381,12 @@ class TranscriptEvaluator(Evaluator):
 
     An error rate is the number of substitutions, deletions and insertions divided by
     the number of words or characters of all truths. `worst` has the utterances with
-    most word errors.
+    most word errors. `too_long` is left out if the outputs are not known.
     """
 
     def __init__(self, text_of: Callable[[np.ndarray], str]) -> None:
         self._text_of = text_of
         self._loss = 0.0
-        self._too_long = 0
         self._cut = 0
         self._unknown = 0
         self._counts: Counter[str] = Counter()
@@ -396,7 +395,9 @@ class TranscriptEvaluator(Evaluator):
     def update(self, outputs: Any, answers: Example, batch: Example) -> None:
         truths = batch["transcript"].numpy()
         self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
-        self._too_long += int((~_fits(batch["transcript"], outputs).numpy()).sum())
+        if outputs is not None:
+            is_too_long = ~_fits(batch["transcript"], outputs).numpy()
+            self._counts["too_long"] += int(is_too_long.sum())
         self._cut += int((truths[:, -1] != PADDING).sum())
         self._unknown += int((truths == UNKNOWN).sum())
         for truth, text in zip(truths, answers["text"].numpy(), strict=True):
@@ -426,7 +427,7 @@ class TranscriptEvaluator(Evaluator):
         for negative, _, truth, text, alignment in self._worst:
             row = {"truth": truth, "prediction": text, "alignment": alignment}
             worst.append({"errors": -negative, **row})
-        return {
+        metrics = {
             "examples": counts["examples"],
             "loss": self._loss / counts["examples"],
             "word_error_rate": errors / max(counts["words"], 1),
@@ -438,10 +439,12 @@ class TranscriptEvaluator(Evaluator):
             "deleted": counts["deleted"],
             "inserted": counts["inserted"],
             "unknown_units": self._unknown,
-            "too_long": self._too_long,
             "cut": self._cut,
             "worst": worst,
         }
+        if "too_long" in counts:
+            metrics["too_long"] = counts["too_long"]
+        return metrics
 
 
 def _show(change: Change) -> str:
