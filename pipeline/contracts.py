@@ -299,13 +299,14 @@ class Evaluator(abc.ABC):
         """Adds a batch, without padding.
 
         `answers` are those of `Task.answer` and `loss`, float32 (batch,); `batch` has
-        the decoded fields. All are tensors.
+        the decoded fields. All are tensors. Of an export, `outputs` is None and `loss`
+        NaN if `Task.outputs_of` does not tell them.
         """
 
     @abc.abstractmethod
     def result(self) -> dict[str, Any]:
         """The metrics of all examples so far, as JSON values; with `examples`, their
-        number, and `loss`, their mean loss.
+        number, and `loss`, their mean loss, which is left out if it is not known.
         """
 
     def update_training(self, batch: Example) -> None:
@@ -450,12 +451,20 @@ class Objective(abc.ABC):
     def answer(self, outputs: Any, batch: Example) -> Example:
         """Turns outputs into the answers for a client, tensors (batch, ...)."""
 
-    def outputs_of(self, answers: Example) -> Any:
-        """Outputs of which `answer` makes these answers, to evaluate an export.
+    def served_answers(self, served: Example, batch: Example) -> Example:
+        """What `answer` returns for a decoded batch, from the answers of an export to
+        the request for it.
 
-        Raises UsageError if the answers do not tell.
+        A request for decoded images is answered with boxes in their pixels, for
+        example. Raises UsageError if an export cannot be evaluated on examples.
         """
-        raise UsageError("the answers of this export do not tell its loss")
+        return served
+
+    def outputs_of(self, answers: Example) -> Any:
+        """Outputs of which `answer` makes these answers, for the loss of an export;
+        None if the answers do not tell.
+        """
+        return None
 
     @abc.abstractmethod
     def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:

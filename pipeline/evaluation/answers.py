@@ -12,6 +12,7 @@ from pipeline.contracts import Task
 from pipeline.data.splits import Split
 from pipeline.evaluation import occlusion
 from pipeline.evaluation.occlusion import Influence
+from pipeline.training.train_step import forward
 from pipeline.utils import console
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
@@ -35,12 +36,14 @@ class Evaluation:
     """Returns the name of an example by its id."""
     answer: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
     """Returns the answers to a few decoded examples."""
+    outputs: Callable[[Mapping[str, np.ndarray]], Any] | None = None
+    """Returns the outputs for a few decoded examples; None if they are not known."""
     network: Any = None
     """The network, if it is at hand."""
-    forward: Any = None
-    """The function that calls the network, as `train_step.forward`."""
     pictures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """Name -> picture of the answers, uint8 (height, width, 3)."""
+    has_loss: bool = True
+    """Whether the loss is known; if not, `metrics` and `table` are without it."""
 
     def __len__(self) -> int:
         return len(self.table["id"])
@@ -94,20 +97,16 @@ class Evaluation:
         """
         if position not in self._influences:
             value = None
-            if self.forward is not None:
+            if self.outputs is not None:
                 columns = self.examples.take(np.array([position]))
                 example = {name: column[0] for name, column in columns.items()}
-                value = occlusion.influence(self._outputs, self.task, example)
+                value = occlusion.influence(self.outputs, self.task, example)
             self._influences[position] = value
         return self._influences[position]
 
     @functools.cached_property
     def _influences(self) -> dict[int, Influence | None]:
         return {}
-
-    def _outputs(self, examples: Mapping[str, np.ndarray]) -> Any:
-        _, outputs, _ = self.forward(self.task, self.network, _batch(examples))
-        return outputs
 
     @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:
@@ -142,8 +141,10 @@ class Evaluation:
     @property
     def numbers(self) -> dict[str, str]:
         """The metrics in words: of the split, and `calibrated` if they are."""
-        numbers = console.numbers(self.metrics)
-        lines = {self.split: f"{numbers}  ({len(self):,} examples)"}
+        count = f"{len(self):,} examples"
+        if "calibrated" in self.metrics:
+            count += ", before calibration"
+        lines = {self.split: f"{console.numbers(self.metrics)}  ({count})"}
         if calibrated := self.metrics.get("calibrated"):
             lines["calibrated"] = f"{console.numbers(calibrated)}  (as predicted)"
         return lines
@@ -151,7 +152,7 @@ class Evaluation:
     @property
     def notes(self) -> list[str]:
         """What the task's summary warns of, such as few examples."""
-        lines = self.task.summary(self.metrics, self.split)
+        lines = self._summary
         return [line[5:].strip() for line in lines if line.startswith("note ")]
 
     @property
@@ -160,17 +161,28 @@ class Evaluation:
         return useless(self.task.no_better_than(self.metrics))
 
     @property
+    def _summary(self) -> list[str]:
+        """The lines of the task, and a note if there is no loss."""
+        lines = self.task.summary(self.metrics, self.split)
+        if not self.has_loss:
+            lines.append(
+                f"{'note':10} no loss: it cannot be computed from the predictions alone"
+            )
+        return lines
+
+    @property
     def text(self) -> str:
         """The summary of the task, and sentences about mistakes."""
         order, sentence = self.worst
         if len(order):
             sentence += self._example(order[:1])
         sentence = sentence.replace("\n", "\\n")
-        lines = self.task.summary(self.metrics, self.split)
+        mistakes = f"{'mistakes':10} {sentence}"
+        explanations = self._explanations(order[:_EXPLAINED])
+        lines = self._summary
         if self.warning:
             lines.append(f"{'warning':10} {self.warning}")
-        lines.append(f"{'mistakes':10} {sentence}")
-        return "\n".join([*lines, *self._explanations(order[:_EXPLAINED])])
+        return "\n".join([*lines, mistakes, *explanations])
 
     def _explanations(self, positions: np.ndarray) -> Iterator[str]:
         """Lines about the most influential parts of examples."""
@@ -214,12 +226,12 @@ def useless(no_better_than: str | None) -> str:
 
 
 def answer_function(
-    model: Any, task: Task, forward: Callable[..., Any]
+    model: Any, task: Task
 ) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """A function from decoded examples to the answers of the model."""
+    """A function from decoded examples to the answers of a network."""
 
     def answer(examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        batch = _batch(examples)
+        batch = batch_of(examples)
         _, outputs, _ = forward(task, model, batch)
         answers = task.answer(outputs, batch)
         return {name: np.asarray(values) for name, values in answers.items()}
@@ -227,7 +239,19 @@ def answer_function(
     return answer
 
 
-def _batch(examples: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+def output_function(
+    model: Any, task: Task
+) -> Callable[[Mapping[str, np.ndarray]], Any]:
+    """A function from decoded examples to the outputs of a network."""
+
+    def outputs(examples: Mapping[str, np.ndarray]) -> Any:
+        _, values, _ = forward(task, model, batch_of(examples))
+        return values
+
+    return outputs
+
+
+def batch_of(examples: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
     """Decoded examples as a batch."""
     count = len(examples["id"])
     batch = {name: tf.constant(values) for name, values in examples.items()}

@@ -17,9 +17,6 @@ from pipeline.training.train_step import SteppedModel, forward
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import with_options
 
-Forward = Callable[[Task, Any, Example], tuple[Any, Any, tf.Tensor]]
-"""(task, model, decoded batch) -> (y, outputs, weight), as `train_step.forward`."""
-
 
 class Outputs(NamedTuple):
     """The outputs of a network for a batch, without padding; tensors (batch, ...)."""
@@ -28,15 +25,41 @@ class Outputs(NamedTuple):
     """The decoded fields."""
     y: Any
     outputs: Any
-    loss: tf.Tensor
+    loss: tf.Tensor | None = None
+    """None if only the process that trained the network knew its loss."""
 
 
-def outputs(
-    model: SteppedModel, task: Task, batches: Batches, forward: Forward = forward
-) -> Iterator[Outputs]:
+class Predictions(NamedTuple):
+    """The predictions for a batch, without padding; tensors (batch, ...)."""
+
+    batch: Example
+    """The decoded fields."""
+    y: Any
+    outputs: Any
+    """Those of the network; None if the answers of an export do not tell them."""
+    answers: Example
+    """Those of `Task.answer`, and `loss`, if it is known."""
+
+
+Predict = Callable[[Any, Task, Batches], Iterator[Predictions]]
+"""Yields the predictions of a model for all examples, in the order of the split."""
+
+
+def predictions(
+    model: SteppedModel, task: Task, batches: Batches
+) -> Iterator[Predictions]:
+    """Yields the predictions of a network, as `Predict`."""
+    for batch, y, values, loss in outputs(model, task, batches):
+        answers = dict(task.answer(values, batch))
+        if loss is not None:
+            answers["loss"] = loss
+        yield Predictions(batch, y, values, answers)
+
+
+def outputs(model: SteppedModel, task: Task, batches: Batches) -> Iterator[Outputs]:
     """Yields the outputs for all examples, in the order of the split."""
     dataset = batches.dataset(0)
-    compute = _output_function(model, task, batches, forward, dataset.element_spec)
+    compute = _output_function(model, task, batches, dataset.element_spec)
     with name_undecodable_examples(batches, 0, batches.last_step):
         for batch in with_options(dataset):
             result, weight = compute(batch)
@@ -57,7 +80,6 @@ def _output_function(
     model: SteppedModel,
     task: Task,
     batches: Batches,
-    forward: Forward,
     specs: dict[str, tf.TensorSpec],
 ) -> Callable[[Any], tuple[dict[str, Any], tf.Tensor]]:
     """Traces the network once for all splits with equal batches, as this is slow."""
@@ -70,13 +92,14 @@ def _output_function(
     compiled = model.step.compiled if model.step else {}
     if key in compiled:
         return compiled[key]
-    loss = model.step.loss if model.step else model.own_loss or task.loss()
+    loss = _loss(model, task)
 
     def compute(batch: Any) -> tuple[dict[str, Any], tf.Tensor]:
         batch = batches.gather(batch)
         y, outputs, weight = forward(task, model, batch)
-        losses = loss(y, outputs)
-        result = {"batch": batch, "y": y, "outputs": outputs, "loss": losses}
+        result = {"batch": batch, "y": y, "outputs": outputs}
+        if loss is not None:
+            result["loss"] = loss(y, outputs)
         return {**result, "masks": _masks(outputs)}, weight
 
     try:
@@ -84,6 +107,15 @@ def _output_function(
     except UsageError as error:  # AutoGraph adds where it was raised
         raise UsageError(reason(error).removeprefix("UsageError: ")) from None
     return compiled[key]
+
+
+def _loss(model: SteppedModel, task: Task) -> Callable[[Any, Any], tf.Tensor] | None:
+    """The loss of a network; None if only the process that trained it knew it."""
+    if model.step:
+        return model.step.loss
+    if model.own_loss or task.own_outputs:
+        return model.own_loss
+    return task.loss()
 
 
 def _masks(outputs: Any) -> dict[str, tf.Tensor]:
@@ -107,40 +139,49 @@ class SplitResult:
     """`id`, and the columns of `Task.table`, (examples,)."""
     pictures: dict[str, np.ndarray]
     """Name -> picture of the answers, uint8 (height, width, 3)."""
+    has_loss: bool = True
+    """Whether the loss is known; if not, `metrics` and `table` are without it."""
 
 
 def evaluate(
     model: SteppedModel,
     task: Task,
     batches: Batches,
-    forward: Forward = forward,
     training: Batches | None = None,
+    predict: Predict = predictions,
 ) -> SplitResult:
     """Evaluates a split in one pass; its memory grows by the columns of the table.
 
     `training` has the training examples, for metrics that compare answers with them;
-    None if they are not at hand or it would take too long.
+    None if they are not at hand or it would take too long. `predict` calls the model.
     """
     evaluator = task.evaluator(model)
     added = [_copy(metric) for metric in _added_metrics(model)]
     parts = []
-    for batch, y, values, loss in outputs(model, task, batches, forward):
-        answers = {**task.answer(values, batch), "loss": loss}
+    has_loss = True
+    for batch, y, values, answers in predict(model, task, batches):
+        if "loss" not in answers:
+            has_loss = False
+            answers = {**answers, "loss": tf.fill([len(batch["id"])], np.nan)}
         evaluator.update(values, answers, batch)
         for metric in added:
             metric.update_state(y, values)
         parts.append({"id": batch["id"].numpy(), **task.table(answers, batch)})
     if training is not None and evaluator.reads_training:
-        for batch in _examples(training):
+        for batch in examples(training):
             evaluator.update_training(batch)
     results = evaluator.result()
     for metric in added:
         name = unique_name(metric.name, results)
         results[name] = np.asarray(metric.result()).tolist()
-    return SplitResult(results, concatenate(parts), evaluator.pictures())
+    table = concatenate(parts)
+    if not has_loss:
+        results.pop("loss", None)
+        table.pop("loss", None)
+    return SplitResult(results, table, evaluator.pictures(), has_loss)
 
 
-def _examples(batches: Batches) -> Iterator[Example]:
+def examples(batches: Batches) -> Iterator[Example]:
     """Decoded batches without padding."""
     with name_undecodable_examples(batches, 0, batches.last_step):
         for batch in with_options(batches.dataset(0)):
@@ -153,8 +194,8 @@ def concatenate(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _added_metrics(model: SteppedModel) -> list[keras.metrics.Metric]:
-    return model.step.added_metrics if model.step else []
+def _added_metrics(model: SteppedModel | None) -> list[keras.metrics.Metric]:
+    return model.step.added_metrics if model and model.step else []
 
 
 def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:

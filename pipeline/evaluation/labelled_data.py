@@ -9,17 +9,20 @@ import tensorflow as tf
 
 from pipeline.config import data_path, objects, own_outputs, registry, tables
 from pipeline.config.sections import TrainConfig
-from pipeline.contracts import Example, Source, Task
+from pipeline.contracts import Source, Task
 from pipeline.data import batching, decoder_warnings, in_memory, split_names
 from pipeline.data.example_store import OnTheFly, decoded_specs, short_columns
 from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.evaluation.answers import Evaluation, answer_function
-from pipeline.evaluation.evaluate import Forward
+from pipeline.evaluation.answers import (
+    Evaluation,
+    answer_function,
+    output_function,
+)
+from pipeline.evaluation.evaluate import Predict, SplitResult
+from pipeline.evaluation.exported import ExportedNetwork
 from pipeline.serving import version_manifest
-from pipeline.training.train_step import forward
-from pipeline.utils import tf_paths
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
 
@@ -110,7 +113,6 @@ def evaluate_split(
     examples: Examples,
     split: str | None,
     options: TrainConfig,
-    forward: Forward = forward,
     training: Split | None = None,
 ) -> Evaluation:
     """Evaluates a network on a split.
@@ -121,21 +123,13 @@ def evaluate_split(
         examples: The result of `load_splits`, or the splits of a run.
         split: Name of the split; None: test, or else validation, train or all data.
         options: The options of its training.
-        forward: The function that calls the network.
         training: The training examples, for metrics that compare answers with them.
     """
+    name = _split_name(examples, split)
+    result = _measure(
+        model, task, examples, name, options, evaluate.predictions, training
+    )
     splits, locate = examples
-    name = split or split_names.evaluation_split(splits) or "data"
-    if name not in splits:
-        raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
-    store = splits[name].store
-    batches = batching.evaluation(splits[name], options)
-    trained = None if training is None else batching.evaluation(training, options)
-    with decoder_warnings.collect() as warned:
-        result = evaluate.evaluate(model, task, batches, forward, trained)
-    if isinstance(store, OnTheFly):
-        for note in warned.notes(store, locate):
-            say(note.name, note)
     return Evaluation(
         name,
         task,
@@ -143,31 +137,42 @@ def evaluate_split(
         result.table,
         splits[name],
         locate,
-        answer_function(model, task, forward),
+        answer_function(model, task),
+        output_function(model, task),
         model,
-        forward,
         result.pictures,
+        result.has_loss,
     )
 
 
-class _ExportedNetwork:
-    """An exported version that is called like the trained network."""
+def _split_name(examples: Examples, split: str | None) -> str:
+    splits, _ = examples
+    name = split or split_names.evaluation_split(splits) or "data"
+    if name not in splits:
+        raise UsageError(f"the data has no split {name!r}; {suggest(name, splits)}")
+    return name
 
-    step = None  # it is not trained
-    own_loss = None
 
-    def __init__(self, version: Path, task: Task) -> None:
-        with tf_paths.literal(version) as path:
-            # Its variables live as long as this object.
-            self._loaded = tf.saved_model.load(path)
-        self._serve = self._loaded.signatures["serving_default"]
-        self._request = task.serving_inputs()[0].request
-
-    def forward(self, task: Task, model: Any, batch: Example) -> tuple[Any, Any, Any]:
-        """Like `train_step.forward`, for decoded inputs, which the version prepares."""
-        _, y, weight = task.target(task.prepare(batch), batch["id"])
-        answers = self._serve(**self._request(batch))
-        return y, task.outputs_of(answers), weight
+def _measure(
+    model: Any,
+    task: Task,
+    examples: Examples,
+    name: str,
+    options: TrainConfig,
+    predict: Predict,
+    training: Split | None = None,
+) -> SplitResult:
+    """Evaluates a split; prints what decoders have warned of."""
+    splits, locate = examples
+    store = splits[name].store
+    batches = batching.evaluation(splits[name], options)
+    trained = None if training is None else batching.evaluation(training, options)
+    with decoder_warnings.collect() as warned:
+        result = evaluate.evaluate(model, task, batches, trained, predict)
+    if isinstance(store, OnTheFly):
+        for note in warned.notes(store, locate):
+            say(note.name, note)
+    return result
 
 
 def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
@@ -176,8 +181,20 @@ def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
     if "metadata" not in manifest:
         raise UsageError(f"{version} does not describe its task; evaluate its run")
     task = registry.call("tasks", manifest["task"], {}, manifest["metadata"])
-    network = _ExportedNetwork(version, task)
     examples = load_splits(data, task, manifest.get("source_options"))
-    return evaluate_split(
-        network, task, examples, split, TrainConfig(), network.forward
+    network = ExportedNetwork(version, task)
+    name = _split_name(examples, split)
+    result = _measure(None, task, examples, name, TrainConfig(), network.predictions)
+    splits, locate = examples
+    return Evaluation(
+        name,
+        task,
+        result.metrics,
+        result.table,
+        splits[name],
+        locate,
+        network.answers,
+        network.outputs,
+        pictures=result.pictures,
+        has_loss=result.has_loss,
     )

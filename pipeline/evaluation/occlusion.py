@@ -40,12 +40,14 @@ def influence(
     """How much each part of a decoded example adds to its answer.
 
     Args:
-        outputs_of: Calls the network with decoded examples.
+        outputs_of: Calls the network with decoded examples; None if its outputs are not
+            known.
         task: Its task.
         example: The fields of one example.
 
     Returns:
-        None if the example has no parts, or the task names no output.
+        None if the example has no parts, the task names no output, or the outputs are
+        not known.
     """
     occluded = task.occlusions(example)
     if occluded is None or not occluded[0] or task.output is None:
@@ -59,7 +61,10 @@ def influence(
     batches = []
     for start in range(0, len(parts) + 1, _BATCH):
         rows = {name: v[start : start + _BATCH] for name, v in examples.items()}
-        batches.append(tf.cast(outputs_of(rows), tf.float32))
+        part = outputs_of(rows)
+        if part is None:
+            return None
+        batches.append(tf.cast(part, tf.float32))
     outputs = tf.concat(batches, axis=0)
     if task.output.activation in _ACTIVATIONS:
         outputs = _ACTIVATIONS[task.output.activation](outputs)

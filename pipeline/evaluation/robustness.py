@@ -72,9 +72,7 @@ def _metric_function(
     def metric(columns: Mapping[str, np.ndarray]) -> float:
         rows = np.arange(len(columns["id"]))
         batches = batching.evaluation(Split(MemoryStore(columns), rows), options)
-        result = evaluate.evaluate(
-            evaluation.network, evaluation.task, batches, evaluation.forward
-        )
+        result = evaluate.evaluate(evaluation.network, evaluation.task, batches)
         return result.metrics[name]
 
     return metric

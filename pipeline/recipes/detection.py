@@ -44,6 +44,7 @@ def boxes(
             schedule_options={"warmup": 0.05},
             clip_norm=10.0,
             ema=0.998,
+            evaluate_every=10,
         ),
     )
     return Request(config, planned=("train.epochs", "train.ema"), plan="epochs")

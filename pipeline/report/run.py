@@ -197,19 +197,18 @@ class Run:
         self, table: "dict[str, np.ndarray]", pictures: "dict[str, np.ndarray]"
     ) -> "Evaluation":
         """The evaluation of the final test, from the answers of this process."""
-        from pipeline.evaluation.answers import Evaluation, answer_function
-        from pipeline.training.train_step import forward
+        from pipeline.evaluation import answers
 
-        return Evaluation(
+        return answers.Evaluation(
             self.test_split,
             self.task,
             self.test,
             table,
             self.splits[self.test_split],
             self.trainer.data.source.location,
-            answer_function(self.network, self.task, forward),
+            answers.answer_function(self.network, self.task),
+            answers.output_function(self.network, self.task),
             self.network,
-            forward,
             pictures,
         )
 

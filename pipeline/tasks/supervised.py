@@ -330,6 +330,9 @@ class Supervised(Task):
     def answer(self, outputs: Any, batch: Example) -> Example:
         return self.objective.answer(outputs, batch)
 
+    def served_answers(self, served: Example, batch: Example) -> Example:
+        return self.objective.served_answers(served, batch)
+
     def outputs_of(self, answers: Example) -> Any:
         return self.objective.outputs_of(answers)
 

@@ -4,6 +4,7 @@ import io
 import json
 
 import box_data
+import export_metrics
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -49,6 +50,20 @@ def test_a_folder_of_yolo_is_trained_exported_and_reported(trained):
     assert (directory / "mistakes.png").is_file()
     report = (directory / "report.html").read_text(encoding="utf-8")
     assert "Precision and recall" in report and "could not be made" not in report
+
+
+def test_the_export_is_measured_as_the_run(trained, monkeypatch):
+    """In pixels of the original images, which are larger than the decoded ones."""
+    root, run, _ = trained
+    monkeypatch.chdir(root)
+    made = box_data.pictures(8, seed=2, most=2, size=(96, 128), least=40, largest=70)
+    box_data.write_yolo(root / "larger", made)
+    evaluation = export_metrics.require_equal(run, "larger", ("loss",))
+    _, answers = evaluation.answers(np.arange(8))
+    _, expected = run.evaluate("larger").answers(np.arange(8))
+    np.testing.assert_allclose(answers["boxes"], expected["boxes"], atol=1e-3)
+    assert answers["boxes"][..., 2].max() > SIDE
+    assert "note       no loss" in evaluation.text
 
 
 def png(pixels):

@@ -4,6 +4,7 @@ and served.
 
 import json
 
+import export_metrics
 import numpy as np
 import pytest
 from PIL import Image
@@ -64,6 +65,14 @@ def test_the_run_is_evaluated_again(trained, monkeypatch, capsys):
     monkeypatch.chdir(root)
     assert evaluate.main(["run"]) == 0
     assert f"loss {run.test['loss']:.4f}" in capsys.readouterr().out
+
+
+def test_the_export_is_measured_as_the_run(trained, monkeypatch):
+    root, run = trained
+    monkeypatch.chdir(root)
+    evaluation = export_metrics.require_equal(run, "scans.csv", ("loss",))
+    assert "note       no loss" in evaluation.text
+    assert "loss" not in evaluation.predictions
 
 
 def test_a_file_is_answered_with_a_class_for_each_pixel(trained, workplace):

@@ -4,6 +4,7 @@ and served.
 
 import json
 
+import export_metrics
 import interrupted_run
 import numpy as np
 import pytest
@@ -57,6 +58,13 @@ def test_a_table_of_texts_is_trained_and_exported(trained):
     assert "&lt;" in report and "<b>" not in report
     rows = (root / "run/predictions.csv").read_text().splitlines()
     assert len(rows) == 1 + run.test["examples"]
+
+
+def test_the_export_is_measured_as_the_run(trained, monkeypatch):
+    root, run = trained
+    monkeypatch.chdir(root)
+    evaluation = export_metrics.require_equal(run, "reviews.csv")
+    assert "influence" in evaluation.text and "no loss" not in evaluation.text
 
 
 def test_any_bytes_are_answered_as_by_the_run(trained, monkeypatch):

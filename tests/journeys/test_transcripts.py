@@ -2,6 +2,7 @@
 
 import json
 
+import export_metrics
 import numpy as np
 import pytest
 from recordings import wav
@@ -62,6 +63,14 @@ def test_a_table_of_recordings_is_trained_and_exported(trained):
     assert "verified" in report and "could not be made" not in report
     rows = (directory / "predictions.csv").read_text().splitlines()
     assert len(rows) == 1 + run.test["examples"]
+
+
+def test_the_export_is_measured_as_the_run(trained, monkeypatch):
+    root, run = trained
+    monkeypatch.chdir(root)
+    evaluation = export_metrics.require_equal(run, "speech", ("loss", "too_long"))
+    assert "note       no loss" in evaluation.text
+    assert 0 < evaluation.metrics["word_error_rate"] < 1
 
 
 def test_files_are_answered_as_by_the_run(trained, workplace):

@@ -244,10 +244,7 @@ class BoxTarget(Target):
         boxes, scores, classes = best_boxes(
             outputs, self._max_boxes, self._iou_threshold
         )
-        geometry = tf.cast(batch["geometry"], tf.float32)[:, None]
-        boxes = (boxes - _offset(geometry)) / _scale(geometry)
-        size = tf.concat([geometry[..., 5:3:-1]] * 2, axis=-1)
-        boxes = tf.clip_by_value(boxes, 0.0, size)
+        boxes = _in_original(boxes, batch["geometry"])
         is_box = scores > 0
         threshold = self.metadata.get("score_threshold", 0.3)
         count = tf.math.count_nonzero(scores >= threshold, axis=1, dtype=tf.int32)
@@ -263,6 +260,12 @@ class BoxTarget(Target):
         answers = self.answer(outputs, batch)
         names = tf.constant(["", *self.class_names])
         return {**answers, "labels": tf.gather(names, answers["classes"] + 1)}
+
+    def served_answers(self, served: Example, batch: Example) -> Example:
+        """Moves boxes from the decoded images that were sent to the original ones."""
+        is_box = served["classes"] >= 0
+        boxes = _in_original(served["boxes"], batch["geometry"])
+        return {**served, "boxes": tf.where(is_box[..., None], boxes, 0.0)}
 
     def evaluator(self, model: Any = None) -> Evaluator:
         return BoxEvaluator(self.class_names)
@@ -428,6 +431,16 @@ def _scale(geometry: Any) -> Any:
 def _offset(geometry: Any) -> Any:
     """x, y, x, y of the offset of a geometry (..., 6)."""
     return tf.concat([geometry[..., 3:1:-1]] * 2, axis=-1)
+
+
+def _in_original(boxes: tf.Tensor, geometry: tf.Tensor) -> tf.Tensor:
+    """Boxes of decoded images, float32 (batch, n, 4), in pixels of the original ones
+    and clipped to them; `geometry` is float32 (batch, 6).
+    """
+    geometry = tf.cast(geometry, tf.float32)[:, None]
+    boxes = (boxes - _offset(geometry)) / _scale(geometry)
+    size = tf.concat([geometry[..., 5:3:-1]] * 2, axis=-1)
+    return tf.clip_by_value(boxes, 0.0, size)
 
 
 def _batch_of(example: Mapping[str, Any]) -> dict[str, tf.Tensor]:

@@ -300,8 +300,8 @@ class ClassTarget(Target):
         return ClassEvaluator(self.class_names, temperature, self.abstain_below)
 
     def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
-        """`truth`, `prediction`, their probabilities, and `correct`; `answered` if
-        answers may be withheld.
+        """`truth`, `prediction`, their probabilities, `correct`, and the `loss` before
+        calibration; `answered` if answers may be withheld.
         """
         truth = batch["label"].numpy().astype(np.int32)
         prediction = answers["class"].numpy()
@@ -312,6 +312,7 @@ class ClassTarget(Target):
             "probability": probabilities.max(axis=1),
             "probability_of_truth": probabilities[np.arange(len(truth)), truth],
             "correct": truth == prediction,
+            "loss": answers["loss"].numpy(),
         }
         if self.abstain_below:
             columns["answered"] = answers["label"].numpy() != b""
@@ -348,10 +349,12 @@ class ClassTarget(Target):
         return {"confusion_matrix.csv": table}
 
     def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
-        """Accuracy, and the cross-entropy of the probabilities as they are answered."""
+        """Accuracy, the loss before calibration, and the cross-entropy of the
+        probabilities as they are answered.
+        """
         truth = rows["probability_of_truth"].astype(np.float64)
         loss = -np.log(np.maximum(truth, _LEAST_PROBABILITY))
-        return {**super().scores(rows), "loss": Score.mean(loss, -1)}
+        return {**super().scores(rows), "calibrated_loss": Score.mean(loss, -1)}
 
     def no_better_than(self, metrics: Mapping[str, Any]) -> str:
         return _no_better_than(metrics)

@@ -303,7 +303,7 @@ class NumberEvaluator(Evaluator):
 
     def update(self, outputs: Any, answers: Example, batch: Example) -> None:
         self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
-        count = len(outputs)
+        count = len(answers["prediction"])
         self._true.append(batch["target"].numpy().reshape(count, -1))
         self._predicted.append(answers["prediction"].numpy().reshape(count, -1))
 

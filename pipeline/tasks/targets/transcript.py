@@ -291,7 +291,7 @@ class TranscriptTarget(Target):
                 f"{'note':10} {metrics['unknown_units']:,} of the {self._unit} of"
                 f" {split} are in no training transcript, and count as errors"
             )
-        if metrics["too_long"]:
+        if metrics.get("too_long"):
             count = pluralize(metrics["too_long"], "transcript")
             lines.append(
                 f"{'note':10} more units than the model has outputs in {count} of"
@@ -396,13 +396,13 @@ class TranscriptEvaluator(Evaluator):
     An error rate is the number of substitutions, deletions and insertions divided by
     the number of words or characters of all truths. `constant` is the better of two
     transcripts for all recordings: the most frequent and the empty one. `worst` has the
-    utterances with most word errors.
+    utterances with most word errors. `too_long` is left out if the outputs are not
+    known.
     """
 
     def __init__(self, text_of: Callable[[np.ndarray], str]) -> None:
         self._text_of = text_of
         self._loss = 0.0
-        self._too_long = 0
         self._cut = 0
         self._unknown = 0
         self._counts: Counter[str] = Counter()
@@ -412,7 +412,9 @@ class TranscriptEvaluator(Evaluator):
     def update(self, outputs: Any, answers: Example, batch: Example) -> None:
         truths = batch["transcript"].numpy()
         self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
-        self._too_long += int((~_fits(batch["transcript"], outputs).numpy()).sum())
+        if outputs is not None:
+            is_too_long = ~_fits(batch["transcript"], outputs).numpy()
+            self._counts["too_long"] += int(is_too_long.sum())
         self._cut += int((truths[:, -1] != PADDING).sum())
         self._unknown += int((truths == UNKNOWN).sum())
         for truth, text in zip(truths, answers["text"].numpy(), strict=True):
@@ -443,7 +445,7 @@ class TranscriptEvaluator(Evaluator):
         for negative, _, truth, text, alignment in self._worst:
             row = {"truth": truth, "prediction": text, "alignment": alignment}
             worst.append({"errors": -negative, **row})
-        return {
+        metrics = {
             "examples": counts["examples"],
             "loss": self._loss / counts["examples"],
             "word_error_rate": errors / max(counts["words"], 1),
@@ -455,11 +457,13 @@ class TranscriptEvaluator(Evaluator):
             "deleted": counts["deleted"],
             "inserted": counts["inserted"],
             "unknown_units": self._unknown,
-            "too_long": self._too_long,
             "cut": self._cut,
             "constant": self._constant(),
             "worst": worst,
         }
+        if "too_long" in counts:
+            metrics["too_long"] = counts["too_long"]
+        return metrics
 
     def _constant(self) -> dict[str, Any]:
         ((text, _),) = self._truths.most_common(1)

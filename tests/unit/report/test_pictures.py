@@ -100,7 +100,8 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
     assert [n for n, row in enumerate(rows) if row["correct"] == "False"] == [3, 5]
     truth, answer = (names[found.table[name][3]] for name in ("truth", "prediction"))
     other = f"{found.table['probability_of_truth'][3]:.6g}"
-    wanted = [f"{names[0]}/1003.jpg", truth, answer, "0.95", other, "False"]
+    loss = f"{found.table['loss'][3]:.6g}"
+    wanted = [f"{names[0]}/1003.jpg", truth, answer, "0.95", other, "False", loss]
     columns = [
         "file",
         "truth",
@@ -108,6 +109,7 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
         "probability",
         "probability_of_truth",
         "correct",
+        "loss",
     ]
     assert rows[3] == dict(zip(columns, wanted, strict=True))
     odd = dataclasses.replace(found, locate=lambda id: f"\udce9\n{id}")

@@ -1,0 +1,66 @@
+"""An exported version that is evaluated as the network is from which it was made."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pipeline.contracts import Batches, Example, Task
+from pipeline.evaluation import evaluate
+from pipeline.evaluation.answers import batch_of
+from pipeline.evaluation.evaluate import Predictions
+from pipeline.utils import tf_paths
+
+
+class ExportedNetwork:
+    """A version of the task that answers requests for decoded examples.
+
+    Args:
+        version: The directory of the version.
+        task: Its task, for the examples that it is evaluated on.
+    """
+
+    def __init__(self, version: Path, task: Task) -> None:
+        with tf_paths.literal(version) as path:
+            # Its variables live as long as this object.
+            self._loaded = tf.saved_model.load(path)
+        self._serve = self._loaded.signatures["serving_default"]
+        self._input = task.serving_inputs()[0]
+        self._task = task
+        self._loss = None if task.own_outputs else task.loss()
+
+    def predictions(
+        self, model: Any, task: Task, batches: Batches
+    ) -> Iterator[Predictions]:
+        """Yields the predictions for all examples, as `evaluate.Predict`."""
+        for batch in evaluate.examples(batches):
+            yield self._predict(batch)
+
+    def _predict(self, batch: Example) -> Predictions:
+        task = self._task
+        answers = dict(self._answers(batch))
+        outputs = task.outputs_of(answers)
+        _, y, _ = task.target(task.prepare(batch), batch["id"])
+        if outputs is not None and self._loss is not None:
+            answers["loss"] = self._loss(y, outputs)
+        return Predictions(batch, y, outputs, answers)
+
+    def _answers(self, batch: Example) -> Example:
+        """The answers of `Task.answer` to a decoded batch."""
+        columns = {name: values.numpy() for name, values in batch.items()}
+        request = self._input.request(columns)
+        arguments = {}
+        for name, spec in self._input.specs.items():
+            arguments[name] = tf.constant(request[name], spec.dtype)
+        return self._task.served_answers(self._serve(**arguments), batch)
+
+    def answers(self, examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The answers to a few decoded examples."""
+        answers = self._answers(batch_of(examples))
+        return {name: values.numpy() for name, values in answers.items()}
+
+    def outputs(self, examples: Mapping[str, np.ndarray]) -> Any:
+        """The outputs for a few decoded examples; None if the answers do not tell."""
+        return self._task.outputs_of(self._answers(batch_of(examples)))
