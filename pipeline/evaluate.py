@@ -27,6 +27,10 @@ _ARGUMENTS = {
         "Options of the task of a run that decide how it is measured, such as"
         " --task.samples 10000 and --task.judge RUN for a model that draws pictures."
     ),
+    "[--source.OPTION VALUE]": (
+        "Options of the source of DATA, such as --source.label species for a table."
+        " Default: columns have the names that the run used."
+    ),
     "[DATA]": (
         "Class folders of images, an .npz file, ...; classes are matched by name."
         " Default: the test split of the run."
@@ -61,6 +65,8 @@ def main(arguments: list[str]) -> int:
     of_task, rest = cli_parser.split(
         arguments[len(words) :], lambda flag: flag.startswith("--task.")
     )
+    of_source, rest = cli_parser.split(rest, lambda flag: flag.startswith("--source."))
+    source = cli_parser.changes(of_source, Config).get("source", {})
     options = EvaluateOptions(**cli_parser.changes(rest, EvaluateOptions))
     if len(words) not in (1, 2):
         raise UsageError(
@@ -76,6 +82,8 @@ def main(arguments: list[str]) -> int:
     if of_task and not run:
         raise UsageError(f"{of_task[0]} is for runs; {model} is an exported model")
     version = model if run else repository.select_version(model)
+    if of_source and not data:
+        raise UsageError(f"{of_source[0]} is for data: {PROGRAM} {model} DATA ...")
     if not run and not data:
         raise UsageError(f"{model} needs labelled data, or a run in its place")
 
@@ -88,9 +96,9 @@ def main(arguments: list[str]) -> int:
 
     split = options.split
     if run:
-        evaluation = run.evaluate(data, split)
+        evaluation = run.evaluate(data, split, source)
     else:
-        evaluation = labelled_data.evaluate_export(version, data, split)
+        evaluation = labelled_data.evaluate_export(version, data, split, source)
     name = run.config.name if run else version.parent.name
     folder = options.output or files.make_next(Path("evaluated"), name)
     folder.mkdir(parents=True, exist_ok=True)

@@ -44,6 +44,8 @@ class Evaluation:
     """Name -> picture of the answers, uint8 (height, width, 3)."""
     has_loss: bool = True
     """Whether the loss is known; if not, `metrics` and `table` are without it."""
+    known: int = 0
+    """How many of the examples the model was trained on, as far as can be told."""
 
     def __len__(self) -> int:
         return len(self.table["id"])
@@ -162,8 +164,13 @@ class Evaluation:
 
     @property
     def _summary(self) -> list[str]:
-        """The lines of the task, and a note if there is no loss."""
+        """The lines of the task, and notes about what it does not see."""
         lines = self.task.summary(self.metrics, self.split)
+        if self.known:
+            lines.append(
+                f"{'note':10} the model was trained on {self.known:,} of these"
+                f" {len(self):,} examples: it answers new ones worse"
+            )
         if not self.has_loss:
             lines.append(
                 f"{'note':10} no loss: it cannot be computed from the predictions alone"

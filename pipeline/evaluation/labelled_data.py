@@ -26,22 +26,32 @@ from pipeline.serving import version_manifest
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, suggest
 
-_COLUMN_OPTIONS = ("image", *tables.TRUTHS)
+# Options that name columns with the same content in other tables.
+_COLUMN_OPTIONS = ("image", "column", *tables.TRUTHS)
 Examples = tuple[Mapping[str, Split], Callable[[int], str]]
 """Decoded examples of each split, and a function from an id to the example's name."""
 
 
 def load_splits(
-    data: Any, task: Task, columns: Mapping[str, Any] | None = None
+    data: Any,
+    task: Task,
+    trained_options: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Examples:
     """Loads labelled data for a task: whatever `fit` takes as `data`, or a path.
 
-    `columns` are options of a table that name its columns, as in the run.
-
     Classes are matched by name. Raises UsageError if a class is unknown to the model,
     or if the data is of another kind.
+
+    Args:
+        data: The data.
+        task: The task of the model.
+        trained_options: Options of the source that the model was trained on, whose
+            names of columns are used again.
+        options: Options of the source of `data`, as values or as words of a command
+            line.
     """
-    source = _source(data, task, columns or {})
+    source = _source(data, task, trained_options or {}, options or {})
     matched = task.match(source)
     specs = _specs(source, matched)
     splits = {}
@@ -57,7 +67,20 @@ def load_splits(
     return splits, source.location
 
 
-def _source(data: Any, task: Task, columns: Mapping[str, Any]) -> Source:
+def trained_on(data: Any, options: Mapping[str, Any]) -> bool:
+    """Whether a path is that of the source with these options, of a training."""
+    path = options.get("path")
+    if not path or not isinstance(data, str | Path):
+        return False
+    return Path(data).resolve() == Path(path).resolve()
+
+
+def _source(
+    data: Any,
+    task: Task,
+    trained_options: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> Source:
     """Creates a source of the data for a model of this task."""
     names = task.metadata.get("class_names") or ()
     if task.own_outputs:
@@ -71,12 +94,16 @@ def _source(data: Any, task: Task, columns: Mapping[str, Any]) -> Source:
         options = data_path.source(Path(data), names, own_input)
         name = options.pop("name")
         known_options = registry.find("sources", name).options
-        for option, value in columns.items():
+        for option, value in trained_options.items():
             if option in _COLUMN_OPTIONS and option in known_options:
                 options.setdefault(option, value)
         if names and name == "arrays":
             options["class_names"] = tuple(names)
+        options |= registry.read_options("sources", name, given, "--source.{}")
+        registry.check("sources", name, options, "--source.{}")
         return registry.call("sources", name, options)
+    if given:
+        raise UsageError("source: options are for data at a path")
     name = objects.name_of(data, "sources")
     takes = registry.find("sources", name).options
     options = {}
@@ -114,6 +141,7 @@ def evaluate_split(
     split: str | None,
     options: TrainConfig,
     training: Split | None = None,
+    trained_ids: np.ndarray | None = None,
 ) -> Evaluation:
     """Evaluates a network on a split.
 
@@ -124,8 +152,13 @@ def evaluate_split(
         split: Name of the split; None: test, or else validation, train or all data.
         options: The options of its training.
         training: The training examples, for metrics that compare answers with them.
+        trained_ids: The ids of the training examples, if the splits are of the data
+            that the network was trained on.
     """
     name = _split_name(examples, split)
+    known = 0
+    if trained_ids is not None:
+        known = int(np.isin(examples[0][name].column("id"), trained_ids).sum())
     result = _measure(
         model, task, examples, name, options, evaluate.predictions, training
     )
@@ -142,6 +175,7 @@ def evaluate_split(
         model,
         result.pictures,
         result.has_loss,
+        known,
     )
 
 
@@ -175,17 +209,30 @@ def _measure(
     return result
 
 
-def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
-    """Evaluates an exported version on a split of labelled data."""
+def evaluate_export(
+    version: Path,
+    data: Any,
+    split: str | None,
+    options: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Evaluates an exported version on a split of labelled data.
+
+    `options` are those of the source of the data.
+    """
     manifest = version_manifest.properties(version)
     if "metadata" not in manifest:
         raise UsageError(f"{version} does not describe its task; evaluate its run")
     task = registry.call("tasks", manifest["task"], {}, manifest["metadata"])
-    examples = load_splits(data, task, manifest.get("source_options"))
+    trained_options = manifest.get("source_options", {})
+    examples = load_splits(data, task, trained_options, options)
     network = ExportedNetwork(version, task)
     name = _split_name(examples, split)
     result = _measure(None, task, examples, name, TrainConfig(), network.predictions)
     splits, locate = examples
+    known = 0
+    if name == "data" and trained_on(data, trained_options):
+        counts = manifest["trained"].get("examples", {})
+        known = min(counts.get("train", 0), len(splits[name]))
     return Evaluation(
         name,
         task,
@@ -197,4 +244,5 @@ def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
         network.outputs,
         pictures=result.pictures,
         has_loss=result.has_loss,
+        known=known,
     )

@@ -245,9 +245,11 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a source that are words, such as the names of columns."""
+    """The options of a source that are words, such as the names of columns, and its
+    path.
+    """
     words = options.items()
-    return {key: value for key, value in words if isinstance(value, str)}
+    return {key: str(value) for key, value in words if isinstance(value, str | Path)}
 
 
 def _lookup_tables(model: keras.Model) -> list[Any]:

@@ -212,7 +212,12 @@ class Run:
             pictures,
         )
 
-    def evaluate(self, data: Any = None, split: str | None = None) -> "Evaluation":
+    def evaluate(
+        self,
+        data: Any = None,
+        split: str | None = None,
+        source: Mapping[str, Any] | None = None,
+    ) -> "Evaluation":
         """Evaluates the run on labelled data.
 
         Args:
@@ -220,6 +225,8 @@ class Run:
                 `.npz` file. Classes are matched by name. None: the data of the run.
             split: One of the splits of the data; None: test, or else validation, or
                 else all.
+            source: Options of the source of a path, such as `{"label": "species"}` for
+                a table; by default, columns have the names that the run used.
 
         Raises:
             UsageError: The data is gone or does not fit the model.
@@ -232,12 +239,30 @@ class Run:
 
         task = self.task
         if data is not None:
-            columns = self.config.source.options
-            examples = labelled_data.load_splits(data, task, columns)
+            options = self.config.source.options
+            examples = labelled_data.load_splits(data, task, options, source)
         training = self.splits["train"] if data is None else None
         return labelled_data.evaluate_split(
-            self.network, task, examples, split, self.config.train, training=training
+            self.network,
+            task,
+            examples,
+            split,
+            self.config.train,
+            training,
+            self._trained_ids(data),
         )
+
+    def _trained_ids(self, data: Any) -> "np.ndarray | None":
+        """The ids of the training examples, if the data is that of the run."""
+        from pipeline.evaluation import labelled_data
+        from pipeline.utils import npz
+
+        if not labelled_data.trained_on(data, self.config.source.options):
+            return None
+        try:
+            return npz.read(self._files.splits, 2**32)["train"]
+        except (OSError, ValueError, LookupError):
+            return None
 
     def _examples(self) -> "Examples":
         return self.splits, self.trainer.data.source.location

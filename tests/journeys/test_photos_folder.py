@@ -153,7 +153,7 @@ def notes(settings):
         for decision in found.decisions
         if "exact copies" in decision.value
     ]
-    return lines, found.splits
+    return lines, {**found.splits, "test": found.whole_test}
 
 
 def test_copies_across_splits_are_noted_under_every_cache(folder, workplace):
