@@ -24,7 +24,7 @@ from pipeline.evaluation.evaluate import Predict, SplitResult
 from pipeline.evaluation.exported import ExportedNetwork
 from pipeline.serving import version_manifest
 from pipeline.utils.console import say
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import NoLabels, UsageError, suggest
 
 _COLUMN_OPTIONS = ("image", *tables.TRUTHS)
 Examples = tuple[Mapping[str, Split], Callable[[int], str]]
@@ -38,10 +38,17 @@ def load_splits(
 
     `columns` are options of a table that name its columns, as in the run.
 
-    Classes are matched by name. Raises UsageError if a class is unknown to the model,
-    or if the data is of another kind.
+    Classes are matched by name. Raises UsageError if the data has no labels or is of
+    another kind, or if a class is unknown to the model.
     """
-    source = _source(data, task, columns or {})
+    try:
+        source = _source(data, task, columns or {})
+    except NoLabels:
+        name = data if isinstance(data, str | Path) else "the data"
+        raise UsageError(
+            f"{name} has no labels to compare predictions with ({task.title}); add them"
+            " as in the training data, or use pipeline predict, which needs none"
+        ) from None
     matched = task.match(source)
     specs = _specs(source, matched)
     splits = {}
@@ -184,9 +191,7 @@ def evaluate_export(version: Path, data: Any, split: str | None) -> Evaluation:
     examples = load_splits(data, task, manifest.get("source_options"))
     network = ExportedNetwork(version, task)
     name = _split_name(examples, split)
-    result = _measure(
-        None, task, examples, name, TrainConfig(), network.predictions
-    )
+    result = _measure(None, task, examples, name, TrainConfig(), network.predictions)
     splits, locate = examples
     return Evaluation(
         name,
