@@ -11,7 +11,7 @@ from typing import Any
 
 from pipeline.config import box_formats, file_types
 from pipeline.utils.console import pluralize, say
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import NoLabels, UsageError
 from pipeline.utils.image_formats import is_ignored, walk
 
 # Columns of a table, as `column` writes them.
@@ -129,12 +129,12 @@ def _find(
             )
         entries = data or classes or folders
         if len(entries) != 1:
-            raise UsageError(_problem(path, folders, classes, types, allow_one_class))
+            raise _problem(path, folders, classes, types, allow_one_class)
         inner = path / entries[0]
         if entries == classes and not list_folder(inner)[0]:
             if allow_one_class:
                 return _source("folder", path, root)
-            raise UsageError(_problem(path, folders, classes, types))
+            raise _problem(path, folders, classes, types)
         path = inner
     if not path.exists():
         raise UsageError(f"{path}: no such file or directory")
@@ -185,13 +185,13 @@ def _problem(
     classes: list[str],
     types: Mapping[str, tuple[str, ...]],
     allow_one_class: bool = False,
-) -> str:
-    """What a directory contains instead of data, and the remedy."""
+) -> UsageError:
+    """An error that says what a directory contains instead of data, and the remedy."""
     files = list_folder(path)[1]
     if len(classes) == 1:
         names = (name for _, _, names in walk(path / classes[0]) for name in names)
         noun = _noun(file_types.most_common(names, types))
-        return (
+        return UsageError(
             f"{path} has {noun} of only one class, {classes[0]!r}; add a folder for"
             " another class, or a .csv with the columns path and label"
         )
@@ -201,18 +201,18 @@ def _problem(
         noun = _noun(field)
         found = pluralize(count, noun.removesuffix("s"))
         if allow_one_class:
-            return (
+            return UsageError(
                 f"{path} contains {found}, but no class folders; move them into one,"
                 f" such as {path / noun}"
             )
-        return (
+        return NoLabels(
             f"{path} contains {found}, but no class folders; move the {noun}"
             " of each class into a folder of its own, or list them in a .csv with the"
             " columns path and label"
         )
     entries = [*(f"{name}/" for name in folders), *files]
     if not entries:
-        return f"{path} is empty; {_expected(types)}"
+        return UsageError(f"{path} is empty; {_expected(types)}")
     content = ", ".join(entries[:3])
     if len(entries) > 3:
         content += ", ..."
@@ -223,7 +223,7 @@ def _problem(
     suffixes.discard("")
     if suffixes:
         content += f" with {', '.join(sorted(suffixes)[:3])} files"
-    return f"{path} contains only {content}; {_expected(types)}"
+    return UsageError(f"{path} contains only {content}; {_expected(types)}")
 
 
 def _noun(field: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeline.config import data_path, file_search, file_types
 from pipeline.utils import safe_io
-from pipeline.utils.errors import UsageError
+from pipeline.utils.errors import NoLabels, UsageError
 
 # As NumPy, pandas, R and spreadsheets write it.
 _MISSING = ("", "nan", "NaN", "<NA>", "NaT", "NA", "N/A", "#N/A", "null", "NULL")
@@ -252,16 +252,14 @@ def columns(table: Table, options: Options) -> TableColumns:
         field, value = value_column(table, options, used)
     if value:
         if not truths:
-            raise _no_column(table, data_path.LABELS, "--source.label")
+            raise _no_labels(table, "--source.label")
         return TableColumns(
             truths, value=value, value_field=field, group=group, split=split
         )
     file = _file_column(table, options, used)
     if file:
         if not truths:
-            raise _no_column(
-                table, data_path.LABELS, "--source.image", "--source.label"
-            )
+            raise _no_labels(table, "--source.image", "--source.label")
         return TableColumns(truths, file, group=group, split=split)
     if group is None and "group" in table.titles:
         group = "group"
@@ -272,7 +270,7 @@ def columns(table: Table, options: Options) -> TableColumns:
         names = [*data_path.IMAGES[:3], *texts[:2]]
         raise _no_column(table, names, _INPUT_FLAGS, "--source.label")
     if not truths:
-        raise _no_column(table, data_path.LABELS, "--source.label", "--source.target")
+        raise _no_labels(table, "--source.label", "--source.target")
     row_names = tuple(name for name in row_names if name not in used)
     label = truths.get("label", "")
     if not options.label and label in data_path.TARGETS and _are_floats(table, label):
@@ -289,7 +287,15 @@ def _require(table: Table, name: str) -> str:
 
 
 def _no_column(table: Table, names: Sequence[str], *flags: str) -> UsageError:
-    return UsageError(
+    return UsageError(_without_column(table, names, *flags))
+
+
+def _no_labels(table: Table, *flags: str) -> NoLabels:
+    return NoLabels(_without_column(table, data_path.LABELS, *flags))
+
+
+def _without_column(table: Table, names: Sequence[str], *flags: str) -> str:
+    return (
         f"{table.path} has no {table.key} {' or '.join(names[:5])}; it has"
         f" {', '.join(table.titles)}; name its {table.key}s with {' and '.join(flags)}"
     )

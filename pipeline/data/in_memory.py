@@ -35,7 +35,7 @@ from pipeline.data.labels import (
 )
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.console import pluralize
-from pipeline.utils.errors import UsageError, reason
+from pipeline.utils.errors import NoLabels, UsageError, reason
 
 EXPECTED = (
     "give (x, y) or (x, y, sample_weight) arrays, of which x may be a dictionary of"
@@ -336,7 +336,7 @@ def _dataset_batches(data: tf.data.Dataset) -> Iterator[Any]:
         data = data.map(lambda row: tuple(row[name] for name in names))
         spec = data.element_spec
     if isinstance(spec, tf.TensorSpec):
-        raise UsageError(f"the tf.data.Dataset has no labels; {EXPECTED}")
+        raise NoLabels(f"the tf.data.Dataset has no labels; {EXPECTED}")
     if not isinstance(spec, tuple) or len(spec) not in (2, 3):
         raise UsageError(f"the tf.data.Dataset has elements {spec}; {EXPECTED}")
     for part in (*_parts(spec[0]), *_parts(spec[1]), *spec[2:]):

@@ -3,7 +3,7 @@ calibration.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -194,8 +194,10 @@ def concatenate(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _added_metrics(model: SteppedModel | None) -> list[keras.metrics.Metric]:
-    return model.step.added_metrics if model and model.step else []
+def _added_metrics(model: SteppedModel | None) -> Sequence[keras.metrics.Metric]:
+    if model is None:  # an export
+        return ()
+    return model.step.added_metrics if model.step else model.own_metrics
 
 
 def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:

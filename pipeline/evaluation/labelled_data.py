@@ -24,7 +24,7 @@ from pipeline.evaluation.evaluate import Predict, SplitResult
 from pipeline.evaluation.exported import ExportedNetwork
 from pipeline.serving import version_manifest
 from pipeline.utils.console import say
-from pipeline.utils.errors import UsageError, suggest
+from pipeline.utils.errors import NoLabels, UsageError, suggest
 
 # Options that name columns with the same content in other tables.
 _COLUMN_OPTIONS = ("image", "column", *tables.TRUTHS)
@@ -40,8 +40,8 @@ def load_splits(
 ) -> Examples:
     """Loads labelled data for a task: whatever `fit` takes as `data`, or a path.
 
-    Classes are matched by name. Raises UsageError if a class is unknown to the model,
-    or if the data is of another kind.
+    Classes are matched by name. Raises UsageError if the data has no labels or is of
+    another kind, or if a class is unknown to the model.
 
     Args:
         data: The data.
@@ -51,7 +51,14 @@ def load_splits(
         options: Options of the source of `data`, as values or as words of a command
             line.
     """
-    source = _source(data, task, trained_options or {}, options or {})
+    try:
+        source = _source(data, task, trained_options or {}, options or {})
+    except NoLabels:
+        name = data if isinstance(data, str | Path) else "the data"
+        raise UsageError(
+            f"{name} has no labels to compare predictions with ({task.title}); add them"
+            " as in the training data, or use pipeline predict, which needs none"
+        ) from None
     matched = task.match(source)
     specs = _specs(source, matched)
     splits = {}

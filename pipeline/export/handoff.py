@@ -23,6 +23,7 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import cross_validation, event_files
 from pipeline.training.model_builder import copy_network
+from pipeline.training.own_keras import stored
 from pipeline.training.train_step import SteppedModel
 from pipeline.training.trainer import Trainer
 from pipeline.utils import npz, progress_bar, safe_io
@@ -143,7 +144,18 @@ class Handoff:
                 npz.write(self.run.examples, savedmodel.golden_examples(examples))
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{path} cannot be written: {reason(error)}")
+        self._write_losses()
         return model.to_keras_model()
+
+    def _write_losses(self) -> None:
+        """Writes losses and metrics that were given by output, for a later process."""
+        names = self.data.task.own_outputs
+        if not names:
+            return
+        try:
+            stored.write(self.run.losses, self.config.train, names)
+        except (OSError, ValueError, TypeError, NotImplementedError) as error:
+            say("note", f"{self.run.losses} cannot be written: {reason(error)}")
 
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports without writing to the run; returns the result."""
@@ -301,7 +313,9 @@ def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
         registry.load("models", config.model.name)
     plain = keras.models.load_model(run.model, compile=False)
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
-    model = SteppedModel(network.inputs, network.outputs)
+    model = SteppedModel(network.inputs, network.output)
     model.task = dataset.create_task(config, metadata)
     model.is_user_network = bool(metadata.get("raw"))
+    if model.task.own_outputs:
+        model.own_loss, model.own_metrics = stored.read(run.losses, model)
     return model

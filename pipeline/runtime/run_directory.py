@@ -47,6 +47,7 @@ class RunDirectory:
         self.result = path / "result.json"
         self.model = path / "model.keras"
         self.examples = path / "examples.npz"
+        self.losses = path / "losses.json"
         self.manifest = path / "manifest.jsonl"
         self.gallery = path / "gallery.html"
         self.checkpoints = path / "checkpoints"

@@ -1,7 +1,7 @@
 """The Keras model of a run, and its training step on one replica."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -251,6 +251,8 @@ class SteppedModel(keras.Model):
     """The last activation of the user's network, if it was removed."""
     own_loss: Callable[[Any, Any], tf.Tensor] | None = None
     """The loss of the run, of a copy for inference."""
+    own_metrics: Sequence[keras.metrics.Metric] = ()
+    """The metrics that the run added to those of the task, likewise."""
     note: str = ""
     """A sentence about the weights or the head, for the output of the run."""
     copy_weights_to_original: Callable[[], None] = staticmethod(lambda: None)

@@ -21,6 +21,10 @@ class UsageError(Exception):
         return [f"{type(self).__name__}: {self}"]
 
 
+class NoLabels(UsageError):
+    """The data has examples, but not what is to be predicted."""
+
+
 class NoCheckpoint(UsageError):
     """All checkpoints of a run are damaged."""
 

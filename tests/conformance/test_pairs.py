@@ -169,6 +169,35 @@ def test_signatures_take_their_requests_and_refuse_others(pair):
             traced(*(argument[:0] for argument in arguments))
 
 
+def test_an_export_is_measured_as_the_network(pair):
+    """Without the loss if its answers do not tell the outputs of the network."""
+    task, batch, model = pair
+    inputs, y, _ = task.target(task.prepare(batch), batch["id"])
+    outputs = model(inputs, training=False)
+    loss = task.loss()(y, outputs)
+    default = task.serving_inputs()[0]
+    request = default.request({name: value.numpy() for name, value in batch.items()})
+    served = task.serve(model, default.read(*map(tf.constant, request.values())))
+    served = task.served_answers(served, batch)
+    told = task.outputs_of(served)
+    found = tf.fill([SIZE], np.nan) if told is None else task.loss()(y, told)
+    whole, exported = task.evaluator(), task.evaluator()
+    whole.update(outputs, {**task.answer(outputs, batch), "loss": loss}, batch)
+    exported.update(told, {**served, "loss": found}, batch)
+    expected, metrics = whole.result(), exported.result()
+    assert told is None or np.isfinite(found).all()
+    left_out = {"loss", "too_long"} if told is None else set()
+    if np.max(loss) > 15:  # probabilities of 0 and 1 do not tell it exactly
+        left_out |= {"loss"}
+    assert expected.keys() - metrics.keys() <= left_out
+    for name in metrics.keys() - left_out:
+        pairs = zip(
+            *map(keras.tree.flatten, (metrics[name], expected[name])), strict=True
+        )
+        for one, other in pairs:
+            assert one == other or one == pytest.approx(other, abs=1e-4)
+
+
 def test_the_keras_model_takes_raw_inputs(pair):
     task, batch, model = pair
     plain = task.standalone(model, "none")

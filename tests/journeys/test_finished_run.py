@@ -20,6 +20,7 @@ from report_text import FAILED
 from toy_problem import random_split
 
 from pipeline import evaluate, inspect, predict
+from pipeline.compare import compare
 from pipeline.config import command_line, objects, registry
 from pipeline.config.sections import SourceConfig
 from pipeline.data import dataset, image_sizes
@@ -171,6 +172,43 @@ def test_what_cannot_be_measured_is_one_line(digits_run, workplace, words, messa
     with pytest.raises(UsageError, match=message) as caught:
         evaluate.main([word.format(**places) for word in words])
     assert "\n" not in str(caught.value) and not list(workplace.iterdir())
+
+
+@pytest.mark.parametrize("data", ["alone", "alone.csv", "alone.npz"])
+@pytest.mark.usefixtures("workplace")
+def test_data_without_labels_are_named_with_the_command_that_needs_none(
+    digits_run, data
+):
+    pixels = np.zeros((8, 8), np.uint8)
+    Path("alone").mkdir()
+    Image.fromarray(pixels).save("alone/0.png")
+    Path("alone.csv").write_text("image\nalone/0.png\n")
+    np.savez("alone.npz", images=pixels[None])
+    message = f"^{data} has no labels to compare predictions with .*pipeline predict"
+    for model in (digits_run.directory, digits_run.export):
+        with pytest.raises(UsageError, match=message) as caught:
+            evaluate.main([str(model), data])
+        assert "\n" not in str(caught.value) and caught.value.exit_code == 2
+
+
+@pytest.mark.usefixtures("workplace")
+def test_every_command_tells_the_same_loss(digits_run, loaded):
+    """That before calibration; the calibrated one is named so."""
+    split = digits_run.splits["test"]
+    np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
+    calibrated = digits_run.test["calibrated"]["loss"]
+    exported = labelled_data.evaluate_export(digits_run.export, Path("test.npz"), None)
+    for evaluation in (loaded.evaluation, exported):
+        found = evaluation.metrics
+        assert found["loss"] == pytest.approx(digits_run.test["loss"], abs=1e-5)
+        assert found["calibrated"]["loss"] == pytest.approx(calibrated, abs=1e-5)
+        name, *_ = evaluation.numbers
+        assert "before calibration" in evaluation.numbers[name]
+    other = with_config(digits_run, Path("other"), runtime={"seed": 9})
+    metrics = compare(digits_run, other).metrics
+    losses = dict(zip(metrics["metric"], metrics["value of first"], strict=True))
+    assert losses["loss"] == pytest.approx(digits_run.test["loss"], abs=1e-5)
+    assert losses["calibrated loss"] == pytest.approx(calibrated, abs=1e-5)
 
 
 def test_what_is_no_run_is_one_line(tmp_path):

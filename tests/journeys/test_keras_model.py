@@ -1,12 +1,17 @@
 """Networks with several inputs and outputs, and one's own losses and metrics."""
 
+from pathlib import Path
+
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 from keras import layers
 from keras_model_cases import arguments_of, rows, two_outputs
 
+from pipeline.evaluation import labelled_data
 from pipeline.fit import fit
+from pipeline.report.run import Run
 from pipeline.utils.errors import UsageError
 
 QUICK = {"log": {"tensorboard": False}, "runtime": {"precision": "float32"}}
@@ -116,3 +121,21 @@ def test_what_does_not_fit_is_one_line_before_training(workplace, case):
     assert (
         not (workplace / "runs").exists() and not (workplace / "saved_models").exists()
     )
+
+
+def test_a_later_process_predicts_and_measures_as_the_run(workplace):
+    """With the losses and metrics of `fit`; without them if Keras does not find one."""
+    run = fit(**two(), epochs=1, run_directory="run", **QUICK)
+    loaded = Run.load("run")
+    expected = run.predict(X[:3])
+    for name, values in loaded.predict(X[:3]).items():
+        np.testing.assert_allclose(values, expected[name], atol=1e-5)
+    metrics = run.evaluate((X, Y)).metrics
+    assert {"loss", "price_loss", "kind_accuracy"} < metrics.keys()
+    assert loaded.evaluate((X, Y)).metrics == pytest.approx(metrics, abs=1e-5)
+    exported = labelled_data.evaluate_export(run.export, (X, Y), None)
+    assert exported.metrics == {"examples": len(X)} and "no loss" in exported.text
+    text = Path("run/losses.json").read_text()
+    Path("run/losses.json").write_text(text.replace("SparseCat", "MyCat"))
+    without = Run.load("run").evaluate((X, Y))
+    assert without.metrics == {"examples": len(X)} and "no loss" in without.text

@@ -19,7 +19,7 @@ from pipeline.data.array_source import (
 from pipeline.data.labels import class_names_of, encode_targets
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import npz
-from pipeline.utils.errors import UsageError, reason
+from pipeline.utils.errors import NoLabels, UsageError, reason
 
 # Key of the input -> its kind, and of the target: None is recognized.
 _INPUT_KEYS = {"images": "image", "features": "features", "x": None}
@@ -150,7 +150,8 @@ def _only_key(
     present = [key for key in keys if key in columns]
     if not present:
         names = ", ".join(columns) or "no arrays"
-        raise UsageError(
+        kind = NoLabels if first == "labels" else UsageError
+        raise kind(
             f"{path} has no {first}; it has {names}; expected are images and labels"
             f" (or {_others(_INPUT_KEYS)}; {_others(_TARGET_KEYS)})"
         )

@@ -287,8 +287,13 @@ class ClassTarget(Target):
         return {**answer, "top_labels": labels, "top_scores": scores}
 
     def outputs_of(self, answers: Example) -> tf.Tensor:
-        """Logits up to a constant, on which neither loss nor calibration depends."""
-        logits = tf.math.log(tf.maximum(answers["probabilities"], 1e-38))
+        """Logits up to a constant, on which neither loss nor calibration depends.
+
+        A probability of 0 counts as the smallest normal float32; TensorFlow takes
+        smaller numbers for 0.
+        """
+        smallest = np.finfo(np.float32).tiny
+        logits = tf.math.log(tf.maximum(answers["probabilities"], smallest))
         return logits * self.temperature
 
     def calibrator(self, model: Any = None) -> Calibrator:

@@ -184,7 +184,8 @@ class LabelTarget(Target):
         return {**answer, "top_labels": names, "top_scores": scores}
 
     def outputs_of(self, answers: Example) -> tf.Tensor:
-        probabilities = tf.clip_by_value(answers["probabilities"], 1e-7, 1 - 1e-7)
+        smallest = np.finfo(np.float32).tiny
+        probabilities = tf.clip_by_value(answers["probabilities"], smallest, 1 - 1e-7)
         return tf.math.log(probabilities) - tf.math.log1p(-probabilities)
 
     def evaluator(self, model: Any = None) -> Evaluator:
