@@ -388,10 +388,13 @@ def test_the_report_on_a_classification_is_right(
     )
     said = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     sizes = {k: int(v) for k, v in re.findall(r"(\w+) (\d+)", said["examples"])}
-    assert sum(sizes.values()) == 600 and set(sizes) == {"train", "validation", "test"}
+    assert set(sizes) == {"train", "validation", "test"}
+    # The test is without copies of training examples.
+    copies = 600 - sum(sizes.values())
     rows = {name: [int(n) for n in said[name].split()] for name in names}
     assert np.sum(list(rows.values()), axis=0).tolist() == list(sizes.values())
-    assert [sum(row) for row in rows.values()] == np.bincount(labels).tolist()
+    left = np.bincount(labels) - [sum(row) for row in rows.values()]
+    assert left.min() >= 0 and left.sum() == copies
     found = (
         r"3, with (\d+) to (\d+) examples in train; .* '<a>' is right for \S+ of test"
     )
@@ -400,9 +403,9 @@ def test_the_report_on_a_classification_is_right(
         str(min(train)),
         str(max(train)),
     )
-    assert re.match(
-        r"exact copies of examples in another split: \d+ in validation, ", said["note"]
-    )
+    leaking = r"exact copies of examples in another split: \d+ in validation, (\d+)"
+    in_test = int(re.match(leaking, said["note"])[1])
+    assert 0 < copies <= in_test  # some are copies of validation examples
     assert said["cache"].startswith("memory (") and said["augment"].startswith(
         "device ("
     )
