@@ -56,8 +56,9 @@ def load_splits(
     except NoLabels:
         name = data if isinstance(data, str | Path) else "the data"
         raise UsageError(
-            f"{name} has no labels to compare predictions with ({task.title}); add them"
-            " as in the training data, or use pipeline predict, which needs none"
+            f"{name} has no labels to compare predictions with ({task.title}); name"
+            " their column by an option such as --source.label, add them as in the"
+            " training data, or use pipeline predict, which needs none"
         ) from None
     matched = task.match(source)
     specs = _specs(source, matched)

@@ -9,9 +9,10 @@ import interrupted_run
 import numpy as np
 import pytest
 
-from pipeline import predict
+from pipeline import evaluate, predict
 from pipeline.fit import fit
 from pipeline.serving.client import Client
+from pipeline.utils.errors import UsageError
 
 COUNT = 40
 OPTIONS = {
@@ -65,6 +66,25 @@ def test_the_export_is_measured_as_the_run(trained, monkeypatch):
     monkeypatch.chdir(root)
     evaluation = export_metrics.require_equal(run, "reviews.csv")
     assert "influence" in evaluation.text and "no loss" not in evaluation.text
+    known = len(run.splits["train"])
+    for found in (evaluation, run.evaluate("reviews.csv")):
+        assert f"the model was trained on {known} of these {COUNT}" in found.text
+
+
+def test_columns_with_other_names_are_named(trained, monkeypatch):
+    root, run = trained
+    monkeypatch.chdir(root)
+    rows = (root / "reviews.csv").read_text().splitlines()
+    (root / "new.csv").write_text("\n".join(["said,topics,text", *rows[1:]]))
+    with pytest.raises(UsageError, match="no labels .*--source.label"):
+        evaluate.main([str(run.directory), "new.csv"])
+    words = ["--source.column", "said", "--source.labels", "topics"]
+    for model in (run.directory, run.export):
+        assert evaluate.main([str(model), "new.csv", *words, "--output", "new"]) == 0
+        metrics = json.loads((root / "new/metrics.json").read_text())
+        assert metrics["f1"] == pytest.approx(run.evaluate("reviews.csv").metrics["f1"])
+    with pytest.raises(UsageError, match="--source.colum: csv has no option"):
+        evaluate.main([str(run.directory), "new.csv", "--source.colum", "said"])
 
 
 def test_any_bytes_are_answered_as_by_the_run(trained, monkeypatch):
