@@ -38,8 +38,8 @@ class StopSignals:
     Ctrl-C ends the process at once; nothing is damaged, as all writes are atomic.
 
     `limit` is the time limit of the run over all its processes, such as `1h30m`.
-    `reserve` are the seconds of it, at most half, that are kept for the work after
-    training.
+    `reserve` are the seconds of it, at most three quarters, that are kept for the work
+    after training.
     """
 
     def __init__(self, limit: str | None = None, reserve: float = 0.0) -> None:
@@ -75,7 +75,7 @@ class StopSignals:
         """Seconds left for training; None without a limit."""
         if self.limit is None:
             return None
-        return self.limit - min(self.reserve, self.limit / 2) - self.seconds_elapsed
+        return self.limit - min(self.reserve, 0.75 * self.limit) - self.seconds_elapsed
 
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
         """Why training should stop now; None if it should not.

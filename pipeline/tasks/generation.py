@@ -50,6 +50,8 @@ _CLOSE = 3.0  # mean difference of pixels from 0 to 255
 _GOLDEN = 16  # pictures that the export is verified with
 _BATCH = 64  # samples at a time
 _COLUMNS = 8  # of a sheet
+_SHOWN = 80  # samples in a sheet
+_MEASURED = 256  # samples that a judge measures
 # Share of the loss of independent pixels, above which a model has learned nothing.
 _BETTER = 0.95
 _BINS = 10  # of the time, for the loss
@@ -65,7 +67,7 @@ def generation(
     guidance: Annotated[float, (1, 20)] = 2.0,
     drop_label: Annotated[float, (0, 1)] = 0.1,
     steps: Annotated[int, (1, 1000)] | None = None,
-    samples: Annotated[int, (8, 1_000_000)] = 256,
+    samples: Annotated[int, (8, 1_000_000)] | None = None,
     judge: Path | None = None,
 ) -> Task:
     """New pictures of a class, drawn from noise by a network that learned from yours.
@@ -79,7 +81,8 @@ def generation(
             that it also learns images of any class, which guidance needs.
         steps: Steps of the sampler, each with two evaluations of the network; None: the
             fewest whose samples are close to those of 64 steps, chosen after training.
-        samples: Number of pictures to draw in each evaluation.
+        samples: Number of pictures to draw in each evaluation; None: 256 with a judge,
+            or 80, as many as are shown.
         judge: The directory of a run that classifies the same images: it tells of which
             class samples are, and its features measure quality and diversity. None:
             only the loss is measured.
@@ -108,7 +111,7 @@ def generation(
         "class_names": list(names or ("image",)),
         "guidance": guidance,
         "drop_label": drop_label,
-        "samples": samples,
+        "samples": samples or (_SHOWN if judge is None else _MEASURED),
     }
     if steps is not None:
         metadata["steps"] = steps

@@ -222,8 +222,8 @@ def test_the_clock_includes_resumes_and_keeps_a_reserve(monkeypatch):
     )
     now[0] += 50
     assert given.reason() == "time"
-    given.reserve = 10_000  # never more than half
-    assert given.seconds_left == 300 - 550
+    given.reserve = 10_000  # never more than three quarters
+    assert given.seconds_left == 150 - 550
     assert StopSignals().seconds_left is None
 
 
@@ -285,7 +285,7 @@ def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
 def test_a_limit_without_time_to_train_is_refused(monkeypatch):
     now = clock(monkeypatch)
     given = StopSignals("4m")
-    now[0] += 121.0  # half of the limit is reserved for the end
+    now[0] += 121.0  # three quarters of the limit are reserved for the end
     budget = budget_of(context_of(given, exports=True), pace_of())
     with pytest.raises(UsageError, match="time-limit 4m leaves no time.* set at least"):
         budget.on_train_begin()
