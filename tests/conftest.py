@@ -5,13 +5,20 @@ import gc
 import os
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
-import default_seed
-import numpy as np
-import pytest
+# Before Keras is imported: not the settings of the user's ~/.keras/keras.json.
+_KERAS_HOME = tempfile.TemporaryDirectory(prefix="keras-home-")
+os.environ |= {"KERAS_BACKEND": "tensorflow", "KERAS_HOME": _KERAS_HOME.name}
+
+import default_seed  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
 
 default_seed.apply()
+_generators = {}
+"""Module of tests -> its random generators, each with the state after the import."""
 TESTS = Path(__file__).parent
 UNIT_SECONDS = 0.2  # of a unit test; more is a warning
 SLOW_UNIT_SECONDS = 2.0  # an error in the summary, but no failed test
@@ -31,6 +38,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if TESTS / "nightly" in item.path.parents:
             item.add_marker("long")
+    for module in {item.module for item in items}:
+        _generators[module] = [
+            (value, value.bit_generator.state)
+            for value in vars(module).values()
+            if isinstance(value, np.random.Generator)
+        ]
     items.sort(key=lambda item: TESTS / "journeys" not in item.path.parents)
 
 
@@ -60,6 +73,15 @@ def pytest_terminal_summary(terminalreporter):
             red=level == "error",
             yellow=level == "warning",
         )
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers(request):
+    """The generators of a module draw the same numbers whichever of its tests ran
+    before.
+    """
+    for generator, state in _generators[request.module]:
+        generator.bit_generator.state = state
 
 
 @pytest.fixture

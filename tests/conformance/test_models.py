@@ -78,6 +78,20 @@ def test_any_shape_of_features_and_several_inputs(name):
         assert len(features.shape) == 2 and features.shape[0] is None
 
 
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+def test_each_of_several_inputs_changes_the_features(name):
+    shapes = {"left": (3,), "right": (5, 2)}
+    inputs = {part: keras.Input(shape, name=part) for part, shape in shapes.items()}
+    model = keras.Model(inputs, features_of(name, inputs))
+    values = {
+        part: np.ones((1, *x.shape[1:]), np.float32) for part, x in inputs.items()
+    }
+    before = model(values)
+    for part, value in values.items():
+        after = model({**values, part: -value})
+        assert np.abs(after - before).max() > 0, part
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_several_inputs_are_joined_or_refused_by_name(name):
     parts = {"left": keras.Input((3,)), "right": keras.Input((5, 2))}

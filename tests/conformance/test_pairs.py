@@ -142,8 +142,10 @@ def test_an_example_is_drawn_with_its_answer(pair):
     figure = Figure()
     example = {name: value[0].numpy() for name, value in batch.items()}
     answer = {name: value[0].numpy() for name, value in answers.items()}
-    task.draw(figure.subplots(), example, answer)
+    axes = figure.subplots()
+    task.draw(axes, example, answer)
     figure.canvas.draw()
+    assert axes.has_data() or axes.texts or axes.get_title()
 
 
 def test_signatures_take_their_requests_and_refuse_others(pair):

@@ -1,6 +1,7 @@
 """A folder of photos in one line, and what is said of folders that have faults."""
 
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -100,7 +101,8 @@ def test_the_command_writes_a_manifest_that_fit_applies(folder, workplace, capsy
     assert lines[6] == "gallery    cleaned/digits-1/gallery.html"
     assert (
         lines[7] == "next       pipeline fit digits --source.name folder"
-        f" --source.path {folder} --clean.manifest cleaned/digits-1/manifest.jsonl"
+        f" --source.path {shlex.quote(str(folder))}"
+        " --clean.manifest cleaned/digits-1/manifest.jsonl"
     )
     written = manifest.read(Path("cleaned/digits-1/manifest.jsonl"))
     applied = config(folder, manifest=Path("cleaned/digits-1/manifest.jsonl"))

@@ -44,6 +44,9 @@ class Ordinal(Target):
         level = tf.reduce_sum(tf.cast(outputs > 0, tf.int32), axis=-1)
         return {"level": level, "name": tf.gather(tf.constant(self.levels), level)}
 
+    def draw(self, axes, example, answer):
+        axes.set_title(answer["name"].decode())
+
     def evaluator(self, model=None):
         return Distance()
 

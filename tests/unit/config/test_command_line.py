@@ -51,13 +51,9 @@ def test_options_of_the_source_are_read_by_their_types_and_saved(npz, tmp_path):
         ["digits", "--source.name", "arrays", "--source.path", str(npz())]
     )
     assert config.source.options.keys() == {"path"}
-    words = (
-        f"digits --source.name tfrecord --source.path {tmp_path}"
-        " --source.class-names a b"
-    )
-    config = configure(
-        [*words.split(), *["--source.label", "x", "--source.group", "y"]]
-    )
+    words = "--source.class-names a b --source.label x --source.group y"
+    place = ["--source.name", "tfrecord", "--source.path", str(tmp_path)]
+    config = configure(["digits", *place, *words.split()])
     assert config.source.options["class_names"] == ("a", "b")
     (tmp_path / "config.json").write_text(json.dumps(config.as_json()))
     saved = ["--config", str(tmp_path / "config.json")]
@@ -380,7 +376,7 @@ def test_help_describes_a_registry_with_every_option(capsys):
                 after = after.partition(about_it)[2]
     muon = shown(capsys, "--help", "pipeline.training.optim.optimizers.muon:muon")
     assert "\n  momentum\n" in muon and "default: 0.95)" in muon
-    assert "; required)" in shown(capsys, "--help", "application")
+    assert "required)" in shown(capsys, "--help", "application")
 
 
 def test_the_name_of_a_class_may_contain_an_equals_sign():

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ def test_another_interpreter_runs_the_checks(pixel_version, workplace, monkeypat
 
     monkeypatch.setenv("PYTHONPATH", "elsewhere")
     seen = workplace / "seen"
-    program("python", f'echo "[$PYTHONPATH]" > {seen}; exec {sys.executable} "$@"')
+    program("python", f'echo "[$PYTHONPATH]" > "{seen}"; exec {sys.executable} "$@"')
     assert main([str(pixel_version), "--python", "./python"]) == 0
     assert seen.read_text() == "[]\n"
     program("broken", "echo no such library >&2; exit 3")
@@ -78,7 +79,8 @@ def test_the_served_version_of_a_model_is_verified(version):
         and select_version(version.with_name("12")).name == "12"
     )
     repository.pin(version.parent, 4)
-    with pytest.raises(UsageError, match=rf"pipeline export {version.parent} --unpin"):
+    parent = re.escape(shlex.quote(str(version.parent)))
+    with pytest.raises(UsageError, match=f"pipeline export {parent} --unpin"):
         select_version(version.parent)
     (version / proof.GOLDEN).unlink()
     (version / version_manifest.MANIFEST).unlink()

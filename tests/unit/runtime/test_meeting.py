@@ -145,23 +145,23 @@ def test_a_worker_that_ends_while_it_waits_is_named_at_once(pair):
 
     def meet():
         try:
-            meeting.meet(pair[0], 100, VERSIONS, [])
-        except WorkerLost as error:
+            raised.put(meeting.meet(pair[0], 20, VERSIONS, []))
+        except BaseException as error:
             raised.put(error)
 
-    thread = threading.Thread(target=meet)
+    thread = threading.Thread(target=meet, daemon=True)
     thread.start()
     for line in (b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b'{"worker": 1}\n'):
         while True:
             try:
                 connection = socket.create_connection((host, int(port)))
                 break
-            except ConnectionRefusedError:
-                pass  # the thread has not opened it yet
+            except ConnectionRefusedError:  # the thread has not opened it yet
+                assert thread.is_alive()
         with connection:
             connection.sendall(line)
-    thread.join()
-    assert raised.get().exit_code == 5
+    error = raised.get(timeout=20)
+    assert isinstance(error, WorkerLost) and error.exit_code == 5
 
 
 def test_the_end_of_a_worker_aborts_what_the_others_exchange(pair, monkeypatch):
@@ -178,10 +178,10 @@ def test_the_end_of_a_worker_aborts_what_the_others_exchange(pair, monkeypatch):
     )
     other.start()
     own = meeting.meet(pair[0], 20, VERSIONS, [])
-    other.join()
+    other.join(20)
     own.started()
     own.watch()
     assert aborted.empty()
-    peers.get().close()
+    peers.get(timeout=20).close()
     assert "task:1" in aborted.get(timeout=20)
     own.close()

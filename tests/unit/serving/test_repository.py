@@ -2,6 +2,7 @@
 killed.
 """
 
+import shlex
 import shutil
 
 import pytest
@@ -84,7 +85,7 @@ def test_keep_deletes_the_oldest_exports_only(model, tmp_path, capsys):
     assert outcome.directory.name == "7"
     assert numbers(model) == [1, 2, 5, 6, 7]
     assert capsys.readouterr().out.splitlines() == [
-        f"pinned     to 2: pipeline export {model} --unpin serves 7",
+        f"pinned     to 2: pipeline export {shlex.quote(str(model))} --unpin serves 7",
         "deleted    version 3, 4 (--export.keep 2)",
     ]
     assert (tmp_path / "elsewhere/saved_model.pb").read_text() == "content"

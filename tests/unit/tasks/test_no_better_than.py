@@ -153,4 +153,4 @@ def test_generated_pictures(answer):
     assert found.startswith("drawing each pixel by itself") == (answer != "picture")
     if answer == "each pixel":
         independent = metrics["independent_pixels"]["loss"]
-        assert metrics["loss"] == pytest.approx(independent, rel=0.05)
+        assert metrics["loss"] == pytest.approx(independent, rel=0.15)
