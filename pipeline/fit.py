@@ -198,6 +198,7 @@ def _run(
 
     # Data and model
     data = dataset.load(config, source)
+    stops.require_time("reading the data")
     trainer = Trainer(config, machine, data, stops, evaluate.evaluate)
     trainer.build()
     is_exported = config.export.enabled or config.data.fold is not None

@@ -110,8 +110,9 @@ def main(arguments: list[str]) -> int:
     cluster.require_none(PROGRAM)
     if importlib.util.find_spec("optuna") is None:
         raise UsageError(needs_package(PROGRAM, "optuna", "sweep"))
-    if arguments[:1] == ["--resume"]:
-        folder, plan = _saved(arguments[1:])
+    if "--resume" in arguments:
+        at = arguments.index("--resume")
+        folder, plan = _saved([*arguments[at + 1 :], *arguments[:at]])
         _check(plan)
     else:
         plan = _read(arguments)
@@ -435,6 +436,7 @@ class _Sweep:
     def _finish(self, trial: Trial) -> None:
         states = self._optuna.trial.TrialState
         result = trial.result
+        self._asked[trial.number].set_user_attr("epochs", trial.epochs)
         if result and trial.process.returncode == 0:
             metric, direction = result["selection_metric"]
             if "validation" not in result:

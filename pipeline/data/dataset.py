@@ -39,7 +39,7 @@ class LoadedData:
     task: Task
     splits: dict[str, Split]
     """Decoded examples: train, and validation and test if they exist; test without
-    exact copies of training examples.
+    exact copies of the others.
     """
     whole_test: Split | None
     """The test split with these copies; None if there are none."""
@@ -151,8 +151,8 @@ def _exact_copies(
     source: Source, task: Task, parts: dict[str, Split], config: Config
 ) -> tuple[list[Decision], np.ndarray]:
     """Notes examples with the same long fields, such as pixels, within a split or
-    across splits; and which test examples are copies of training examples, bool
-    (examples,).
+    across splits; and which test examples are copies of training or validation
+    examples, bool (examples,).
 
     Compares the digests of cached examples, so it reads no example. Finds nothing if
     cleaning searches for copies or the user accepts them.
@@ -195,7 +195,7 @@ def _exact_copies(
     sizes = [len(split) for split in parts.values()]
     part = np.repeat(np.arange(len(parts)), sizes)
     leaking = copies[part[originals] < part[copies]]
-    in_test = _is_copy_of_training(copies[part[originals] == 0], part, list(parts))
+    in_test = _is_among(leaking, part, list(parts))
     counts = np.bincount(part[leaking], minlength=len(parts))
     if counts.any():
         counts_by_split = [
@@ -205,6 +205,10 @@ def _exact_copies(
         ]
         listing = ", ".join(counts_by_split)
         notes.append(f"exact copies of examples in another split: {listing}")
+    if in_test.any() and in_test.all():
+        notes.append(
+            "the test says nothing about new examples: all of its examples are copies"
+        )
     remedy = "--clean.enabled"
     if len(source.info.splits) > 1:
         remedy += " --clean.drop-leakage"
@@ -212,10 +216,8 @@ def _exact_copies(
     return decisions, in_test
 
 
-def _is_copy_of_training(
-    copies: np.ndarray, part: np.ndarray, names: list[str]
-) -> np.ndarray:
-    """Whether each test example is among these copies of training examples."""
+def _is_among(copies: np.ndarray, part: np.ndarray, names: list[str]) -> np.ndarray:
+    """Whether each test example is among these copies."""
     is_copy = np.zeros(len(part), bool)
     is_copy[copies] = True
     if "test" not in names:

@@ -144,10 +144,13 @@ class Evaluation:
     def numbers(self) -> dict[str, str]:
         """The metrics in words: of the split, and `calibrated` if they are."""
         count = f"{len(self):,} examples"
-        if "calibrated" in self.metrics:
+        calibrated = self.metrics.get("calibrated")
+        if calibrated and calibrated.get("loss") == self.metrics.get("loss"):
+            calibrated = None  # the temperature is 1
+        if calibrated:
             count += ", before calibration"
         lines = {self.split: f"{console.numbers(self.metrics)}  ({count})"}
-        if calibrated := self.metrics.get("calibrated"):
+        if calibrated:
             lines["calibrated"] = f"{console.numbers(calibrated)}  (as predicted)"
         return lines
 
@@ -169,7 +172,7 @@ class Evaluation:
         if self.known:
             lines.append(
                 f"{'note':10} the model was trained on {self.known:,} of these"
-                f" {len(self):,} examples: it answers new ones worse"
+                f" {len(self):,} examples: it usually answers new ones worse"
             )
         if not self.has_loss:
             lines.append(

@@ -88,11 +88,28 @@ def _difference(
     values = _mean(first), _mean(second)
     low, high, p = bootstrap(first, second, are_paired, level)
     test = "paired bootstrap" if are_paired else "bootstrap"
+    if min(len(first), len(second)) > 1:
+        p_runs = _welch(first, second)
+        if p < level <= p_runs:  # the bootstrap of a few runs is too certain
+            low, high = min(low, 0.0), max(high, 0.0)
+        p = max(p, p_runs)
     is_single = len(first) == len(second) == 1
     if are_paired and is_single and _is_binary(first[0]) and _is_binary(second[0]):
         low, high, p = mcnemar(first[0].values, second[0].values, level)
         test = "McNemar's test"
     return Difference(metric, models, values, low, high, p, test, first[0].direction)
+
+
+def _welch(first: Sequence[Score], second: Sequence[Score]) -> float:
+    """The p-value of Welch's t-test of the metric of runs; 0 if all of a model are
+    equal.
+    """
+    from scipy import stats
+
+    means = [[_mean([run]) for run in runs] for runs in (first, second)]
+    if not any(np.ptp(values) for values in means):
+        return 0.0
+    return float(stats.ttest_ind(*means, equal_var=False).pvalue)
 
 
 def _mean(runs: Sequence[Score]) -> float:
@@ -153,6 +170,8 @@ def bootstrap(
             drawn = generator.integers(sizes[1], size=(count, sizes[1]))
         parts.append(_drawn(generator, second, drawn) - before)
     values = np.concatenate(parts)
+    if np.isnan(values).all():
+        return float("nan"), float("nan"), 1.0
     low, high = np.nanquantile(values, (level / 2, 1 - level / 2))
     below = (np.count_nonzero(values <= 0) + 1) / (draws + 1)
     above = (np.count_nonzero(values >= 0) + 1) / (draws + 1)

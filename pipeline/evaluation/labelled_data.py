@@ -55,10 +55,12 @@ def load_splits(
         source = _source(data, task, trained_options or {}, options or {})
     except NoLabels:
         name = data if isinstance(data, str | Path) else "the data"
+        remedy = "add them as in the training data"
+        if isinstance(data, str | Path) and Path(data).is_file():
+            remedy += ", or name their column by an option such as --source.label"
         raise UsageError(
-            f"{name} has no labels to compare predictions with ({task.title}); name"
-            " their column by an option such as --source.label, add them as in the"
-            " training data, or use pipeline predict, which needs none"
+            f"{name} has no labels to compare predictions with ({task.title});"
+            f" {remedy}, or use pipeline predict, which needs none"
         ) from None
     matched = task.match(source)
     specs = _specs(source, matched)
@@ -73,14 +75,6 @@ def load_splits(
         raw_split = RawSplit(source, split, positions, columns)
         splits[name] = Split(store, positions, raw_split)
     return splits, source.location
-
-
-def trained_on(data: Any, options: Mapping[str, Any]) -> bool:
-    """Whether a path is that of the source with these options, of a training."""
-    path = options.get("path")
-    if not path or not isinstance(data, str | Path):
-        return False
-    return Path(data).resolve() == Path(path).resolve()
 
 
 def _source(
@@ -149,7 +143,7 @@ def evaluate_split(
     split: str | None,
     options: TrainConfig,
     training: Split | None = None,
-    trained_ids: np.ndarray | None = None,
+    trained: tuple[str | None, np.ndarray] | None = None,
 ) -> Evaluation:
     """Evaluates a network on a split.
 
@@ -160,13 +154,13 @@ def evaluate_split(
         split: Name of the split; None: test, or else validation, train or all data.
         options: The options of its training.
         training: The training examples, for metrics that compare answers with them.
-        trained_ids: The ids of the training examples, if the splits are of the data
-            that the network was trained on.
+        trained: The fingerprint of the source that the network was trained on, and the
+            ids of the training examples.
     """
     name = _split_name(examples, split)
     known = 0
-    if trained_ids is not None:
-        known = int(np.isin(examples[0][name].column("id"), trained_ids).sum())
+    if trained is not None and _fingerprint(examples, name) == trained[0]:
+        known = int(np.isin(examples[0][name].column("id"), trained[1]).sum())
     result = _measure(
         model, task, examples, name, options, evaluate.predictions, training
     )
@@ -185,6 +179,12 @@ def evaluate_split(
         result.has_loss,
         known,
     )
+
+
+def _fingerprint(examples: Examples, split: str) -> str | None:
+    """The fingerprint of the source of a split."""
+    raw = examples[0][split].raw_split
+    return None if raw is None else raw.source.fingerprint()
 
 
 def _split_name(examples: Examples, split: str | None) -> str:
@@ -238,7 +238,8 @@ def evaluate_export(
     result = _measure(None, task, examples, name, TrainConfig(), network.predictions)
     splits, locate = examples
     known = 0
-    if name == "data" and trained_on(data, trained_options):
+    fingerprint = manifest.get("source_fingerprint")
+    if name == "data" and fingerprint and _fingerprint(examples, name) == fingerprint:
         counts = manifest["trained"].get("examples", {})
         known = min(counts.get("train", 0), len(splits[name]))
     return Evaluation(

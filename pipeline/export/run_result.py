@@ -141,7 +141,8 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
         say_result(
             "copies",
             f"{copies:,} of {whole['examples']:,} test examples are exact copies of"
-            f" training examples and left out; with them: {numbers(whole)}",
+            " others in training or validation and left out; with them:"
+            f" {numbers(whole)}",
         )
     if result["calibration"] == {"temperature": 1.0}:
         say_result("calibrated", "not: no temperature lowers the validation loss")

@@ -185,6 +185,7 @@ def write(
         "recipe": config.recipe,
         "config_digest": digest or config.digest(),
         "task": config.task.name,
+        "source_fingerprint": _fingerprint(examples),
         "source_options": _plain(config.source.options),
         "metadata": dict(task.metadata),
         "versions": environment.versions(),
@@ -245,11 +246,15 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, str]:
-    """The options of a source that are words, such as the names of columns, and its
-    path.
-    """
+    """The options of a source that are words, such as the names of columns."""
     words = options.items()
-    return {key: str(value) for key, value in words if isinstance(value, str | Path)}
+    return {key: value for key, value in words if isinstance(value, str)}
+
+
+def _fingerprint(examples: Split) -> str | None:
+    """The fingerprint of the source of examples; None if it is not at hand."""
+    raw = examples.raw_split
+    return None if raw is None else raw.source.fingerprint()
 
 
 def _lookup_tables(model: keras.Model) -> list[Any]:

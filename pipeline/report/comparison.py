@@ -91,6 +91,8 @@ class Comparison:
         has_several_seeds = any(len(model.runs) > 1 for model in self.models)
         if option == "runtime.seed" and has_several_seeds:
             return False
+        if option == "runtime.time_limit":  # the learning rate follows it
+            return True
         return name not in resume_policy.HARMLESS.get(section, ())
 
     @property
@@ -261,7 +263,8 @@ def _group(runs: Sequence[Run]) -> list[list[Run]]:
         for group in groups:
             configs = group[0].config.as_json(), run.config.as_json()
             changes = resume_policy.changes(*configs)
-            if all(change.flag == _SEED for change in changes):
+            limits = {r.config.runtime.time_limit for r in (group[0], run)}
+            if len(limits) == 1 and all(change.flag == _SEED for change in changes):
                 group.append(run)
                 break
         else:

@@ -34,7 +34,11 @@ def show(
         if history is None:
             for name, numbers in evaluation.numbers.items():
                 say_result(name, numbers)
-        _say_summary(evaluation.text)
+        text = evaluation.text
+        if history is not None:  # a run ends with the warning
+            lines = text.splitlines()
+            text = "\n".join(x for x in lines if not x.startswith("warning "))
+        _say_summary(text)
         files.write_parts(folder / "predictions.csv", evaluation.csv())
         written.append("predictions.csv")
         for name, table in evaluation.tables().items():

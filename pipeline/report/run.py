@@ -249,19 +249,17 @@ class Run:
             split,
             self.config.train,
             training,
-            self._trained_ids(data),
+            None if data is None else self._trained(),
         )
 
-    def _trained_ids(self, data: Any) -> "np.ndarray | None":
-        """The ids of the training examples, if the data is that of the run."""
-        from pipeline.evaluation import labelled_data
+    def _trained(self) -> "tuple[str | None, np.ndarray] | None":
+        """The fingerprint of the source, and the ids of the training examples."""
         from pipeline.utils import npz
 
-        if not labelled_data.trained_on(data, self.config.source.options):
-            return None
         try:
-            return npz.read(self._files.splits, 2**32)["train"]
-        except (OSError, ValueError, LookupError):
+            fingerprint = safe_io.read_json(self._files.source)["fingerprint"]
+            return fingerprint, npz.read(self._files.splits, 2**32)["train"]
+        except (OSError, ValueError, LookupError, TypeError):
             return None
 
     def _examples(self) -> "Examples":

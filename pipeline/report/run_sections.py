@@ -346,7 +346,7 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
         copies = whole["examples"] - subject.evaluation.metrics["examples"]
         yield (
             f"{copies:,} of {whole['examples']:,} test examples are exact copies of"
-            " training examples and left out; with them:"
+            " others in training or validation and left out; with them:"
             f" {console.numbers(whole)}.",
             "warn",
         )

@@ -75,7 +75,7 @@ def _rank(trial: "optuna.trial.FrozenTrial") -> tuple[float, int]:
 
 
 def _epochs(trial: "optuna.trial.FrozenTrial") -> int:
-    return max(trial.intermediate_values, default=0)
+    return trial.user_attrs.get("epochs", max(trial.intermediate_values, default=0))
 
 
 def _complete(study: "optuna.Study") -> list["optuna.trial.FrozenTrial"]:

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 from pipeline.config.formats import parse_duration
-from pipeline.utils.errors import Terminated
+from pipeline.utils.errors import Terminated, UsageError
 
 TIME = "time"
 ELSEWHERE = "another worker"
@@ -76,6 +76,14 @@ class StopSignals:
         if self.limit is None:
             return None
         return self.limit - min(self.reserve, 0.75 * self.limit) - self.seconds_elapsed
+
+    def require_time(self, stage: str) -> None:
+        """Raises UsageError if the time limit is over before training."""
+        if self.limit is not None and self.seconds_elapsed >= self.limit:
+            raise UsageError(
+                f"--runtime.time-limit is over before training: {stage} ended after"
+                f" {self.seconds_elapsed:.0f} s; set a longer one"
+            )
 
     def reason(self, agreed: Callable[[float], float] = float) -> str | None:
         """Why training should stop now; None if it should not.

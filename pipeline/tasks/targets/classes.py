@@ -37,6 +37,7 @@ MATRIX_CLASSES = 30
 _ROWS = 20  # classes in the table of `inspect`
 _WORST = 15  # classes in the table of a test
 _LEAST_PROBABILITY = 1e-7  # as in the losses of Keras
+_FEW = 50  # examples, of which an accuracy says little
 _MISTAKES = 30  # pairs of classes in the metrics if there is no matrix
 
 
@@ -577,6 +578,7 @@ class ClassEvaluator(Evaluator):
         metrics["calibration_error"] = self._error.result()["calibration_error"]
         if self._calibrated:
             metrics["calibrated"] = self._calibrated.result()
+        metrics["chance"] = _chance(*(part.astype(np.float64) for part in size))
         metrics["per_class"] = self._per_class(right, size[0], size[1])
         if count <= MATRIX_CLASSES:
             matrix = np.zeros((count, count), np.int64)
@@ -610,24 +612,37 @@ class ClassEvaluator(Evaluator):
 
 
 def _no_better_than(metrics: Mapping[str, Any]) -> str:
-    """The largest class, if neither the accuracy nor the mean recall is better by two
-    standard errors: a rare class that is found may cost accuracy.
+    """The largest class, if the right answers are not more than those of answers that
+    do not depend on the example; with 50 examples, by two standard deviations.
+
+    Unlike the accuracy, this counts a rare class that is found.
     """
     scores = metrics.get("per_class", {})
     scores = {name: score for name, score in scores.items() if score["examples"]}
-    if len(scores) < 2:
+    if len(scores) < 2 or "chance" not in metrics:
+        return ""
+    count = metrics["examples"]
+    margin = 2 * metrics["chance"]["deviation"] if count >= _FEW else 0
+    if metrics["accuracy"] > metrics["chance"]["accuracy"] + margin:
         return ""
     largest = max(scores, key=lambda name: scores[name]["examples"])
-    share = scores[largest]["examples"] / metrics["examples"]
-    error = math.sqrt(share * (1 - share) / metrics["examples"])
-    if metrics["accuracy"] > share + 2 * error:
-        return ""
-    chance = 1 / len(scores)
-    variances = (chance * (1 - chance) / s["examples"] for s in scores.values())
-    error = math.sqrt(sum(variances)) / len(scores)
-    if metrics["balanced_accuracy"] > chance + 2 * error:
-        return ""
+    share = scores[largest]["examples"] / count
     return f"always predicting {largest!r} (accuracy {share:.3f})"
+
+
+def _chance(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
+    """Mean and standard deviation of the accuracy if the answers were permuted, from
+    the numbers of true and predicted examples of each class.
+    """
+    total = true.sum()
+    products = true * predicted
+    agreements = products.sum()
+    variance = agreements**2 - total * (products * (true + predicted)).sum()
+    variance = (variance + total**2 * agreements) / max(total**2 * (total - 1), 1)
+    return {
+        "accuracy": float(agreements / total**2),
+        "deviation": math.sqrt(max(float(variance), 0.0)) / float(total),
+    }
 
 
 def _class_table(metrics: Mapping[str, Any], limit: int = _WORST) -> list[str]:
@@ -693,7 +708,7 @@ def _notes(metrics: Mapping[str, Any], split: str) -> Iterator[str]:
             f"{'note':10} the accuracy is no better than always predicting"
             f" {sizes[largest]!r} ({share:.3f})"
         )
-    if count < 50:
+    if count < _FEW:
         low, high = wilson(np.array(accuracy * count), np.array(count))
         examples = "examples" if split == "data" else f"{split} examples"
         yield (

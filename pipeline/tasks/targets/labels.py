@@ -240,19 +240,13 @@ class LabelTarget(Target):
         return lines
 
     def no_better_than(self, metrics: Mapping[str, Any]) -> str:
-        """Chance, whose average precision of a label is the label's share of the
-        examples; within two standard errors.
+        """Chance, if the area under the ROC curve is within two standard errors of
+        0.5.
         """
-        scores = [s for s in metrics["per_class"].values() if s["examples"]]
-        if not scores:
+        area = metrics["roc"]["mean_area"]
+        if area is None or area > 0.5 + 2 * metrics["roc"]["standard_error"]:
             return ""
-        counts = np.array([score["examples"] for score in scores])
-        shares = counts / metrics["examples"]
-        error = np.sqrt((shares * (1 - shares) / counts).sum()) / len(counts)
-        chance = float(shares.mean())
-        if metrics["mean_average_precision"] > chance + 2 * error or chance == 1:
-            return ""
-        return f"chance, a mean average precision of {chance:.3f}"
+        return f"chance (mean area under the ROC curves {area:.3f}, chance 0.5)"
 
     def panels(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
@@ -362,8 +356,25 @@ class LabelEvaluator(Evaluator):
             "f1": 2 * int(self._right.sum()) / total,
             "exact_match": self._exact / self._examples,
             "mean_average_precision": float(mean_precision),
+            "roc": self._roc(),
             "per_class": per_class,
         }
+
+    def _roc(self) -> dict[str, float | None]:
+        """The mean area under the ROC curves of the labels that some examples have and
+        others lack, and its standard error if the answers were random (Mann and
+        Whitney, 1947).
+        """
+        without, with_label = np.moveaxis(self._histogram, 1, 0).astype(np.float64)
+        counts = with_label.sum(axis=1), without.sum(axis=1)
+        pairs = counts[0] * counts[1]
+        if not pairs.any():
+            return {"mean_area": None, "standard_error": None}
+        below = np.cumsum(without, axis=1) - without / 2
+        areas = (with_label * below).sum(axis=1)[pairs > 0] / pairs[pairs > 0]
+        variances = (counts[0] + counts[1] + 1)[pairs > 0] / (12 * pairs[pairs > 0])
+        error = float(np.sqrt(variances.sum()) / len(areas))
+        return {"mean_area": float(areas.mean()), "standard_error": error}
 
     def _average_precision(self) -> np.ndarray:
         """The area under precision over recall of each label, (labels,)."""

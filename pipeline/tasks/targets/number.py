@@ -23,6 +23,7 @@ from pipeline.utils import console
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
 
+_FEW = 20  # examples, of which an error says little
 _PAIRS = 500  # of true and predicted values in a plot
 _PANELS = 6  # numbers in a plot
 
@@ -216,11 +217,24 @@ class NumberTarget(Target):
             header = ["number", *next(iter(metrics["per_number"].values()))]
             table = console.table(rows, header, right=range(1, len(header)))
             lines += table.splitlines()
+            for name, scores in metrics["per_number"].items():
+                if scores["r2"] < 0:
+                    lines.append(
+                        f"{'note':10} number {name} is predicted worse than by its mean"
+                    )
         return lines
 
     def no_better_than(self, metrics: Mapping[str, Any]) -> str:
-        r2 = metrics["r2"]
-        return "" if r2 is None or r2 > 0 else "always predicting the mean"
+        """The mean, unless one of the numbers has a smaller squared error; with 20
+        examples, by two standard errors.
+        """
+        gains = metrics["gain"]["mean"]
+        if metrics["r2"] is None or metrics["examples"] < _FEW:
+            return ""
+        errors = metrics["gain"]["standard_error"]
+        if any(gain > 2 * error for gain, error in zip(gains, errors, strict=True)):
+            return ""
+        return "always predicting the mean"
 
     def pictures(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
@@ -315,6 +329,8 @@ class NumberEvaluator(Evaluator):
         varies = np.ptp(truth, axis=0) > 0
         variance = np.where(varies, truth.var(axis=0), 1.0)
         explained = 1 - squared / variance
+        gains = (truth - truth.mean(axis=0)) ** 2 - (predicted - truth) ** 2
+        error = gains.std(axis=0) / len(gains) ** 0.5
         metrics = {
             "examples": len(truth),
             "loss": self._loss / len(truth),
@@ -322,6 +338,11 @@ class NumberEvaluator(Evaluator):
             "rmse": float(squared.mean()) ** 0.5,
             "mae": float(absolute.mean()),
             "r2": float(explained[varies].mean()) if varies.any() else None,
+        }
+        # How much smaller the squared error is than that of the mean, of each number.
+        metrics["gain"] = {
+            "mean": gains.mean(axis=0).tolist(),
+            "standard_error": error.tolist(),
         }
         if len(squared) > 1:
             per_number = {}

@@ -12,11 +12,12 @@ from pipeline.utils import progress_bar
 from pipeline.utils.console import pluralize, say
 from pipeline.utils.errors import UsageError
 
-# Testing, plotting, exporting and verifying in another process take at most this many
-# times as long as starting, building and tracing, without and with an export: 0.5 and
-# 1.3 for `digits`, 2.0 for `digits_generation`, 2.2 for `boxes` (two cores, 2026-11-27,
-# without the evaluations, which are added).
-_FACTORS = (1.0, 2.2)
+# Testing, plotting, exporting and verifying in another process take about this many
+# times as long as starting, and as building and tracing the model, without and with an
+# export (`digits`, `digits_generation`, `photos` and `boxes` on two cores, 2026-11-27;
+# evaluations are added).
+_STARTING = (0.5, 2.2)
+_TRACING = (1.0, 1.5)
 # Seconds in which the process that verifies the export imports TensorFlow. In a
 # notebook, where it is imported already, `starting` is shorter.
 _SHORTEST_START = 5.0
@@ -45,9 +46,10 @@ class TimeBudget(keras.callbacks.Callback):
         self._steps_per_epoch = context.batches.steps_per_epoch
         self._limit = context.time_limit
         self._is_chief = context.is_chief
-        self._factor = _FACTORS[context.exports]
+        self._exports = context.exports
         self._rest = 0.0
         """Seconds for everything after training except the evaluations."""
+        self._has_called = False
         self._is_announced = False
         self._call = (0.0, 0, 0)
         """Time, step and number of traces at the start of the call."""
@@ -56,13 +58,15 @@ class TimeBudget(keras.callbacks.Callback):
         """The last time at which there was enough time, and the schedule's position."""
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        self._call = (
-            time.monotonic(),
-            self.model.step.position,
-            self.model.step.traces,
-        )
+        now, position = time.monotonic(), self.model.step.position
+        self._call = (now, position, self.model.step.traces)
+        if self._start is None and self._has_called:
+            # After the first call, which traces, and its validation, if it is an epoch.
+            self._start = (now, position)
+            self._origin = (now, self._positions()[1])
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._has_called = True
         self._reserve()
         self._pace()
 
@@ -90,7 +94,8 @@ class TimeBudget(keras.callbacks.Callback):
         seconds = progress_bar.stage_seconds(self._stops.start)
         starting = max(seconds["starting"], _SHORTEST_START)
         model = seconds.get("building", 0.0) + seconds.get("tracing", 0.0)
-        self._rest = self._factor * (starting + model)
+        self._rest = _STARTING[self._exports] * starting
+        self._rest += _TRACING[self._exports] * model
         self._stops.reserve = self._rest
         step, reached = self._positions()
         if not step:
@@ -108,9 +113,10 @@ class TimeBudget(keras.callbacks.Callback):
         elapsed = mean_over_workers(self._stops.seconds_elapsed)
         least = elapsed + self._rest + _SHORTEST_TRAINING
         raise UsageError(
-            f"--runtime.time-limit {self._limit} leaves no time to train: starting took"
-            f" {elapsed:.0f} s, and testing and exporting take about"
-            f" {self._rest:.0f} s; set at least {10 * math.ceil(least / 10)}s"
+            f"--runtime.time-limit {self._limit} leaves no time to train: reading the"
+            f" data and building the model took {elapsed:.0f} s, and testing and"
+            f" exporting take about {self._rest:.0f} s; set at least"
+            f" {10 * math.ceil(least / 10)}s"
         )
 
     def _announce(self, steps: float) -> None:
@@ -132,8 +138,6 @@ class TimeBudget(keras.callbacks.Callback):
         position = self.model.step.position
         step, reached = self._positions()
         if self._start is None:
-            self._start = (now, position)
-            self._origin = (now, reached)
             return
         start, first = self._start
         if position == first:

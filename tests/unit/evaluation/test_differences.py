@@ -70,6 +70,24 @@ def test_pairing_finds_a_difference_that_is_smaller_than_the_spread():
     assert paired < 0.001 < 0.3 < unpaired
 
 
+def test_few_seeds_that_differ_are_no_evidence():
+    """Two of each model: the spread of the seeds explains the difference."""
+    generator = np.random.default_rng(5)
+    scores = {
+        name: [
+            {"accuracy": Score.mean(generator.uniform(size=3000) < share, 1)}
+            for share in shares
+        ]
+        for name, shares in (("a", (0.80, 0.83)), ("b", (0.84, 0.87)))
+    }
+    (found,) = differences.differences(scores, are_paired=True)
+    assert not found.is_significant and found.low <= 0 <= found.high
+    unknown = {"a": [{"loss": Score.mean(np.full(9, np.nan), -1)}]}
+    unknown["b"] = [{"loss": Score.mean(np.ones(9), -1)}]
+    (found,) = differences.differences(unknown, are_paired=True)
+    assert not found.is_significant
+
+
 def test_seeds_that_disagree_are_no_evidence():
     right = np.arange(1000) < 900
     wrong = np.arange(1000) < 700

@@ -18,12 +18,18 @@ from pipeline.utils import files
 
 
 def test_a_model_that_is_no_better_than_guessing_is_warned_of():
-    found = evaluation_of(["a", "b"], wrong=range(20), count=41)
+    found = evaluation_of(["a", "b"], wrong=range(30), count=61)
     content = page.render(Subject(found))
     (first,) = re.findall(r'<p class="lead bad">(.*)</p>', content)
     assert first.startswith("The model is no better than always predicting")
     assert first.endswith("do not use it.")
-    (second,) = re.findall(r'<p class="lead warn">(.*)</p>', content)
+
+
+def test_few_examples_are_warned_of():
+    found = evaluation_of(["a", "b"], wrong=range(20), count=41)
+    content = page.render(Subject(found))
+    first, second = re.findall(r'<p class="lead warn">(.*)</p>', content)
+    assert first.startswith("The accuracy is no better than always predicting")
     assert second.startswith("Only 41 test examples: the 95% confidence interval")
     low, high = second.rstrip(".").split()[-3::2]
     interval = f"{100 * float(low):.1f}-{float(high):.1%}"

@@ -268,7 +268,7 @@ def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
     ):
         now[0] += seconds
         progress_bar.begin(name)
-    for export, expected in ((True, 2.2 * 15), (False, 15)):
+    for export, expected in ((True, 2.2 * 10 + 1.5 * 5), (False, 5 + 5)):
         step = pace_of()
         budget = budget_of(context_of(given, exports=export), step)
         budget.on_train_begin()
@@ -278,7 +278,7 @@ def test_the_reserve_is_what_the_rest_will_take(monkeypatch):
         now[0] += seconds
         step.position, step.traces = step.position + 5, traces
         budget._reserve()
-        expected = 15.0 if seconds == 50.0 else 15.0 + 1000 * 0.5 / 50 / 2
+        expected = 10.0 if seconds == 50.0 else 10.0 + 1000 * 0.5 / 50 / 2
         assert given.reserve == pytest.approx(expected)
 
 
@@ -303,13 +303,18 @@ def test_a_longer_limit_continues_the_schedule(monkeypatch):
     now = clock(monkeypatch)
     rate = AdjustableRate(registry.load("schedules", "linear")(1.0, 10_000), paced=True)
     rate.pace.assign([300.0, 10_000.0, 0.0])  # with the shorter limit, it had ended
-    step, given = SimpleNamespace(position=300, update=rate), StopSignals("240s")
+    step, given = (
+        SimpleNamespace(position=300, traces=0, update=rate),
+        StopSignals("240s"),
+    )
     given.resume(60.0)
     now[0] += 20.0  # it starts
     budget = paced(given, rate, step, 10_000)
     rates = []
     while given.seconds_left > 0:
         rates.append(float(rate(step.position + 9)))
+        budget.on_train_batch_begin(0)
+        budget._has_called = True
         now[0] += 0.5
         step.position += 10
         budget._pace()
@@ -326,11 +331,13 @@ def test_a_schedule_ends_with_the_time(monkeypatch, seconds, steps):
     """
     now, given = clock(monkeypatch), StopSignals("60s")
     rate = AdjustableRate(registry.load("schedules", "linear")(1.0, 100), paced=True)
-    step = SimpleNamespace(position=0, update=rate)
+    step = SimpleNamespace(position=0, traces=0, update=rate)
     budget = paced(given, rate, step)
     rates = []
     while given.seconds_left > 0 and step.position < 100:
         rates.append(float(rate(step.position)))
+        budget.on_train_batch_begin(0)
+        budget._has_called = True
         # The first call traces; later ones take 5 steps, of which the schedule is told
         # afterwards.
         count = 5 if rates[1:] else 1

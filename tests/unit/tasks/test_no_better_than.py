@@ -48,6 +48,33 @@ def test_classes(outputs, expected):
     assert found.startswith(expected) and bool(found) == bool(expected)
 
 
+@pytest.mark.parametrize(
+    ("matrix", "is_useless"),
+    [
+        ([[2, 0], [0, 1]], False),  # perfect, of three examples
+        ([[99, 0], [0, 1]], False),
+        ([[83, 0], [1, 1]], False),  # a rare class is found
+        ([[2, 0], [1, 0]], True),
+        ([[83, 0], [2, 0]], True),
+        ([[50, 10], [25, 15]], False),  # z = 2.4
+        ([[40, 20], [25, 15]], True),  # z = 0.4
+    ],
+)
+def test_classes_of_few_or_rare_examples(matrix, is_useless):
+    pairs = [
+        (true, predicted)
+        for true, row in enumerate(matrix)
+        for predicted, count in enumerate(row)
+        for _ in range(count)
+    ]
+    true, predicted = np.array(pairs).T
+    target = ClassTarget({"class_names": ["a", "b"]})
+    outputs = logits(predicted, 2).astype(np.float32)
+    loss = np.ones(len(true), np.float32)
+    metrics, _ = measure(target, outputs, {"label": true}, loss)
+    assert bool(target.no_better_than(metrics)) == is_useless
+
+
 def test_a_single_class_is_no_constant_answer():
     target = ClassTarget({"class_names": ["a", "b", "c"]})
     assert said(target, logits(CLASSES, 3), {"label": np.zeros(COUNT, int)}) == ""
