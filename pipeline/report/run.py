@@ -401,6 +401,8 @@ class Run:
                 text = spread(summary["metrics"], summary["folds"])
                 lines.append(f"folds      {text}")
             lines.append(f"{self.test_split:10} {numbers(self.test)}")
+            if reference := self.result.get("no_better_than"):
+                lines.append(f"warning    the model is no better than {reference}")
             lines.append(f"export     {self.export}")
         return "\n  ".join([f"Run({str(self.directory)!r})", *lines])
 
