@@ -27,7 +27,7 @@ def test_a_time_limit_ends_a_run_with_a_result_and_a_longer_one_continues_it(
 
     def left(self):
         calls[0] += 1
-        return -1.0 if calls[0] >= 3 else 100.0
+        return -1.0 if calls[0] >= 6 else 100.0
 
     with monkeypatch.context() as patch:
         patch.setattr(StopSignals, "seconds_left", property(left))
