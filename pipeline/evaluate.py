@@ -10,7 +10,7 @@ from pipeline.config.config import Config
 from pipeline.report.run import Run
 from pipeline.serving import repository
 from pipeline.utils import files
-from pipeline.utils.console import say
+from pipeline.utils.console import say, say_result
 from pipeline.utils.errors import UsageError, run_command
 
 PROGRAM = "pipeline evaluate"
@@ -112,6 +112,8 @@ def main(arguments: list[str]) -> int:
     metrics = {"model": str(model), "split": evaluation.split, **evaluation.metrics}
     files.write_json(folder / "metrics.json", metrics)
     say("written", f"{folder}/: {', '.join(['metrics.json', *written])}")
+    if evaluation.warning:
+        say_result("warning", evaluation.warning)
     return 0
 
 

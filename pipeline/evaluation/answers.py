@@ -163,7 +163,7 @@ class Evaluation:
     @property
     def warning(self) -> str:
         """A sentence about a model that has learned nothing; empty if it has."""
-        return useless(self.task.no_better_than(self.metrics))
+        return no_skill_warning(self.task.no_better_than(self.metrics))
 
     @property
     def _summary(self) -> list[str]:
@@ -189,10 +189,7 @@ class Evaluation:
         sentence = sentence.replace("\n", "\\n")
         mistakes = f"{'mistakes':10} {sentence}"
         explanations = self._explanations(order[:_EXPLAINED])
-        lines = self._summary
-        if self.warning:
-            lines.append(f"{'warning':10} {self.warning}")
-        return "\n".join([*lines, mistakes, *explanations])
+        return "\n".join([*self._summary, mistakes, *explanations])
 
     def _explanations(self, positions: np.ndarray) -> Iterator[str]:
         """Lines about the most influential parts of examples."""
@@ -227,12 +224,19 @@ class Evaluation:
 
     def __repr__(self) -> str:
         lines = [f"{name:10} {text}" for name, text in self.numbers.items()]
-        return "\n".join([*lines, self.text])
+        lines.append(self.text)
+        if self.warning:
+            lines.append(f"{'warning':10} {self.warning}")
+        return "\n".join(lines)
 
 
-def useless(no_better_than: str | None) -> str:
-    """A sentence about a model that is no better than this; empty without it."""
-    return f"the model is no better than {no_better_than}" if no_better_than else ""
+def no_skill_warning(no_better_than: str | None) -> str:
+    """A sentence about a model that has learned nothing, from the result of
+    `Task.no_better_than`; empty if it has.
+    """
+    if not no_better_than:
+        return ""
+    return f"the model is no better than {no_better_than}: do not use it"
 
 
 def answer_function(

@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.config.config import Config
 from pipeline.config.sections import ExportConfig
 from pipeline.contracts import Metadata
-from pipeline.evaluation.answers import useless
+from pipeline.evaluation.answers import no_skill_warning
 from pipeline.export import text_files
 from pipeline.export.verification import PROVED
 from pipeline.runtime import environment, run_directory
@@ -212,8 +212,8 @@ def report_export(config: Config, run: RunDirectory, result: dict[str, Any]) -> 
         say("next", f"pipeline verify {shlex.quote(version)}")
     for file, why in left_out(result).items():
         say_result("left out", f"{file}: {why}")
-    if warning := useless(result.get("no_better_than")):
-        say_result("warning", f"{warning}: do not use it")
+    if warning := no_skill_warning(result.get("no_better_than")):
+        say_result("warning", warning)
     if config.dry_run:
         say("dry run", "went through every stage; nothing was kept")
 

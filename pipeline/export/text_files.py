@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.config.config import Config
 from pipeline.contracts import Task
-from pipeline.evaluation.answers import useless
+from pipeline.evaluation.answers import no_skill_warning
 from pipeline.serving import file_predictions, repository
 from pipeline.serving.signatures import Field, Signature
 from pipeline.utils import files
@@ -81,7 +81,7 @@ def model_card(
             :_MOST_CLASSES
         ],
         differences=differences(manifest["difference"]),
-        warning=useless(no_better_than),
+        warning=no_skill_warning(no_better_than),
         notes=task.answer_notes(),
         limits=task.limitations(),
         config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),

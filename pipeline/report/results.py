@@ -15,7 +15,7 @@ from pipeline.utils.image_sheets import png
 if TYPE_CHECKING:
     from pipeline.report.subject import Subject
 
-_KEYS = ("note ", "warning ", "answered ", "mistakes ")  # begin the lines of a summary
+_KEYS = ("note ", "answered ", "mistakes ")  # begin the lines of a summary
 
 
 def show(
@@ -34,11 +34,7 @@ def show(
         if history is None:
             for name, numbers in evaluation.numbers.items():
                 say_result(name, numbers)
-        text = evaluation.text
-        if history is not None:  # a run ends with the warning
-            lines = text.splitlines()
-            text = "\n".join(x for x in lines if not x.startswith("warning "))
-        _say_summary(text)
+        _say_summary(evaluation.text)
         files.write_parts(folder / "predictions.csv", evaluation.csv())
         written.append("predictions.csv")
         for name, table in evaluation.tables().items():
@@ -71,7 +67,7 @@ def _say_summary(text: str) -> None:
             continue
         for line in lines:
             key, _, sentence = line.partition(" ")
-            show = say_result if key in ("note", "warning") else say
+            show = say_result if key == "note" else say
             show(key, sentence.strip())
 
 

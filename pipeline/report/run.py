@@ -401,8 +401,10 @@ class Run:
                 text = spread(summary["metrics"], summary["folds"])
                 lines.append(f"folds      {text}")
             lines.append(f"{self.test_split:10} {numbers(self.test)}")
-            if reference := self.result.get("no_better_than"):
-                lines.append(f"warning    the model is no better than {reference}")
+            from pipeline.evaluation.answers import no_skill_warning
+
+            if warning := no_skill_warning(self.result.get("no_better_than")):
+                lines.append(f"warning    {warning}")
             lines.append(f"export     {self.export}")
         return "\n  ".join([f"Run({str(self.directory)!r})", *lines])
 

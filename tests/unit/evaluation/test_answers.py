@@ -22,9 +22,10 @@ def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
 
 
 def test_an_accuracy_that_says_little_is_noted():
-    lines = evaluation_of(["a", "b"], wrong=range(30), count=61).text.splitlines()
-    assert lines[3] == (
-        "warning    the model is no better than always predicting 'a' (accuracy 0.508)"
+    lines = repr(evaluation_of(["a", "b"], wrong=range(30), count=61)).splitlines()
+    assert lines[-1] == (
+        "warning    the model is no better than always predicting 'a' (accuracy"
+        " 0.508): do not use it"
     )
     lines = evaluation_of(["a", "b"], wrong=range(20), count=41).text.splitlines()
     assert lines[3] == (
