@@ -44,8 +44,8 @@ class Evaluation:
     """Name -> picture of the answers, uint8 (height, width, 3)."""
     has_loss: bool = True
     """Whether the loss is known; if not, `metrics` and `table` are without it."""
-    known: int = 0
-    """How many of the examples the model was trained on, as far as can be told."""
+    training_examples: int = 0
+    """How many of the examples the model was trained on, as far as it is known."""
 
     def __len__(self) -> int:
         return len(self.table["id"])
@@ -167,12 +167,12 @@ class Evaluation:
 
     @property
     def _summary(self) -> list[str]:
-        """The lines of the task, and notes about what it does not see."""
+        """The lines of the task, and notes about training examples and the loss."""
         lines = self.task.summary(self.metrics, self.split)
-        if self.known:
+        if self.training_examples:
             lines.append(
-                f"{'note':10} the model was trained on {self.known:,} of these"
-                f" {len(self):,} examples: it usually answers new ones worse"
+                f"{'note':10} the model was trained on {self.training_examples:,} of"
+                f" these {len(self):,} examples: it usually answers new ones worse"
             )
         if not self.has_loss:
             lines.append(

@@ -158,26 +158,50 @@ def evaluate_split(
             ids of the training examples.
     """
     name = _split_name(examples, split)
-    known = 0
+    training_examples = 0
     if trained is not None and _fingerprint(examples, name) == trained[0]:
-        known = int(np.isin(examples[0][name].column("id"), trained[1]).sum())
+        is_trained = np.isin(examples[0][name].column("id"), trained[1])
+        training_examples = int(is_trained.sum())
     result = _measure(
         model, task, examples, name, options, evaluate.predictions, training
     )
+    return _evaluation(
+        task,
+        examples,
+        name,
+        result,
+        answer_function(model, task),
+        output_function(model, task),
+        training_examples,
+        model,
+    )
+
+
+def _evaluation(
+    task: Task,
+    examples: Examples,
+    split: str,
+    result: SplitResult,
+    answer: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
+    outputs: Callable[[Mapping[str, np.ndarray]], Any],
+    training_examples: int,
+    network: Any = None,
+) -> Evaluation:
+    """The evaluation of a split, from its result."""
     splits, locate = examples
     return Evaluation(
-        name,
+        split,
         task,
         result.metrics,
         result.table,
-        splits[name],
+        splits[split],
         locate,
-        answer_function(model, task),
-        output_function(model, task),
-        model,
+        answer,
+        outputs,
+        network,
         result.pictures,
         result.has_loss,
-        known,
+        training_examples,
     )
 
 
@@ -236,22 +260,16 @@ def evaluate_export(
     network = ExportedNetwork(version, task)
     name = _split_name(examples, split)
     result = _measure(None, task, examples, name, TrainConfig(), network.predictions)
-    splits, locate = examples
-    known = 0
+    training_examples = 0
     fingerprint = manifest.get("source_fingerprint")
     if name == "data" and fingerprint and _fingerprint(examples, name) == fingerprint:
-        counts = manifest["trained"].get("examples", {})
-        known = min(counts.get("train", 0), len(splits[name]))
-    return Evaluation(
-        name,
+        training_examples = manifest["trained"].get("examples", {}).get("train", 0)
+    return _evaluation(
         task,
-        result.metrics,
-        result.table,
-        splits[name],
-        locate,
+        examples,
+        name,
+        result,
         network.answers,
         network.outputs,
-        pictures=result.pictures,
-        has_loss=result.has_loss,
-        known=known,
+        training_examples,
     )
