@@ -302,7 +302,7 @@ class _Sweep:
         others = []
         for dimension in self.plan.space:
             value = dimension.default(request.config)
-            if value is None or dimension.option in request.planned:
+            if value is None or dimension.sets_any(request.planned):
                 others.append(dimension.option)
             else:
                 defaults[dimension.option] = value

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pipeline.config import cli_parser, registry, type_hints
@@ -61,6 +61,12 @@ class Dimension:
         if not self.low <= number <= self.high:
             return None
         return int(number) if self.is_whole else number
+
+    def sets_any(self, options: Collection[str]) -> bool:
+        """Whether it varies one of these options, such as `train.learning_rate`."""
+        flags = cli_parser.matching_flags(f"--{self.option}", Config)
+        names = {flag.removeprefix("--").replace("-", "_") for flag in flags}
+        return not names.isdisjoint(options)
 
     def _default_text(self, config: Config) -> str | None:
         flags = cli_parser.flags(Config)

@@ -43,6 +43,15 @@ def test_the_default_is_that_of_the_recipe_or_of_the_function(word, expected):
     assert dimension.default(config) == expected
 
 
+def test_options_that_a_recipe_plans_are_known_by_any_name():
+    planned = ("train.learning_rate", "train.epochs")
+    for word in ("lr=0.1,0.2", "train.learning-rate=0.1..0.2", "epochs=1,2"):
+        (dimension,) = parse([word])
+        assert dimension.sets_any(planned)
+    (dimension,) = parse(["train.ema=0.1..0.9"])
+    assert not dimension.sets_any(planned)
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
