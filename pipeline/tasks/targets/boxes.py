@@ -29,7 +29,7 @@ from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
 _ROWS = 20  # classes in a table
-_USELESS = 0.05  # ap50 of a detector that finds nearly nothing
+_LEAST_AP50 = 0.05  # a detector with less finds nearly nothing
 _SIDE = 4.0  # strides: the side of the box that a location predicts at first
 _MAX_LOGARITHM = 6.0  # of a side relative to `_SIDE`
 _RARE = 0.01  # score of all classes at first, as in Lin et al.
@@ -330,7 +330,7 @@ class BoxTarget(Target):
 
     def no_better_than(self, metrics: Mapping[str, Any]) -> str:
         """No boxes at all, if nearly none is right."""
-        if metrics["ap50"] >= _USELESS or not any(
+        if metrics["ap50"] >= _LEAST_AP50 or not any(
             score["boxes"] for score in metrics["per_class"].values()
         ):
             return ""

@@ -612,10 +612,11 @@ class ClassEvaluator(Evaluator):
 
 
 def _no_better_than(metrics: Mapping[str, Any]) -> str:
-    """The largest class, if the right answers are not more than those of answers that
-    do not depend on the example; with 50 examples, by two standard deviations.
+    """The largest class, unless the accuracy exceeds that of permuted predictions; of
+    50 or more examples, by two standard deviations.
 
-    Unlike the accuracy, this counts a rare class that is found.
+    Unlike a comparison with the share of the largest class, this counts a rare class
+    that is found.
     """
     scores = metrics.get("per_class", {})
     scores = {name: score for name, score in scores.items() if score["examples"]}
@@ -631,8 +632,8 @@ def _no_better_than(metrics: Mapping[str, Any]) -> str:
 
 
 def _chance(true: np.ndarray, predicted: np.ndarray) -> dict[str, float]:
-    """Mean and standard deviation of the accuracy if the answers were permuted, from
-    the numbers of true and predicted examples of each class.
+    """Mean and standard deviation of the accuracy over all permutations of the
+    predictions, from the numbers of true and predicted examples of each class.
     """
     total = true.sum()
     products = true * predicted

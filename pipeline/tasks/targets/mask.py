@@ -27,7 +27,7 @@ from pipeline.utils.errors import UsageError
 IGNORED = 255
 """The value of pixels without a class, as in PASCAL VOC."""
 _ROWS = 20  # classes in a table
-_LITTLE = 0.05  # of mean recall beyond chance
+_RECALL_MARGIN = 0.05  # of the mean recall over chance
 
 
 def mask(
@@ -245,8 +245,8 @@ class MaskTarget(Target):
         return console.table(rows[:_ROWS], header, range(1, 4)).splitlines()
 
     def no_better_than(self, metrics: Mapping[str, Any]) -> str:
-        """The largest class, if neither more pixels nor a larger part of each class are
-        right: a rare class that is found costs a few pixels of the largest.
+        """The largest class, unless more pixels are right or the mean recall is over
+        chance: a rare class that is found costs a few pixels of the largest.
         """
         scores = {k: v for k, v in metrics["per_class"].items() if v["pixels"]}
         if len(scores) < 2:
@@ -255,7 +255,10 @@ class MaskTarget(Target):
         pixels = sum(score["pixels"] for score in scores.values())
         share = scores[largest]["pixels"] / pixels
         recall = sum(score["recall"] for score in scores.values()) / len(scores)
-        if metrics["pixel_accuracy"] > share or recall > 1 / len(scores) + _LITTLE:
+        if (
+            metrics["pixel_accuracy"] > share
+            or recall > 1 / len(scores) + _RECALL_MARGIN
+        ):
             return ""
         return f"always predicting {largest!r} ({share:.1%} of the pixels)"
 

@@ -225,15 +225,16 @@ class NumberTarget(Target):
         return lines
 
     def no_better_than(self, metrics: Mapping[str, Any]) -> str:
-        """The mean, unless one of the numbers has a smaller squared error; with 20
-        examples, by two standard errors.
+        """The mean, unless the mean squared error of one of the numbers is smaller by
+        two standard errors; fewer than 20 examples are not judged.
         """
-        gains = metrics["gain"]["mean"]
         if metrics["r2"] is None or metrics["examples"] < _FEW:
             return ""
-        errors = metrics["gain"]["standard_error"]
-        if any(gain > 2 * error for gain, error in zip(gains, errors, strict=True)):
-            return ""
+        reductions = metrics["mse_reduction"]["mean"]
+        errors = metrics["mse_reduction"]["standard_error"]
+        for reduction, error in zip(reductions, errors, strict=True):
+            if reduction > 2 * error:
+                return ""
         return "always predicting the mean"
 
     def pictures(
@@ -329,8 +330,8 @@ class NumberEvaluator(Evaluator):
         varies = np.ptp(truth, axis=0) > 0
         variance = np.where(varies, truth.var(axis=0), 1.0)
         explained = 1 - squared / variance
-        gains = (truth - truth.mean(axis=0)) ** 2 - (predicted - truth) ** 2
-        error = gains.std(axis=0) / len(gains) ** 0.5
+        reductions = (truth - truth.mean(axis=0)) ** 2 - (predicted - truth) ** 2
+        error = reductions.std(axis=0) / len(reductions) ** 0.5
         metrics = {
             "examples": len(truth),
             "loss": self._loss / len(truth),
@@ -339,9 +340,9 @@ class NumberEvaluator(Evaluator):
             "mae": float(absolute.mean()),
             "r2": float(explained[varies].mean()) if varies.any() else None,
         }
-        # How much smaller the squared error is than that of the mean, of each number.
-        metrics["gain"] = {
-            "mean": gains.mean(axis=0).tolist(),
+        # Of each number, compared with always predicting the mean.
+        metrics["mse_reduction"] = {
+            "mean": reductions.mean(axis=0).tolist(),
             "standard_error": error.tolist(),
         }
         if len(squared) > 1:
