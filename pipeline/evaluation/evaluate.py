@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Batches, Example, Metadata, Task
+from pipeline.training import xla_support
 from pipeline.training.distributed import name_undecodable_examples
 from pipeline.training.own_keras.metric import unique_name
 from pipeline.training.train_step import SteppedModel, forward
@@ -62,7 +63,14 @@ def outputs(model: SteppedModel, task: Task, batches: Batches) -> Iterator[Outpu
     compute = _output_function(model, task, batches, dataset.element_spec)
     with name_undecodable_examples(batches, 0, batches.last_step):
         for batch in with_options(dataset):
-            result, weight = compute(batch)
+            try:
+                result, weight = compute(batch)
+            except xla_support.ERRORS as error:
+                if not model.step:
+                    raise
+                model.step.leave_xla("outputs", error, model)
+                compute = _output_function(model, task, batches, dataset.element_spec)
+                result, weight = compute(batch)
             count = int(np.count_nonzero(weight.numpy()))  # padding is at the end
             if count < len(weight):
                 result = _first(count, result)
@@ -83,11 +91,13 @@ def _output_function(
     specs: dict[str, tf.TensorSpec],
 ) -> Callable[[Any], tuple[dict[str, Any], tf.Tensor]]:
     """Traces the network once for all splits with equal batches, as this is slow."""
-    any_size = {
-        name: tf.TensorSpec((None, *spec.shape[1:]), spec.dtype)
-        for name, spec in specs.items()
-    }
-    key = ("outputs", batches.device_cache, *any_size.items())
+    xla = model.step is not None and model.step.is_one_program("outputs")
+    if not xla:  # which compiles for one size
+        specs = {
+            name: tf.TensorSpec((None, *spec.shape[1:]), spec.dtype)
+            for name, spec in specs.items()
+        }
+    key = ("outputs", xla, batches.device_cache, *specs.items())
     # Inference copies have no step.
     compiled = model.step.compiled if model.step else {}
     if key in compiled:
@@ -103,7 +113,8 @@ def _output_function(
         return {**result, "masks": _masks(outputs)}, weight
 
     try:
-        compiled[key] = tf.function(compute).get_concrete_function(any_size)
+        function = tf.function(compute, jit_compile=xla or None)
+        compiled[key] = function.get_concrete_function(specs)
     except UsageError as error:  # AutoGraph adds where it was raised
         raise UsageError(reason(error).removeprefix("UsageError: ")) from None
     return compiled[key]

@@ -377,8 +377,10 @@ class Generation(Task):
 
     def _trace(self, model: Callable[..., Any]) -> Callable[..., tf.Tensor]:
         """A compiled function (seeds, classes, steps) -> samples."""
+        step = getattr(model, "step", None)
+        xla = step is not None and step.is_one_program("samples")
 
-        @tf.function(autograph=False)
+        @tf.function(autograph=False, jit_compile=xla or None)
         def draw(seeds: tf.Tensor, classes: tf.Tensor, steps: tf.Tensor) -> tf.Tensor:
             guidance = tf.zeros_like(seeds, tf.float32) + self.guidance
             return self.sample(model, seeds, classes, guidance, steps)

@@ -26,7 +26,7 @@ TRIALS = 3
 MIN_SPEEDUP = 1.05
 
 
-def seconds_per_step(model: keras.Model, train: Batches, iterator: Any = None) -> float:
+def seconds_per_step(model: keras.Model, train: Batches, source: Any = None) -> float:
     """Measures the step in at most three calls, and then restores all variables.
 
     The result is the same on all workers, because they must make the same decisions.
@@ -35,13 +35,12 @@ def seconds_per_step(model: keras.Model, train: Batches, iterator: Any = None) -
     Args:
         model: From `build`, after `set_inputs`.
         train: Training batches, with at least one remaining step.
-        iterator: Yields the batches; None: as in training.
+        source: Yields what `distributed.read` does; None: as in training.
     """
     state = [variable for group in model.state.values() for variable in group]
     before = [variable.numpy() for variable in state]
     steps_per_execution = model.steps_per_execution
-    calls = distributed.StepFunction(model, "train", train)
-    iterator = iterator or iter(distributed.dataset(train))
+    calls = distributed.StepFunction(model, "train", train, source)
     calls.begin(train.epochs - 1)
     seconds = 0.0
     count = 1
@@ -51,7 +50,7 @@ def seconds_per_step(model: keras.Model, train: Batches, iterator: Any = None) -
         model.steps_per_execution = count
         first = calls.position
         start = time.monotonic()
-        for value in calls(iterator).values():
+        for value in calls().values():
             value.numpy()  # wait: devices run asynchronously
         elapsed = time.monotonic() - start
         seconds = distributed.mean_over_workers(elapsed / (calls.position - first))

@@ -1,6 +1,7 @@
 """Distributes batches over replicas, and runs several steps per call."""
 
 import contextlib
+import dataclasses
 import functools
 import re
 from collections.abc import Iterator
@@ -9,24 +10,75 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.contracts import WHOLE_BATCH, Batches, ReplicaPart
+from pipeline.contracts import WHOLE_BATCH, Batches, Example, ReplicaPart
+from pipeline.data.example_store import row_bytes
 from pipeline.runtime.cluster import Cluster
+from pipeline.training import xla_support
 from pipeline.training.recovery import catch_out_of_memory
 from pipeline.utils.errors import WorkerLost
 from pipeline.utils.tf_data import READ_ERRORS, with_options
 
-_AHEAD = 8  # the largest number of steps that are prefetched
+_AHEAD = 8  # the largest number of steps that are prefetched without blocks
+# A block is used while the next two are copied to the device.
+BLOCK_BYTES = 64 << 20
+MAX_BLOCK_STEPS = 1024
+
+
+def read(step: Any, name: str, batches: Batches) -> Iterator[Any]:
+    """Returns an iterator of what a call of `StepFunction` needs: batches or blocks.
+
+    For an evaluation, it starts over at the end.
+    """
+    repeat = name == "evaluate"
+    if not step.is_one_program(name):
+        return iter(dataset(batches, repeat))
+    gpus = tf.config.list_logical_devices("GPU")
+    stacked = blocks(batches, block_length(batches))
+    if repeat:
+        stacked = stacked.repeat()
+    stacked = with_options(stacked)
+    if gpus:
+        return iter(prefetch_to_device(stacked, gpus[0].name))
+    return iter(stacked.prefetch(1))
+
+
+def block_length(batches: Batches) -> int:
+    """The number of batches in a block: at most an epoch, `BLOCK_BYTES`, 1,024."""
+    specs = batches.dataset(batches.first_step).element_spec
+    fitting = BLOCK_BYTES // max(1, row_bytes(specs))
+    return max(1, min(fitting, batches.steps_per_epoch, MAX_BLOCK_STEPS))
+
+
+def blocks(batches: Batches, length: int) -> tf.data.Dataset:
+    """Stacks `length` batches at a time: tensors (length, batch size, ...).
+
+    The last block is padded with zeros, so that all have the same static shape.
+    """
+    rest = (batches.last_step - batches.first_step) % length
+    stacked = batches.dataset(batches.first_step).batch(length, drop_remainder=True)
+    if not rest:
+        return stacked
+
+    def pad(block: Example) -> Example:
+        padded = {}
+        for name, values in block.items():
+            missing = tf.zeros((length - rest, *values.shape[1:]), values.dtype)
+            padded[name] = tf.concat([values, missing], axis=0)
+        return padded
+
+    end = batches.dataset(batches.last_step - rest).batch(rest, drop_remainder=True)
+    return stacked.concatenate(end.map(pad))
+
+
+def _length(block: Example) -> int:
+    return next(iter(block.values())).shape[0]
 
 
 def dataset(batches: Batches, repeat: bool = False) -> Any:
     """Returns a dataset of the batches that gives each replica its part.
 
     Each replica reads only its own examples. TensorFlow does not rebatch anything, so
-    nothing is copied and shapes are static.
-
-    With `repeat`, the dataset starts over at the end. Keras's `fit` needs this: it
-    counts one batch per call, restarts a dataset of known length when that count is
-    reached, and draws one more batch than it uses before an evaluation.
+    nothing is copied and shapes are static. With `repeat`, it starts over at the end.
     """
     strategy = tf.distribute.get_strategy()
 
@@ -134,7 +186,8 @@ def name_undecodable_examples(
         yield
     except READ_ERRORS:
         # An example is prefetched, and so fails, before its step.
-        last = min(first + count + _AHEAD, batches.last_step)
+        ahead = max(_AHEAD, 3 * block_length(batches))
+        last = min(first + count + ahead, batches.last_step)
         batches.raise_if_undecodable(first, last)
         raise
 
@@ -151,47 +204,94 @@ class StepFunction:
     the number of steps to take, because an iterator that ends inside the loop gives a
     wrong loss and no error.
 
+    If XLA compiles whole steps (`Step.is_one_program`), the function is one XLA
+    program. It gets a block of batches that is already on the device, and the range of
+    the batches to use; a call that reaches into the next block runs it twice.
+
     Args:
         model: From `build`, after `set_inputs`.
         name: The method of `model.step` to run, `train` or `evaluate`.
-        batches: The batches that the iterator of each call yields, from `first_step`
-            on.
+        batches: Read from `first_step` on; in an evaluation, again and again.
+        source: What `read` returns; None: `read` itself.
     """
 
-    def __init__(self, model: keras.Model, name: str, batches: Batches) -> None:
+    def __init__(
+        self, model: keras.Model, name: str, batches: Batches, source: Any = None
+    ) -> None:
         self._model = model
         self._batches = batches
         self._name = name
         self.position = batches.first_step
         """The next step."""
         self._end = batches.end_of(batches.first_epoch)
+        self._open(source)
+
+    def _open(self, source: Any = None) -> None:
+        """Starts to read at `position`."""
+        step = self._model.step
+        self._is_one_program = step.is_one_program(self._name)
+        rest = dataclasses.replace(self._batches, first_step=self.position)
+        self._source = source or read(step, self._name, rest)
+        self._block: dict[str, tf.Tensor] = {}
+        self._unused = 0  # batches at the end of the block
+        function = _steps_of_block if self._is_one_program else _steps
         # Without autograph, which would wrap errors that are meant for the user.
-        trace = tf.function(functools.partial(_steps, model, name), autograph=False)
-        self._run = model.step.compiled.setdefault(name, trace)
+        trace = tf.function(
+            functools.partial(function, self._model, self._name),
+            autograph=False,
+            jit_compile=self._is_one_program or None,
+        )
+        self._run = step.compiled.setdefault(self._name, trace)
 
     def begin(self, epoch: int) -> None:
         """Begins a training epoch; calls stop at its end."""
         self._end = self._batches.end_of(epoch)
         self._model.step.position = self.position
 
-    def __call__(self, iterator: Any) -> dict[str, Any]:
+    def __call__(self, iterator: Any = None) -> dict[str, Any]:
         """Takes the next steps and returns the running metrics.
 
         Takes no steps at the end of a training epoch. After the end of an evaluation,
-        another one begins.
+        another one begins. The iterator that Keras passes is not used.
         """
         if self._name == "evaluate" and self.position == self._end:
             self.position = self._batches.first_step
         is_training = self._name == "train"
         count = min(self._model.steps_per_execution, self._end - self.position)
+        if not count:
+            return _results(self._model)
         with (
             name_undecodable_examples(self._batches, self.position, count),
             catch_out_of_memory(is_training),
         ):
-            logs = self._run(iterator, tf.constant(count), self._model.step.phase)
+            try:
+                logs = self._take(count)
+            except xla_support.ERRORS as error:
+                # It was not compiled, so none of its steps has run.
+                self._model.step.leave_xla(self._name, error, self._model)
+                self._open()
+                logs = self._take(count)
         self.position += count
         if is_training:
             self._model.step.position = self.position
+        return logs
+
+    def _take(self, count: int) -> dict[str, Any]:
+        phase = self._model.step.phase
+        if not self._is_one_program:
+            return self._run(self._source, tf.constant(count), phase)
+        logs: dict[str, Any] = {}
+        while count:
+            if not self._unused:
+                self._block = next(self._source)
+                self._unused = _length(self._block)
+            first = _length(self._block) - self._unused
+            taken = min(count, self._unused)
+            # On a GPU, TensorFlow keeps int32 in the memory of the host.
+            limits = tf.constant([first, first + taken], tf.int64)
+            logs = self._run(self._block, limits, phase)
+            self._unused -= taken
+            count -= taken
         return logs
 
 
@@ -207,4 +307,22 @@ def _steps(
         return (done + 1,)  # if functions run eagerly, the loop requires a tuple
 
     tf.while_loop(lambda done: done < count, body, (0,), parallel_iterations=1)
+    return _results(model)
+
+
+def _steps_of_block(
+    model: keras.Model, name: str, block: Example, limits: tf.Tensor, phase: int
+) -> dict[str, tf.Tensor]:
+    step = getattr(model.step, name)
+
+    def body(index: tf.Tensor) -> tuple[tf.Tensor]:
+        step(model, {name: values[index] for name, values in block.items()})
+        return (index + 1,)
+
+    first, end = tf.unstack(limits)
+    tf.while_loop(lambda index: index < end, body, (first,), parallel_iterations=1)
+    return _results(model)
+
+
+def _results(model: keras.Model) -> dict[str, tf.Tensor]:
     return {metric.name: metric.result() for metric in model.metrics}

@@ -224,7 +224,17 @@ def build(
         optimizer = build_optimizer(settings.train, rate, variables)
         _load_and_freeze(model, layers, settings)
         scaled = machine.precision == "mixed_float16"
-        update = Update(optimizer, variables, statistics, settings.train, scaled, rate)
+        # XLA cannot compile a forward pass in which replicas communicate.
+        xla = machine.xla and not settings.train.synchronized_batch_norm
+        update = Update(
+            optimizer,
+            variables,
+            statistics,
+            settings.train,
+            scaled,
+            rate,
+            has_branches=not xla or machine.replicas > 1,
+        )
         update.factors = layer_rates(layers, settings.train.layer_rates)
         operations = settings.data.augment if augment_in_step else {}
         model.step = Step(
@@ -237,8 +247,7 @@ def build(
             augmenter=Augmenter(operations, seed, task.spatial_fields),
             loss=_loss(task, settings.train, model.output_kind),
             metrics=_metrics(model, settings.train),
-            # XLA cannot compile a forward pass in which replicas communicate.
-            xla=machine.xla and not settings.train.synchronized_batch_norm,
+            xla=xla,
         )
         # Keras's automatic loss scaling is wrong with several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)

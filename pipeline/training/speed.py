@@ -8,6 +8,7 @@ import keras
 
 from pipeline.contracts import Batches
 from pipeline.training import autotune, distributed
+from pipeline.training.train_step import Step
 
 _MAX_SECONDS = 3.0  # of measuring the input pipeline
 _TRIALS = 3  # of the step; the fastest counts
@@ -27,13 +28,17 @@ def input_speed(batches: Batches) -> float:
 
 
 class RepeatedBatch:
-    """An iterator that always returns the first batch, which stays on the device."""
+    """What `distributed.read` returns, but always the first batch or block, which stays
+    on the device.
+    """
 
-    def __init__(self, batches: Batches) -> None:
-        self._batch = next(iter(distributed.dataset(batches)))
+    def __init__(self, step: Step, batches: Batches) -> None:
+        self._first = next(distributed.read(step, "train", batches))
 
     def get_next(self) -> Any:
-        return self._batch
+        return self._first
+
+    __next__ = get_next
 
 
 def step_speed(model: keras.Model, batches: Batches) -> float:
@@ -42,10 +47,8 @@ def step_speed(model: keras.Model, batches: Batches) -> float:
     Call it in the scope of the strategy.
     """
     model.step.set_inputs(batches, None)
-    iterator = RepeatedBatch(batches)
-    trials = [
-        autotune.seconds_per_step(model, batches, iterator) for _ in range(_TRIALS)
-    ]
+    source = RepeatedBatch(model.step, batches)
+    trials = [autotune.seconds_per_step(model, batches, source) for _ in range(_TRIALS)]
     return batches.batch_size / min(trials)
 
 

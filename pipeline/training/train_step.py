@@ -11,9 +11,11 @@ from pipeline.config import config
 from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
-from pipeline.training import plain_model
+from pipeline.training import plain_model, xla_support
 from pipeline.training.optim.gradient_accumulation import accumulate_gradients
 from pipeline.training.optim.gradient_update import Update
+from pipeline.utils.console import say
+from pipeline.utils.errors import UsageError
 
 ForwardResults = tuple[Any, Any, tf.Tensor, tf.Tensor]
 """(y, outputs, losses, weight) of the examples of a forward pass."""
@@ -43,7 +45,8 @@ class Step:
         augmenter: Has no operations if the batches are already augmented.
         loss: Replaces the task's loss.
         metrics: Metrics in addition to the task's.
-        xla: Whether to compile the forward and backward pass with XLA.
+        xla: Whether to compile with XLA: whole steps or, with several replicas, the
+            forward and backward pass.
     """
 
     def __init__(
@@ -64,6 +67,9 @@ class Step:
         self._task = task
         self._seed = settings.runtime.seed
         self._xla = xla
+        self._must_compile = settings.runtime.xla == "on"
+        self.not_compiled: dict[str, str] = {}
+        """Name of a method, or `outputs` -> what of it XLA cannot compile."""
         self._options = options
         self._accumulate = accumulate
         self.update = update
@@ -99,6 +105,35 @@ class Step:
         self._train_batches = train
         self._validation_batches = validation
 
+    def is_one_program(self, name: str) -> bool:
+        """Whether XLA compiles all of `train`, `evaluate`, or the `outputs` of a batch
+        or the `samples` of the final test.
+
+        With several replicas, it compiles only the forward and backward pass.
+        """
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        return self._xla and replicas == 1 and name not in self.not_compiled
+
+    def leave_xla(
+        self, name: str, error: tf.errors.OpError, model: keras.Model
+    ) -> None:
+        """Runs what `is_one_program` names without XLA, which cannot compile it.
+
+        Raises the error itself if it is not about that, and UsageError if the options
+        require XLA.
+        """
+        reason = xla_support.why_not_compiled(error, model)
+        if not reason or not self.is_one_program(name):
+            raise error
+        if self._must_compile:
+            raise UsageError(
+                f"--runtime.xla on: XLA cannot compile {reason}; use --runtime.xla auto"
+            ) from None
+        if reason not in self.not_compiled.values():
+            say("xla", f"off: it cannot compile {reason}")
+        self.not_compiled[name] = reason
+        self.compiled.pop(name, None)
+
     @property
     def traces(self) -> int:
         """The number of traces of the training step."""
@@ -110,7 +145,7 @@ class Step:
         self._seed_random_layers()
         before = self.update.snapshot()
         compute = functools.partial(self._forward_and_backward, model)
-        if self._xla:
+        if self._xla and tf.distribute.has_strategy():
             compute = tf.function(compute, jit_compile=True, autograph=False)
 
         def loss_and_gradients(part: Example) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -123,7 +158,13 @@ class Step:
             loss, gradients = accumulate_gradients(
                 loss_and_gradients, batch, self._accumulate, model.trainable_variables
             )
-        self.update.apply(gradients, loss, model.trainable_variables, before)
+
+        def update() -> None:
+            self.update.apply(gradients, loss, model.trainable_variables, before)
+
+        if "train" in self.not_compiled:
+            update = tf.function(update, jit_compile=True, autograph=False)
+        update()
 
     def evaluate(self, model: keras.Model, batch: Example) -> None:
         """Updates the metrics with this replica's part of a batch."""

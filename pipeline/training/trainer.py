@@ -259,6 +259,9 @@ class Trainer:
         for change in self.run.changes:
             decisions.append(Decision("changed", str(change), "--force"))
         decisions += self.attempt.decisions
+        for part, what in self.model.step.not_compiled.items():
+            why = f"XLA cannot compile {what}"
+            decisions.append(Decision("xla", f"off for {part}", why))
         entries = [dataclasses.asdict(decision) for decision in decisions]
         files.write_json(self.run.decisions, entries)
         return decisions
@@ -398,7 +401,8 @@ class Trainer:
             callbacks = [watchdog, *standard_callbacks(context)]
             self._begin_callbacks(run, callbacks)
             reasons = [getattr(callback, "per_batch", None) for callback in callbacks]
-            progress_bar.stage("tracing", "the training step")
+            compiler = ", compiled with XLA" if machine.xla else ""
+            progress_bar.stage("tracing", f"the training step{compiler}")
             with watchdog.watching():
                 decision = autotune.choose_steps_per_call(
                     self.model,
@@ -409,6 +413,8 @@ class Trainer:
                 )
             if machine.is_chief:
                 say(decision.name, decision)
+                if self.model.step.not_compiled:
+                    self._save_decisions()
             progress_bar.begin("training")
             try:
                 with self.stops.defer():

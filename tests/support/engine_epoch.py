@@ -10,12 +10,14 @@ from pipeline.training.model_builder import build
 STEPS, BATCH = 8, 8
 
 
-def prepared(precision="float32", model="tiny", **train):
+def prepared(precision="float32", model="tiny", xla=False, **train):
     """(model, batches) of an epoch of 8 steps."""
     settings = settings_of(model={"name": model}, train=train)
     batches = batching.training(random_split(STEPS * BATCH), settings.train, 0)
     weights = settings.train.class_weight
-    model = build(TASK, settings, machine(precision), batches, class_weight=weights)
+    model = build(
+        TASK, settings, machine(precision, xla=xla), batches, class_weight=weights
+    )
     return model, batches
 
 

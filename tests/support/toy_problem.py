@@ -28,10 +28,10 @@ def task_of(shape, classes=10):
     return registry.load("tasks", "image_classification")(metadata)
 
 
-def machine(precision="float32", strategy=None):
+def machine(precision="float32", strategy=None, xla=False):
     """One device, or those of a strategy."""
     return environment.Machine(
-        precision, False, strategy or tf.distribute.get_strategy(), ()
+        precision, xla, strategy or tf.distribute.get_strategy(), ()
     )
 
 

@@ -150,14 +150,13 @@ class Training:
         evaluated = self._judge.evaluation_batches[name]
         model.step.set_inputs(self._batches, evaluated)
         model.steps_per_execution = self.model.steps_per_execution
-        dataset = distributed.dataset(evaluated)
+        calls = distributed.StepFunction(model, "evaluate", evaluated)
 
         def call() -> int:
-            iterator = iter(dataset)
             model.reset_metrics()
-            calls = distributed.StepFunction(model, "evaluate", evaluated)
+            logs = calls()
             while calls.position < evaluated.last_step:
-                logs = calls(iterator)
+                logs = calls()
             float(logs["loss"])
             return len(self.data.splits[name])
 
@@ -167,13 +166,13 @@ class Training:
 def _resident(model: Any, batches: Batches) -> Callable[[], int]:
     """Some steps on one batch that stays on the device."""
     model.step.set_inputs(batches, None)
-    calls = distributed.StepFunction(model, "train", batches)
-    iterator = RepeatedBatch(batches)
+    source = RepeatedBatch(model.step, batches)
+    calls = distributed.StepFunction(model, "train", batches, source)
     calls.begin(_EPOCHS - 1)
 
     def call() -> int:
         before = calls.position
-        float(calls(iterator)["loss"])  # waits: devices run asynchronously
+        float(calls()["loss"])  # waits: devices run asynchronously
         return (calls.position - before) * batches.batch_size
 
     return call

@@ -1,7 +1,5 @@
 """A custom training loop with GradientTape, written out line by line."""
 
-from typing import Any
-
 import keras
 
 from pipeline.contracts import Batches
@@ -32,9 +30,9 @@ def gradient_tape(
     """
     model.step.set_inputs(train, validation)
     call = distributed.StepFunction(model, "train", train)
-    validation_dataset: Any = None
+    evaluate = None
     if validation:
-        validation_dataset = distributed.dataset(validation)
+        evaluate = distributed.StepFunction(model, "evaluate", validation)
     listeners = keras.callbacks.CallbackList(
         callbacks,
         add_history=True,
@@ -45,7 +43,6 @@ def gradient_tape(
     model.stop_training = False
     logs: dict[str, float] = {}
     listeners.on_train_begin()
-    iterator = iter(distributed.dataset(train))
     for epoch in range(train.first_epoch, train.epochs):
         model.reset_metrics()
         call.begin(epoch)
@@ -54,11 +51,11 @@ def gradient_tape(
         while call.position < train.end_of(epoch) and not model.stop_training:
             first = call.position - start
             listeners.on_train_batch_begin(first)
-            logs = call(iterator)
+            logs = call()
             listeners.on_train_batch_end(first + model.steps_per_execution - 1, logs)
         logs = model.get_metrics_result()
-        if validation:
-            metrics = _evaluate(model, validation, iter(validation_dataset), listeners)
+        if validation and evaluate:
+            metrics = _evaluate(model, validation, evaluate, listeners)
             logs.update({f"val_{name}": value for name, value in metrics.items()})
         listeners.on_epoch_end(epoch, logs)
         if model.stop_training:
@@ -70,16 +67,15 @@ def gradient_tape(
 def _evaluate(
     model: keras.Model,
     validation: Batches,
-    iterator: Any,
+    call: distributed.StepFunction,
     listeners: keras.callbacks.CallbackList,
 ) -> dict[str, float]:
     """Returns the metrics of the validation split."""
-    call = distributed.StepFunction(model, "evaluate", validation)
     listeners.on_test_begin()
     model.reset_metrics()
     for first in range(0, validation.steps_per_epoch, model.steps_per_execution):
         listeners.on_test_batch_begin(first)
-        logs = call(iterator)
+        logs = call()
         listeners.on_test_batch_end(first + model.steps_per_execution - 1, logs)
     result = model.get_metrics_result()
     listeners.on_test_end(result)

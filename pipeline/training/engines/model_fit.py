@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from pipeline.contracts import Batches
 from pipeline.training import distributed
@@ -24,13 +25,13 @@ def model_fit(
     if validation:
         model.test_function = distributed.StepFunction(model, "evaluate", validation)
         validation_arguments = {
-            "validation_data": distributed.dataset(validation, repeat=True),
+            "validation_data": _no_data(),
             "validation_steps": validation.steps_per_epoch,
         }
     history: dict[str, list[float]] = {}
     for part, epochs in _parts(train):
         result = model.fit(
-            distributed.dataset(part, repeat=True),
+            _no_data(),
             epochs=epochs,
             initial_epoch=part.first_epoch,
             # At least one call, which takes no steps if only the validation is left.
@@ -45,6 +46,13 @@ def model_fit(
         if model.stop_training:
             break
     return history
+
+
+def _no_data() -> Any:
+    """A dataset for Keras, which only counts: `StepFunction` reads the batches."""
+    nothing = tf.data.Dataset.from_tensors(0.0).repeat()
+    strategy = tf.distribute.get_strategy()
+    return strategy.distribute_datasets_from_function(lambda _: nothing)
 
 
 def _parts(train: Batches) -> Iterator[tuple[Batches, int]]:

@@ -6,7 +6,7 @@ decision is based on the sum, which is the same on every replica, so that the we
 not depend on the number of replicas.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -37,6 +37,7 @@ class Update:
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 requires.
         rate: The optimizer's learning rate; its variables are part of the state.
+        has_branches: Whether a step that is skipped is a branch (`tf.cond`).
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Update:
         options: config.TrainConfig,
         scaled: bool,
         rate: AdjustableRate,
+        has_branches: bool = True,
     ) -> None:
         _require_plain_optimizer(optimizer)
         # Otherwise it would create its variables inside the first trace, and `fit`
@@ -72,6 +74,7 @@ class Update:
         """See `AdjustableRate`."""
         self.pace = rate.pace
         """See `AdjustableRate`."""
+        self._has_branches = has_branches
         self.step_stats = StepStats(variables)
         self.metric_variables: Sequence[keras.Variable] = ()
         """Variables of the metrics, which are restored if a loss is not finite."""
@@ -187,13 +190,37 @@ class Update:
                 is_bad = ~is_forward_finite | (self.scale.value <= 1.0)
                 self.step_stats.record_bad_step(self.steps.value, is_bad)
 
-            tf.cond(is_finite, take_step, skip_step)
+            if self._has_branches:
+                tf.cond(is_finite, take_step, skip_step)
+            else:
+                self._select(is_finite, take_step, skip_step)
             self._count(is_finite, overflowed=is_forward_finite & ~is_finite)
 
         checks = (is_finite, is_forward_finite, norm, half_squares)
         accept_arguments = (gradients, statistics, norm)
         reject_arguments = (old_statistics, old_metrics, loss)
         context.merge_call(decide, args=(checks, accept_arguments, reject_arguments))
+
+    def _select(
+        self,
+        condition: tf.Tensor,
+        take_step: Callable[[], None],
+        skip_step: Callable[[], None],
+    ) -> None:
+        """Does what `tf.cond` would do, without a branch.
+
+        A branch would have to wait until the host knows the condition. XLA turns
+        assignments into values, so the variables are written once.
+        """
+        state = [*self.weights, *self._optimizer.variables, *self.variables]
+        state += [*self._statistics, *self.metric_variables]
+        before = [tf.identity(variable.value) for variable in state]
+        take_step()
+        taken = [tf.identity(variable.value) for variable in state]
+        _assign(state, before)
+        skip_step()
+        for variable, value in zip(state, taken, strict=True):
+            variable.assign(tf.where(condition, value, variable.value))
 
     def _apply_optimizer(
         self, gradients: list[tf.Tensor], variables: Sequence[keras.Variable]

@@ -1,0 +1,39 @@
+"""What XLA cannot compile."""
+
+import re
+
+import keras
+import tensorflow as tf
+
+ERRORS = (
+    tf.errors.InvalidArgumentError,
+    tf.errors.UnimplementedError,
+    tf.errors.InternalError,
+)
+"""Raised by a call of a function that XLA cannot compile, before any of it runs."""
+_UNSUPPORTED = re.compile(r"XLA_\w+_JIT: (\w+) .*?\{\{node ([^}]+)\}\}", re.DOTALL)
+
+
+def why_not_compiled(error: tf.errors.OpError, model: keras.Model) -> str:
+    """Names the operation that XLA cannot compile, and the layer that it is in.
+
+    Empty if the error is not XLA's.
+    """
+    message = error.message or ""
+    if found := _UNSUPPORTED.search(message):
+        operation, node = found.groups()
+        layer = _layer(node, model)
+        return f"{operation} in the layer {layer!r}" if layer else operation
+    if "tf2xla" in message or "XlaMustCompile" in message:
+        return message.splitlines()[0].strip().rstrip(".")
+    return ""
+
+
+def _layer(node: str, model: keras.Model) -> str:
+    """The innermost layer in the path of a node, such as `while/up_1/Cast`."""
+    names = {layer.name for layer in model._flatten_layers(include_self=False)}
+    for part in reversed(node.split("/")):
+        for name in (part, re.sub(r"_\d+$", "", part)):
+            if name in names:
+                return name
+    return ""
