@@ -17,9 +17,6 @@ from pipeline.training.optim.gradient_update import Update
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
 
-ForwardResults = tuple[Any, Any, tf.Tensor, tf.Tensor]
-"""(y, outputs, losses, weight) of the examples of a forward pass."""
-
 
 def _with_named_outputs(model: keras.Model) -> keras.Model:
     """A model whose several outputs Keras would name after its only layer."""
@@ -105,25 +102,27 @@ class Step:
         self._train_batches = train
         self._validation_batches = validation
 
-    def is_one_program(self, name: str) -> bool:
-        """Whether XLA compiles all of `train`, `evaluate`, or the `outputs` of a batch
-        or the `samples` of the final test.
-
-        With several replicas, it compiles only the forward and backward pass.
+    def is_compiled(self, name: str) -> bool:
+        """Whether XLA compiles `train`, `evaluate`, the `outputs` of a batch, or the
+        `samples` of the final test; with several replicas, only parts of `train`.
         """
+        return self._xla and name not in self.not_compiled
+
+    def is_one_program(self, name: str) -> bool:
+        """Whether what `is_compiled` names is one program, which needs no host."""
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        return self._xla and replicas == 1 and name not in self.not_compiled
+        return self.is_compiled(name) and replicas == 1
 
     def leave_xla(
         self, name: str, error: tf.errors.OpError, model: keras.Model
     ) -> None:
-        """Runs what `is_one_program` names without XLA, which cannot compile it.
+        """Runs what `is_compiled` names without XLA, which cannot compile it.
 
         Raises the error itself if it is not about that, and UsageError if the options
         require XLA.
         """
         reason = xla_support.why_not_compiled(error, model)
-        if not reason or not self.is_one_program(name):
+        if not reason or not self.is_compiled(name):
             raise error
         if self._must_compile:
             raise UsageError(
@@ -142,29 +141,19 @@ class Step:
 
     def train(self, model: keras.Model, batch: Example) -> None:
         """Updates the weights and the metrics with this replica's part of a batch."""
-        self._seed_random_layers()
         before = self.update.snapshot()
-        compute = functools.partial(self._forward_and_backward, model)
-        if self._xla and tf.distribute.has_strategy():
+        compute = functools.partial(self._loss_and_gradients, model)
+        is_one_program = self.is_one_program("train")
+        if self.is_compiled("train") and not is_one_program:
             compute = tf.function(compute, jit_compile=True, autograph=False)
-
-        def loss_and_gradients(part: Example) -> tuple[tf.Tensor, list[tf.Tensor]]:
-            gradients, results = compute(part)
-            return self._update_metrics(*results), gradients
-
-        if self._accumulate == 1:
-            loss, gradients = loss_and_gradients(batch)
-        else:
-            loss, gradients = accumulate_gradients(
-                loss_and_gradients, batch, self._accumulate, model.trainable_variables
-            )
-
-        def update() -> None:
-            self.update.apply(gradients, loss, model.trainable_variables, before)
-
-        if "train" in self.not_compiled:
-            update = tf.function(update, jit_compile=True, autograph=False)
-        update()
+        loss, gradients = compute(batch)
+        self.update.apply(
+            gradients,
+            loss,
+            model.trainable_variables,
+            before,
+            compiles=self._xla and not is_one_program,
+        )
 
     def evaluate(self, model: keras.Model, batch: Example) -> None:
         """Updates the metrics with this replica's part of a batch."""
@@ -174,10 +163,24 @@ class Step:
         losses = _apply_sample_weight(self.loss(y, outputs), batch)
         self._update_metrics(y, outputs, losses, weight)
 
+    def _loss_and_gradients(
+        self, model: keras.Model, batch: Example
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Sums over the micro-batches of this replica's part of a batch."""
+        self._seed_random_layers()
+        compute = functools.partial(self._forward_and_backward, model)
+        if self._accumulate == 1:
+            return compute(batch)
+        return accumulate_gradients(
+            compute, batch, self._accumulate, model.trainable_variables
+        )
+
     def _forward_and_backward(
         self, model: keras.Model, batch: Example
-    ) -> tuple[list[tf.Tensor], ForwardResults]:
-        """Computes the gradients of these examples' part of the global mean loss."""
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Computes these examples' part of the mean loss and of its gradients,
+        and updates the metrics.
+        """
         batch = self._train_batches.gather(batch)
         inputs, y, weight = self._inputs(batch)
         variables = model.trainable_variables
@@ -199,7 +202,8 @@ class Step:
             unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
         gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
-        return self.update.unscale(gradients), (y, outputs, losses, weight)
+        gradients = self.update.unscale(gradients)
+        return self._update_metrics(y, outputs, losses, weight), gradients
 
     def _inputs(self, batch: Example) -> tuple[Any, Any, tf.Tensor]:
         """Returns (inputs, y, weight) of a decoded batch after augmentation."""

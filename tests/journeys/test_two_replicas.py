@@ -28,10 +28,15 @@ def load_engine(name="gradient_tape"):
 
 
 def trained(
-    machine, settings, steps=1, precision="float32", store=example_store.MemoryStore
+    machine,
+    settings,
+    steps=1,
+    precision="float32",
+    store=example_store.MemoryStore,
+    xla=False,
 ):
     """(model, the distance that each weight moved) after some steps."""
-    machine = toy_problem.machine(precision, machine.strategy)
+    machine = toy_problem.machine(precision, machine.strategy, xla)
     settings = settings.changed(train={"steps": steps})
     split = toy_problem.random_split(BATCH * steps, store)
     batches = batching.training(split, settings.train, 0)
@@ -88,6 +93,14 @@ def test_updates_are_those_of_one_device(one, two):
     for name, columns in copies.items():
         (device,) = {tensor.device for tensor in columns.values()}
         assert device.endswith(name)
+
+
+@on_two_replicas
+def test_compiled_updates_are_those_of_one_device(one, two):
+    """The forward and backward pass of each replica, and its update, are programs."""
+    settings = settings_of(train={**CLIPPED, "ema": 0.9})
+    distance, _ = largest_distance(one, two, settings, 4, floor=0.01, xla=True)
+    assert distance <= 1e-5
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ decision is based on the sum, which is the same on every replica, so that the we
 not depend on the number of replicas.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,8 @@ class Update:
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 requires.
         rate: The optimizer's learning rate; its variables are part of the state.
-        has_branches: Whether a step that is skipped is a branch (`tf.cond`).
+        selects: Whether to compute also what a skipped step would change, and to select
+            it, instead of branching.
     """
 
     def __init__(
@@ -48,14 +50,15 @@ class Update:
         options: config.TrainConfig,
         scaled: bool,
         rate: AdjustableRate,
-        has_branches: bool = True,
+        selects: bool = False,
     ) -> None:
         _require_plain_optimizer(optimizer)
         # Otherwise it would create its variables inside the first trace, and `fit`
         # would draw an extra batch to build it.
         optimizer.build(variables)
-        # A private hook of Keras. The gradients are already summed when it is called.
-        optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+        # Keras's own would leave the replica, which a compiled function cannot do.
+        optimizer._apply_weight_decay = functools.partial(_decay_weights, optimizer)
+        optimizer._backend_update_step = functools.partial(_update_step, optimizer)
         self._optimizer = optimizer
         self._statistics = list(statistics)
         self.scaled = scaled
@@ -74,7 +77,7 @@ class Update:
         """See `AdjustableRate`."""
         self.pace = rate.pace
         """See `AdjustableRate`."""
-        self._has_branches = has_branches
+        self._selects = selects
         self.step_stats = StepStats(variables)
         self.metric_variables: Sequence[keras.Variable] = ()
         """Variables of the metrics, which are restored if a loss is not finite."""
@@ -122,6 +125,7 @@ class Update:
         loss: tf.Tensor,
         variables: Sequence[keras.Variable],
         before: list[tf.Tensor],
+        compiles: bool = False,
     ) -> None:
         """Ends a step; called in replica context.
 
@@ -131,75 +135,79 @@ class Update:
             loss: This replica's part of that mean loss, float32, not scaled.
             variables: The weights that the gradients belong to, in the same order.
             before: What `snapshot` returned.
+            compiles: Whether to compile the update by itself with XLA.
         """
-        context = tf.distribute.get_replica_context()
-        replicas = context.num_replicas_in_sync
         statistics = [tf.identity(variable.value) for variable in self._statistics]
-        old_statistics = before[: len(statistics)]
-        old_metrics = before[len(statistics) :]
-        if replicas > 1:
+        context = tf.distribute.get_replica_context()
+        if context.num_replicas_in_sync > 1:
+            old_statistics = before[: len(statistics)]
             gradients, statistics, loss = _all_reduce(
                 context, gradients, old_statistics, statistics, loss
             )
+        update = functools.partial(self._update, variables)
+        if compiles:
+            update = tf.function(update, jit_compile=True, autograph=False)
+        if not tf.distribute.has_strategy():
+            update(gradients, statistics, loss, before)
+            return
+
+        def update_replicas(strategy: tf.distribute.Strategy, *values: Any) -> None:
+            """Calls `update` for each replica, with its variables and values."""
+            strategy.extended.update(
+                self.steps.value,
+                lambda _, *of_replica: update(*of_replica),
+                args=values,
+                group=False,
+            )
+
+        context.merge_call(update_replicas, args=(gradients, statistics, loss, before))
+
+    def _update(
+        self,
+        variables: Sequence[keras.Variable],
+        gradients: list[tf.Tensor],
+        statistics: list[tf.Tensor],
+        loss: tf.Tensor,
+        before: list[tf.Tensor],
+    ) -> None:
+        """Updates the variables of one replica.
+
+        Gradients, statistics and loss are those of all replicas, so that all of them do
+        the same.
+        """
+        old_statistics = before[: len(statistics)]
+        old_metrics = before[len(statistics) :]
         # Half the squared norm of each gradient. Their sum gives the global norm.
         half_squares = tf.stack(
             [tf.cast(tf.nn.l2_loss(gradient), tf.float32) for gradient in gradients]
         )
         norm = tf.sqrt(2.0 * tf.reduce_sum(half_squares))
-        # The same on every replica, because everything is computed from the sum.
         is_forward_finite = tf.reduce_all(
             [tf.reduce_all(tf.math.is_finite(value)) for value in (loss, *statistics)]
         )
         is_finite = is_forward_finite & tf.math.is_finite(norm)
 
-        def accept(gradients: list, statistics: list, norm: tf.Tensor) -> None:
-            if replicas > 1:
-                _assign(self._statistics, statistics)
-            gradients = clip_gradients(self._options, gradients, norm, variables)
-            self._apply_optimizer(gradients, variables)
+        def take_step() -> None:
+            _assign(self._statistics, statistics)
+            clipped = clip_gradients(self._options, gradients, norm, variables)
+            self._apply_optimizer(clipped, variables)
             self._update_averages(variables)
+            self.step_stats.record_good_step(norm, half_squares, variables)
 
-        def reject(old_statistics: list, old_metrics: list, loss: tf.Tensor) -> None:
+        def skip_step() -> None:
             _assign(self._statistics, old_statistics)
             is_loss_finite = tf.math.is_finite(loss)
             for variable, value in zip(self.metric_variables, old_metrics, strict=True):
                 variable.assign(tf.where(is_loss_finite, variable.value, value))
+            # Not a bad step if only the loss scale is too large, and can be halved.
+            is_bad = ~is_forward_finite | (self.scale.value <= 1.0)
+            self.step_stats.record_bad_step(self.steps.value, is_bad)
 
-        def decide(
-            strategy: tf.distribute.Strategy,
-            checks: Any,
-            accept_arguments: Any,
-            reject_arguments: Any,
-        ) -> None:
-            # A branch can contain updates of mirrored variables only in cross-replica
-            # context.
-            results = [
-                strategy.experimental_local_results(value)[0] for value in checks
-            ]
-            is_finite, is_forward_finite, norm, half_squares = results
-            run = strategy.extended.call_for_each_replica
-
-            def take_step() -> None:
-                run(accept, args=accept_arguments)
-                self.step_stats.record_good_step(norm, half_squares, variables)
-
-            def skip_step() -> None:
-                run(reject, args=reject_arguments)
-                # Not a bad step if only the loss scale is too large and can still be
-                # halved.
-                is_bad = ~is_forward_finite | (self.scale.value <= 1.0)
-                self.step_stats.record_bad_step(self.steps.value, is_bad)
-
-            if self._has_branches:
-                tf.cond(is_finite, take_step, skip_step)
-            else:
-                self._select(is_finite, take_step, skip_step)
-            self._count(is_finite, overflowed=is_forward_finite & ~is_finite)
-
-        checks = (is_finite, is_forward_finite, norm, half_squares)
-        accept_arguments = (gradients, statistics, norm)
-        reject_arguments = (old_statistics, old_metrics, loss)
-        context.merge_call(decide, args=(checks, accept_arguments, reject_arguments))
+        if self._selects:
+            self._select(is_finite, take_step, skip_step)
+        else:
+            tf.cond(is_finite, take_step, skip_step)
+        self._count(is_finite, overflowed=is_forward_finite & ~is_finite)
 
     def _select(
         self,
@@ -268,6 +276,31 @@ class Update:
             trained = variable.numpy()
             variable.assign(average.numpy())
             average.assign(trained)
+
+
+def _decay_weights(
+    optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
+) -> None:
+    """Applies decoupled weight decay, as Keras does before an update."""
+    if optimizer.weight_decay is None:
+        return
+    for variable in variables:
+        if optimizer._use_weight_decay(variable):
+            value = variable.value
+            rate = tf.cast(optimizer.learning_rate, value.dtype)
+            decay = tf.cast(optimizer.weight_decay, value.dtype)
+            value.assign_sub(value * decay * rate)
+
+
+def _update_step(
+    optimizer: keras.optimizers.Optimizer,
+    gradients: Sequence[tf.Tensor],
+    variables: Sequence[keras.Variable],
+    learning_rate: tf.Tensor,
+) -> None:
+    """Updates each weight of this replica."""
+    for gradient, variable in zip(gradients, variables, strict=True):
+        optimizer.update_step(gradient, variable.value, learning_rate)
 
 
 def _require_plain_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
