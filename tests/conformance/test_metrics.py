@@ -35,7 +35,9 @@ def result_of(metric, *parts, compiled=True):
     update = metric.update_state
     if compiled:
         update = tf.function(
-            lambda *values: metric.update_state(*values) or 0, autograph=False
+            lambda *values: metric.update_state(*values) or 0,
+            autograph=False,
+            jit_compile=True,  # with XLA, a program contains the metrics
         )
     for part in parts:
         weight = np.ones(len(LABELS[part]), np.float32)

@@ -1,5 +1,5 @@
-"""Every optimizer: follows the schedule, lowers a loss, and comes back
-from its config.
+"""Every optimizer: follows the schedule, lowers a loss, comes back from its config, and
+compiles with XLA.
 """
 
 import json
@@ -7,12 +7,25 @@ import json
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from registered_functions import load
 from toy_problem import random
 
 from pipeline.config import registry
+from pipeline.config.sections import TrainConfig
+from pipeline.training.optim.build import build_optimizer
+from pipeline.training.optim.gradient_update import Update
+from pipeline.training.optim.learning_rate import build_rate
 
 OPTIMIZERS = registry.names("optimizers")
+KERAS_OPTIMIZERS = [
+    "adam",
+    "nadam",  # has a step of its own
+    *(
+        pytest.param(name, marks=pytest.mark.long)
+        for name in ("adafactor", "adamw", "lamb", "lion", "rmsprop", "sgd")
+    ),
+]
 # The layers of a network: an input layer, a hidden one with its bias, the output layer.
 SHAPES = [(6, 8), (8, 8), (8,), (8, 3)]
 
@@ -53,3 +66,31 @@ def test_has_no_rules_of_its_own_and_comes_back_from_its_config(name):
     assert type(other) is type(one)
     for first, second in zip(stepped(one), stepped(other), strict=True):
         np.testing.assert_array_equal(first, second)
+
+
+def updated(name, xla):
+    """All variables after three updates, the second of which is not finite."""
+    options = TrainConfig(
+        optimizer=name, optimizer_options={}, weight_decay=0.1, ema=0.9
+    )
+    weights = [keras.Variable(random(s, n), name=f"v{n}") for n, s in enumerate(SHAPES)]
+    rate = build_rate(options, 10, paced=False)
+    optimizer = build_optimizer(options, rate, weights)
+    update = Update(optimizer, weights, [], options, False, rate, selects=xla)
+
+    def step(size):
+        gradients = [size * (weight.value - 1.0) for weight in weights]
+        update.apply(gradients, tf.constant(0.0), weights, update.snapshot())
+
+    compiled = tf.function(step, autograph=False, jit_compile=xla)
+    for size in (1.0, np.inf, 2.0):
+        compiled(tf.constant(size))
+    assert update.skipped_steps == 1
+    changed = [*weights, *optimizer.variables, *update.variables]
+    return [variable.numpy() for variable in changed]
+
+
+@pytest.mark.parametrize("name", [*KERAS_OPTIMIZERS, *OPTIMIZERS])
+def test_a_program_of_xla_updates_alike(name):
+    for one, other in zip(updated(name, False), updated(name, True), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-5)

@@ -6,8 +6,9 @@ decision is based on the sum, which is the same on every replica, so that the we
 not depend on the number of replicas.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -56,9 +57,8 @@ class Update:
         # Otherwise it would create its variables inside the first trace, and `fit`
         # would draw an extra batch to build it.
         optimizer.build(variables)
-        # Keras's own would leave the replica, which a compiled function cannot do.
-        optimizer._apply_weight_decay = functools.partial(_decay_weights, optimizer)
-        optimizer._backend_update_step = functools.partial(_update_step, optimizer)
+        for part in (optimizer, *getattr(optimizer, "_inner_optimizers", ())):
+            _restrict_to_replica(part)
         self._optimizer = optimizer
         self._statistics = list(statistics)
         self.scaled = scaled
@@ -153,12 +153,13 @@ class Update:
 
         def update_replicas(strategy: tf.distribute.Strategy, *values: Any) -> None:
             """Calls `update` for each replica, with its variables and values."""
-            strategy.extended.update(
-                self.steps.value,
-                lambda _, *of_replica: update(*of_replica),
-                args=values,
-                group=False,
-            )
+            with _in_replica(strategy):
+                strategy.extended.update(
+                    self.steps.value,
+                    lambda _, *of_replica: update(*of_replica),
+                    args=values,
+                    group=False,
+                )
 
         context.merge_call(update_replicas, args=(gradients, statistics, loss, before))
 
@@ -278,29 +279,42 @@ class Update:
             average.assign(trained)
 
 
-def _decay_weights(
-    optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable]
-) -> None:
-    """Applies decoupled weight decay, as Keras does before an update."""
-    if optimizer.weight_decay is None:
-        return
-    for variable in variables:
-        if optimizer._use_weight_decay(variable):
-            value = variable.value
-            rate = tf.cast(optimizer.learning_rate, value.dtype)
-            decay = tf.cast(optimizer.weight_decay, value.dtype)
-            value.assign_sub(value * decay * rate)
+def _restrict_to_replica(optimizer: keras.optimizers.Optimizer) -> None:
+    """Makes an optimizer update one replica, with gradients that are already summed.
+
+    Keras's own leave the replica and update all of them, which a compiled function
+    cannot do. These are private hooks of Keras 3.15.
+    """
+
+    def decay_weights(variables: Sequence[keras.Variable]) -> None:
+        if optimizer.weight_decay is None:
+            return
+        for variable in variables:
+            if optimizer._use_weight_decay(variable):
+                value = variable.value
+                rate = tf.cast(optimizer.learning_rate, value.dtype)
+                decay = tf.cast(optimizer.weight_decay, value.dtype)
+                value.assign_sub(value * decay * rate)
+
+    def update(_: Any, grads_and_vars: Any, learning_rate: tf.Tensor) -> None:
+        for gradient, variable in grads_and_vars:
+            optimizer.update_step(gradient, variable, learning_rate)
+
+    optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+    optimizer._distributed_tf_update_step = update
+    of_keras = keras.optimizers.Optimizer._apply_weight_decay
+    if type(optimizer)._apply_weight_decay is of_keras:  # Muon has another
+        optimizer._apply_weight_decay = decay_weights
 
 
-def _update_step(
-    optimizer: keras.optimizers.Optimizer,
-    gradients: Sequence[tf.Tensor],
-    variables: Sequence[keras.Variable],
-    learning_rate: tf.Tensor,
-) -> None:
-    """Updates each weight of this replica."""
-    for gradient, variable in zip(gradients, variables, strict=True):
-        optimizer.update_step(gradient, variable.value, learning_rate)
+@contextlib.contextmanager
+def _in_replica(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Lets the optimizer update only the replica in which it is called."""
+    strategy.extended._use_merge_call = lambda: False
+    try:
+        yield
+    finally:
+        del strategy.extended._use_merge_call
 
 
 def _require_plain_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
