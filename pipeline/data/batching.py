@@ -56,7 +56,8 @@ def load(
     are the splits of the run.
     """
     source = parts["train"].source
-    decision = cache.choose(source, task, config.data)
+    specs = decoded_specs(source, task)
+    decision = cache.choose(source, specs, config.data)
     excluded_ids = np.fromiter(excluded, np.int64)
     stores: dict[str, Store] = {}
     reasons = [decision.reason]
@@ -66,7 +67,13 @@ def load(
     for name, split in included.items():
         with decoder_warnings.collect() as split_warnings:
             store, note = _create_store(
-                decision.value, split, task, config, excluded_ids, split_warnings
+                decision.value,
+                split,
+                task,
+                specs,
+                config,
+                excluded_ids,
+                split_warnings,
             )
         if split_warnings.lines:
             undecoded = OnTheFly(source, task, name, {}, source.columns(name))
@@ -105,6 +112,7 @@ def _create_store(
     kind: str,
     part: RawSplit,
     task: Task,
+    specs: Mapping[str, tf.TensorSpec],
     config: Config,
     excluded: np.ndarray,
     warnings: DecoderWarnings,
@@ -112,12 +120,11 @@ def _create_store(
     """A store with the examples of one of the source's splits, and a note about it."""
     source = part.source
     split = part.source_split
-    specs = decoded_specs(source, task)
     if kind == "none":
         columns = source.columns(split)
         short = short_columns(source, task, split, columns, part.positions)
         return OnTheFly(source, task, split, specs, short), ""
-    specs[DIGEST] = tf.TensorSpec((), tf.int64)
+    specs = {**specs, DIGEST: tf.TensorSpec((), tf.int64)}
     block = max(1, min(256, _BLOCK_BYTES // max(1, row_bytes(specs))))
     batches = _decode(source, task, split, excluded, block, warnings)
     if kind == "disk":

@@ -19,7 +19,7 @@ import tensorflow as tf
 from pipeline.config.config import Config
 from pipeline.config.sections import DataConfig
 from pipeline.contracts import Decision, Example, Source, Task
-from pipeline.data.example_store import DIGEST, Store, decoded_specs, row_bytes
+from pipeline.data.example_store import DIGEST, Store, row_bytes
 from pipeline.data.splits import Subset
 from pipeline.runtime import devices
 from pipeline.utils import files, locks, safe_io, temp_files
@@ -38,13 +38,16 @@ _MANIFEST = "manifest.json"
 _Batches = Iterable[Mapping[str, np.ndarray]]
 
 
-def choose(source: Source, task: Task, options: DataConfig) -> Decision:
+def choose(
+    source: Source, specs: Mapping[str, tf.TensorSpec], options: DataConfig
+) -> Decision:
     """Chooses `device`, `memory`, `disk` or `none`, by the size of the decoded data.
+
+    `specs` are those of the decoded fields.
 
     Raises UsageError if the requested cache is impossible.
     """
     has_fingerprint = source.fingerprint() is not None
-    specs = decoded_specs(source, task)
     size = row_bytes(specs) * sum(source.info.splits.values())
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"

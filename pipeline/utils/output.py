@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, TextIO
 
@@ -69,6 +70,8 @@ def write_line(line: str) -> None:
 
 
 def write_json(event: str, text: str, fields: Mapping[str, Any]) -> None:
-    """Prints a JSON object; `fields` has no infinite numbers and no NaN."""
-    entry = {"event": event, "text": text, **fields}
+    """Prints a JSON object with the Unix time; `fields` has no infinite numbers and no
+    NaN.
+    """
+    entry = {"event": event, "time": round(time.time(), 3), "text": text, **fields}
     write_line(json.dumps(entry, allow_nan=False))

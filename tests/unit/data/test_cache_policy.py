@@ -9,7 +9,7 @@ from picture_source import COUNT, Pictures, load
 from toy_problem import CLASSES, SIDE, TASK, loaded, settings_of
 
 from pipeline.config import config, registry
-from pipeline.data import cache, splits
+from pipeline.data import cache, example_store, splits
 from pipeline.utils.errors import UsageError
 
 
@@ -95,7 +95,7 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
     size = COUNT * (SIDE * SIDE + 8 + 8)
 
     def choose(source=None, **options):
-        return cache.choose(source or Pictures(), TASK, config.DataConfig(**options))
+        return cache.choose(source or Pictures(), specs(), config.DataConfig(**options))
 
     assert choose().value == "memory"
     monkeypatch.setattr(cache.devices, "memory", lambda: 3 * size)
@@ -111,6 +111,10 @@ def test_the_decision_follows_the_free_memory(monkeypatch):
         choose(cache="memory")
     with pytest.raises(UsageError, match="--data.cache disk"):
         choose(Pictures(made_of=None), cache="disk")
+
+
+def specs(task=TASK):
+    return example_store.decoded_specs(Pictures(), task)
 
 
 class Noted(type(TASK)):
@@ -129,7 +133,7 @@ def test_a_decoded_field_of_strings_is_refused(rank):
     message = "the decoded field 'note' is string, but Task.decode must return numbers"
     for kind in ("auto", "none"):
         with pytest.raises(UsageError, match=message):
-            cache.choose(Pictures(), task, config.DataConfig(cache=kind))
+            cache.choose(Pictures(), specs(task), config.DataConfig(cache=kind))
 
 
 class Measured(type(TASK)):
@@ -175,7 +179,7 @@ def test_a_field_without_a_fixed_shape_is_named(kind):
     task = Noted(TASK.metadata)
     task.fields = lambda id: {"past": tf.range(id)}
     with pytest.raises(UsageError, match="'past'"):
-        cache.choose(Pictures(), task, config.DataConfig(cache=kind))
+        cache.choose(Pictures(), specs(task), config.DataConfig(cache=kind))
 
 
 OWN = """

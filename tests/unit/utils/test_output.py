@@ -1,6 +1,7 @@
 """Quiet and machine-readable output: `--log.quiet`, `--log.json`."""
 
 import json
+import time
 
 import pytest
 from run_output import printed
@@ -22,8 +23,12 @@ def test_text_is_printed_as_it_is(capsys):
 
 
 def test_each_line_of_json_is_an_object_and_the_rest_goes_to_stderr(capsys):
+    start = time.time()
     shown = printed("json", capsys)
-    assert list(map(json.loads, shown.out.splitlines())) == [
+    lines = list(map(json.loads, shown.out.splitlines()))
+    times = [line.pop("time") for line in lines]
+    assert times == sorted(times) and start - 1 < times[0] <= time.time() + 1
+    assert lines == [
         {"event": "note", "text": "a\nb"},
         {"event": "table", "text": "one\ntwo", "metrics": {"loss": None}},
         {"event": "epoch", "text": "epoch 1/2", "epoch": 1},
