@@ -451,9 +451,9 @@ class RuntimeConfig(Checked):
     require_gpu: bool = False
     """Stop at once if there is no GPU, instead of training on the CPU."""
     xla: Literal["auto", "on", "off"] = "auto"
-    """Compile with XLA: on one device, all steps of a call as one program; on several,
-    the forward and backward passes. auto: on GPUs, except what XLA cannot compile; CPUs
-    get slower.
+    """Compile with XLA: whole steps on one device; on several, each replica's forward
+    and backward pass and its update. auto: on GPUs only, because XLA slows CPUs down,
+    and without it for what XLA cannot compile.
     """
     time_limit: Annotated[str, "duration"] | None = None
     """End training in time to test and export within this limit, which includes the

@@ -68,7 +68,7 @@ def outputs(model: SteppedModel, task: Task, batches: Batches) -> Iterator[Outpu
             except xla_support.ERRORS as error:
                 if not model.step:
                     raise
-                model.step.leave_xla("outputs", error, model)
+                model.step.disable_xla("outputs", error, model)
                 compute = _output_function(model, task, batches, dataset.element_spec)
                 result, weight = compute(batch)
             count = int(np.count_nonzero(weight.numpy()))  # padding is at the end
@@ -92,7 +92,7 @@ def _output_function(
 ) -> Callable[[Any], tuple[dict[str, Any], tf.Tensor]]:
     """Traces the network once for all splits with equal batches, as this is slow."""
     xla = model.step is not None and model.step.is_one_program("outputs")
-    if not xla:  # which compiles for one size
+    if not xla:  # which compiles a program for each shape
         specs = {
             name: tf.TensorSpec((None, *spec.shape[1:]), spec.dtype)
             for name, spec in specs.items()

@@ -35,7 +35,7 @@ def seconds_per_step(model: keras.Model, train: Batches, source: Any = None) -> 
     Args:
         model: From `build`, after `set_inputs`.
         train: Training batches, with at least one remaining step.
-        source: Yields what `distributed.read` does; None: as in training.
+        source: As `distributed.open_iterator`; None: as in training.
     """
     state = [variable for group in model.state.values() for variable in group]
     before = [variable.numpy() for variable in state]

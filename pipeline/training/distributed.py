@@ -18,16 +18,20 @@ from pipeline.training.recovery import catch_out_of_memory
 from pipeline.utils.errors import WorkerLost
 from pipeline.utils.tf_data import READ_ERRORS, with_options
 
-_AHEAD = 8  # the largest number of steps that are prefetched without blocks
-# A block is used while the next two are copied to the device.
+_AHEAD = 8  # steps that are prefetched when batches are not stacked into blocks
+# One block is in use while up to two more are prefetched, so a few times this much
+# memory of the device is needed.
 BLOCK_BYTES = 64 << 20
+# Of rows that the program gathers itself, and of data: a call should not have to wait
+# long for the next block to be decoded.
 MAX_BLOCK_STEPS = 1024
+MAX_DATA_STEPS = 16
 
 
-def read(step: Any, name: str, batches: Batches) -> Iterator[Any]:
-    """Returns an iterator of what a call of `StepFunction` needs: batches or blocks.
+def open_iterator(step: Any, name: str, batches: Batches) -> Iterator[Any]:
+    """Returns an iterator of batches or, if the step is one XLA program, of blocks.
 
-    For an evaluation, it starts over at the end.
+    For an evaluation, it repeats.
     """
     repeat = name == "evaluate"
     if not step.is_one_program(name):
@@ -43,10 +47,11 @@ def read(step: Any, name: str, batches: Batches) -> Iterator[Any]:
 
 
 def block_length(batches: Batches) -> int:
-    """The number of batches in a block: at most an epoch, `BLOCK_BYTES`, 1,024."""
+    """Batches per block: as many as fit in `BLOCK_BYTES`, at most an epoch."""
     specs = batches.dataset(batches.first_step).element_spec
     fitting = BLOCK_BYTES // max(1, row_bytes(specs))
-    return max(1, min(fitting, batches.steps_per_epoch, MAX_BLOCK_STEPS))
+    limit = MAX_DATA_STEPS if batches.device_cache is None else MAX_BLOCK_STEPS
+    return max(1, min(fitting, batches.steps_per_epoch, limit))
 
 
 def blocks(batches: Batches, length: int) -> tf.data.Dataset:
@@ -55,7 +60,8 @@ def blocks(batches: Batches, length: int) -> tf.data.Dataset:
     The last block is padded with zeros, so that all have the same static shape.
     """
     rest = (batches.last_step - batches.first_step) % length
-    stacked = batches.dataset(batches.first_step).batch(length, drop_remainder=True)
+    whole = dataclasses.replace(batches, last_step=batches.last_step - rest)
+    stacked = whole.dataset(batches.first_step).batch(length, drop_remainder=True)
     if not rest:
         return stacked
 
@@ -66,12 +72,13 @@ def blocks(batches: Batches, length: int) -> tf.data.Dataset:
             padded[name] = tf.concat([values, missing], axis=0)
         return padded
 
-    end = batches.dataset(batches.last_step - rest).batch(rest, drop_remainder=True)
+    end = batches.dataset(whole.last_step).batch(rest, drop_remainder=True)
     return stacked.concatenate(end.map(pad))
 
 
 def _length(block: Example) -> int:
-    return next(iter(block.values())).shape[0]
+    """The number of batches in a block; 0 before the first one."""
+    return next((values.shape[0] for values in block.values()), 0)
 
 
 def dataset(batches: Batches, repeat: bool = False) -> Any:
@@ -179,14 +186,16 @@ def name_lost_workers(cluster: Cluster | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def name_undecodable_examples(
-    batches: Batches, first: int, count: int
+    batches: Batches, first: int, count: int, ahead: int = _AHEAD
 ) -> Iterator[None]:
-    """Names the example if one of these steps fails because it cannot be decoded."""
+    """Names the example if one of these steps fails because it cannot be decoded.
+
+    `ahead` is the number of steps that are prefetched.
+    """
     try:
         yield
     except READ_ERRORS:
         # An example is prefetched, and so fails, before its step.
-        ahead = max(_AHEAD, 3 * block_length(batches))
         last = min(first + count + ahead, batches.last_step)
         batches.raise_if_undecodable(first, last)
         raise
@@ -205,14 +214,15 @@ class StepFunction:
     wrong loss and no error.
 
     If XLA compiles whole steps (`Step.is_one_program`), the function is one XLA
-    program. It gets a block of batches that is already on the device, and the range of
-    the batches to use; a call that reaches into the next block runs it twice.
+    program. It takes a block (several batches, stacked) that is already on the device,
+    and the range of the batches to use. A call that spans several blocks runs the
+    program once per block.
 
     Args:
         model: From `build`, after `set_inputs`.
         name: The method of `model.step` to run, `train` or `evaluate`.
         batches: Read from `first_step` on; in an evaluation, again and again.
-        source: What `read` returns; None: `read` itself.
+        source: As `open_iterator`, which is used if it is None.
     """
 
     def __init__(
@@ -224,14 +234,15 @@ class StepFunction:
         self.position = batches.first_step
         """The next step."""
         self._end = batches.end_of(batches.first_epoch)
-        self._open(source)
+        self._given_source = source
+        self._open()
 
-    def _open(self, source: Any = None) -> None:
+    def _open(self) -> None:
         """Starts to read at `position`."""
         step = self._model.step
         self._is_one_program = step.is_one_program(self._name)
         rest = dataclasses.replace(self._batches, first_step=self.position)
-        self._source = source or read(step, self._name, rest)
+        self._source = self._given_source or open_iterator(step, self._name, rest)
         self._block: dict[str, tf.Tensor] = {}
         self._unused = 0  # batches at the end of the block
         function = _steps_of_block if self._is_one_program else _steps
@@ -256,25 +267,34 @@ class StepFunction:
         """
         if self._name == "evaluate" and self.position == self._end:
             self.position = self._batches.first_step
+            self._unused = 0  # the rest of the block is padding
         is_training = self._name == "train"
         count = min(self._model.steps_per_execution, self._end - self.position)
         if not count:
             return _results(self._model)
         with (
-            name_undecodable_examples(self._batches, self.position, count),
+            name_undecodable_examples(
+                self._batches, self.position, count, _AHEAD + 3 * _length(self._block)
+            ),
             catch_out_of_memory(is_training),
         ):
-            try:
-                logs = self._take(count)
-            except xla_support.ERRORS as error:
-                # It was not compiled, so none of its steps has run.
-                self._model.step.leave_xla(self._name, error, self._model)
-                self._open()
-                logs = self._take(count)
+            logs = self._compile_and_take(count)
         self.position += count
         if is_training:
             self._model.step.position = self.position
         return logs
+
+    def _compile_and_take(self, count: int) -> dict[str, Any]:
+        """Takes steps; without XLA if it cannot compile them, which ends the first call
+        before an update.
+        """
+        while True:
+            try:
+                return self._take(count)
+            except xla_support.ERRORS as error:
+                self._model.step.disable_xla(self._name, error, self._model)
+                self._model.reset_metrics()  # a replica's forward pass may have run
+                self._open()
 
     def _take(self, count: int) -> dict[str, Any]:
         phase = self._model.step.phase
@@ -287,7 +307,7 @@ class StepFunction:
                 self._unused = _length(self._block)
             first = _length(self._block) - self._unused
             taken = min(count, self._unused)
-            # On a GPU, TensorFlow keeps int32 in the memory of the host.
+            # Not int32, which TensorFlow keeps in the memory of the host.
             limits = tf.constant([first, first + taken], tf.int64)
             logs = self._run(self._block, limits, phase)
             self._unused -= taken

@@ -233,7 +233,7 @@ def build(
             settings.train,
             scaled,
             rate,
-            selects=xla,
+            branchless=xla,
         )
         update.factors = layer_rates(layers, settings.train.layer_rates)
         operations = settings.data.augment if augment_in_step else {}

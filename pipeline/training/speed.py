@@ -27,18 +27,23 @@ def input_speed(batches: Batches) -> float:
     return steps * batches.batch_size / (time.monotonic() - start)
 
 
-class RepeatedBatch:
-    """What `distributed.read` returns, but always the first batch or block, which stays
-    on the device.
+class RepeatedSource:
+    """An iterator that always returns the first batch or block, which stays on the
+    device.
     """
 
     def __init__(self, step: Step, batches: Batches) -> None:
-        self._first = next(distributed.read(step, "train", batches))
+        self._first = next(distributed.open_iterator(step, "train", batches))
+        self._is_block = step.is_one_program("train")
 
-    def get_next(self) -> Any:
+    def __next__(self) -> Any:
         return self._first
 
-    __next__ = get_next
+    def get_next(self) -> Any:
+        """Returns a batch, also if XLA turned out not to compile the step."""
+        if not self._is_block:
+            return self._first
+        return {name: values[0] for name, values in self._first.items()}
 
 
 def step_speed(model: keras.Model, batches: Batches) -> float:
@@ -47,7 +52,7 @@ def step_speed(model: keras.Model, batches: Batches) -> float:
     Call it in the scope of the strategy.
     """
     model.step.set_inputs(batches, None)
-    source = RepeatedBatch(model.step, batches)
+    source = RepeatedSource(model.step, batches)
     trials = [autotune.seconds_per_step(model, batches, source) for _ in range(_TRIALS)]
     return batches.batch_size / min(trials)
 

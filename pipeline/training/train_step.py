@@ -66,7 +66,7 @@ class Step:
         self._xla = xla
         self._must_compile = settings.runtime.xla == "on"
         self.not_compiled: dict[str, str] = {}
-        """Name of a method, or `outputs` -> what of it XLA cannot compile."""
+        """Name of what runs without XLA, as in `is_compiled` -> the reason."""
         self._options = options
         self._accumulate = accumulate
         self.update = update
@@ -105,33 +105,37 @@ class Step:
     def is_compiled(self, name: str) -> bool:
         """Whether XLA compiles `train`, `evaluate`, the `outputs` of a batch, or the
         `samples` of the final test; with several replicas, only parts of `train`.
+
+        If it cannot compile `train`, it compiles only the `update` of the weights.
         """
-        return self._xla and name not in self.not_compiled
+        names = {name} if name == "update" else {name, "train"}
+        return self._xla and names.isdisjoint(self.not_compiled)
 
     def is_one_program(self, name: str) -> bool:
-        """Whether what `is_compiled` names is one program, which needs no host."""
+        """Whether XLA compiles `name` as a single program; only with one replica."""
         replicas = tf.distribute.get_strategy().num_replicas_in_sync
         return self.is_compiled(name) and replicas == 1
 
-    def leave_xla(
+    def disable_xla(
         self, name: str, error: tf.errors.OpError, model: keras.Model
     ) -> None:
-        """Runs what `is_compiled` names without XLA, which cannot compile it.
+        """Turns XLA off for `name` after an error of its compilation.
 
-        Raises the error itself if it is not about that, and UsageError if the options
-        require XLA.
+        Raises any other error again, and UsageError if the options require XLA.
         """
+        if name == "train" and name in self.not_compiled:
+            name = "update"
         reason = xla_support.why_not_compiled(error, model)
-        if not reason or not self.is_compiled(name):
+        if not reason or not self._xla or name in self.not_compiled:
             raise error
         if self._must_compile:
             raise UsageError(
                 f"--runtime.xla on: XLA cannot compile {reason}; use --runtime.xla auto"
             ) from None
         if reason not in self.not_compiled.values():
-            say("xla", f"off: it cannot compile {reason}")
+            say("xla", f"off for {name}: it cannot compile {reason}")
         self.not_compiled[name] = reason
-        self.compiled.pop(name, None)
+        self.compiled.clear()
 
     @property
     def traces(self) -> int:
@@ -152,7 +156,7 @@ class Step:
             loss,
             model.trainable_variables,
             before,
-            compiles=self._xla and not is_one_program,
+            jit_compile=self.is_compiled("update") and not is_one_program,
         )
 
     def evaluate(self, model: keras.Model, batch: Example) -> None:

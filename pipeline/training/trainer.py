@@ -401,8 +401,9 @@ class Trainer:
             callbacks = [watchdog, *standard_callbacks(context)]
             self._begin_callbacks(run, callbacks)
             reasons = [getattr(callback, "per_batch", None) for callback in callbacks]
-            compiler = ", compiled with XLA" if machine.xla else ""
-            progress_bar.stage("tracing", f"the training step{compiler}")
+            is_compiled = self.model.step.is_compiled("train")
+            how = "the training step, compiled with XLA"
+            progress_bar.stage("tracing", how if is_compiled else "the training step")
             with watchdog.watching():
                 decision = autotune.choose_steps_per_call(
                     self.model,
@@ -413,8 +414,6 @@ class Trainer:
                 )
             if machine.is_chief:
                 say(decision.name, decision)
-                if self.model.step.not_compiled:
-                    self._save_decisions()
             progress_bar.begin("training")
             try:
                 with self.stops.defer():
@@ -428,6 +427,8 @@ class Trainer:
                     limit = f"--runtime.time-limit {config.runtime.time_limit}"
                     where = f"after step {checkpoint.step:,}"
                     say("stopped", f"{where}: {limit}; a longer limit continues")
+            if machine.is_chief and self.model.step.not_compiled:
+                self._save_decisions()
             if machine.is_chief and (why := checkpoint.why_early):
                 where = f"after epoch {checkpoint.epoch}"
                 say("stopped", f"{where}: {why}")

@@ -10,7 +10,9 @@ ERRORS = (
     tf.errors.UnimplementedError,
     tf.errors.InternalError,
 )
-"""Raised by a call of a function that XLA cannot compile, before any of it runs."""
+"""Raised by the first call of a function that XLA cannot compile; other failures raise
+them, too.
+"""
 _UNSUPPORTED = re.compile(r"XLA_\w+_JIT: (\w+) .*?\{\{node ([^}]+)\}\}", re.DOTALL)
 
 
@@ -24,6 +26,8 @@ def why_not_compiled(error: tf.errors.OpError, model: keras.Model) -> str:
         operation, node = found.groups()
         layer = _layer(node, model)
         return f"{operation} in the layer {layer!r}" if layer else operation
+    if "Trying to access resource" in message:  # seen from a GPU: it is on the host
+        return "a variable of integers that a GPU does not keep; use float32 or int64"
     if "tf2xla" in message or "XlaMustCompile" in message:
         return message.splitlines()[0].strip().rstrip(".")
     return ""

@@ -76,7 +76,7 @@ def updated(name, xla):
     weights = [keras.Variable(random(s, n), name=f"v{n}") for n, s in enumerate(SHAPES)]
     rate = build_rate(options, 10, paced=False)
     optimizer = build_optimizer(options, rate, weights)
-    update = Update(optimizer, weights, [], options, False, rate, selects=xla)
+    update = Update(optimizer, weights, [], options, False, rate, branchless=xla)
 
     def step(size):
         gradients = [size * (weight.value - 1.0) for weight in weights]
@@ -91,6 +91,6 @@ def updated(name, xla):
 
 
 @pytest.mark.parametrize("name", [*KERAS_OPTIMIZERS, *OPTIMIZERS])
-def test_a_program_of_xla_updates_alike(name):
+def test_the_update_is_the_same_with_xla(name):
     for one, other in zip(updated(name, False), updated(name, True), strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-3, atol=1e-5)

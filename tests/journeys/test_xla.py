@@ -10,6 +10,7 @@ from engine_epoch import BATCH, STEPS, prepared, require_equal
 from toy_problem import TASK, changed, machine, random_split, settings_of
 
 from pipeline.config import registry
+from pipeline.config.sections import TrainConfig
 from pipeline.data import batching
 from pipeline.data.example_store import DeviceStore, MemoryStore
 from pipeline.evaluation import evaluate
@@ -69,7 +70,7 @@ def by_epoch(compiled):
     return trained(compiled, STEPS, "gradient_tape")
 
 
-def test_the_program_is_all_of_the_call(compiled, by_epoch):
+def test_a_call_is_one_xla_program(compiled, by_epoch):
     """One program for calls of any length, with no variable in the host's memory."""
     for name in ("train", "evaluate"):
         call = compiled[0].step.compiled[name]
@@ -122,9 +123,30 @@ def test_blocks_hold_all_batches_in_their_order():
     assert {block["weight"].shape for block in blocks} == {(4, BATCH)}
 
 
+def test_each_evaluation_sees_the_same_batches_in_padded_blocks(monkeypatch):
+    monkeypatch.setattr(distributed, "MAX_DATA_STEPS", 3)
+    model, batches, _ = ready(store=MemoryStore)
+    validation = batching.evaluation(batches.split, TrainConfig(batch_size=2))
+    assert (validation.last_step, distributed.block_length(validation)) == (8, 3)
+    model.step.set_inputs(batches, validation)
+    model.steps_per_execution = 5
+    evaluate_steps = distributed.StepFunction(model, "evaluate", validation)
+    results = []
+    for _ in range(3):
+        model.reset_metrics()
+        evaluate_steps()
+        logs = evaluate_steps()
+        results.append({name: float(value) for name, value in logs.items()})
+    found = evaluate.evaluate(model, TASK, validation)
+    assert results[0] == results[1] == results[2]
+    assert results[0]["loss"] == pytest.approx(found.metrics["loss"], rel=1e-5)
+
+
 def test_a_block_is_at_most_an_epoch_and_fits(monkeypatch):
     _, batches, _ = ready(store=MemoryStore)
     assert distributed.block_length(batches) == STEPS
+    monkeypatch.setattr(distributed, "MAX_DATA_STEPS", 5)
+    assert distributed.block_length(batches) == 5
     example = 8 * 8 + 3 * 8 + 4  # pixels; id, label and epoch; weight
     monkeypatch.setattr(distributed, "BLOCK_BYTES", 3 * BATCH * example)
     assert distributed.block_length(batches) == 3
@@ -179,6 +201,14 @@ class Enlarge(keras.layers.Layer):
     def call(self, x):
         return tf.image.resize(x, (16, 16), "bicubic")
 
+class Host(keras.optimizers.SGD):
+    def update_step(self, gradient, variable, learning_rate):
+        gradient = tf.numpy_function(lambda x: x, [gradient], tf.float32)
+        super().update_step(gradient, variable, learning_rate)
+
+def host(rate):
+    return Host(rate)
+
 def network(x):
     x = Enlarge(name="enlarge")(x)
     return keras.layers.GlobalAveragePooling2D()(x)
@@ -190,9 +220,9 @@ def unsupported(tmp_path, monkeypatch):
     (tmp_path / "bicubic.py").write_text(UNSUPPORTED)
     monkeypatch.syspath_prepend(tmp_path)
 
-    def built(requested):
+    def built(requested, **train):
         settings = settings_of(
-            model={"name": "bicubic.network"}, runtime={"xla": requested}
+            model={"name": "bicubic.network"}, runtime={"xla": requested}, train=train
         )
         split = random_split(STEPS * BATCH)
         batches = batching.training(split, settings.train, 0)
@@ -213,13 +243,22 @@ def test_what_xla_cannot_compile_is_named_and_trained_without_it(unsupported, ca
         assert result.metrics["loss"] == pytest.approx(ends[-1]["val_loss"][0])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(maxsplit=1)[1] for line in lines] == [
-        "off: it cannot compile ResizeBicubic in the layer 'enlarge'"
+        "off for train: it cannot compile ResizeBicubic in the layer 'enlarge'"
     ]
     for name, values in ends[0].items():
         np.testing.assert_allclose(values, ends[1][name], rtol=1e-4)
 
 
-def test_xla_that_is_required_is_refused_in_one_line(unsupported):
+@pytest.mark.long
+def test_an_optimizer_may_need_the_host(unsupported):
+    options = {"optimizer": "bicubic.host", "optimizer_options": {}}
+    model, batches, _ = unsupported("auto", **options)
+    history = registry.load("engines", "model_fit")(model, batches, None, [])
+    assert np.isfinite(history["loss"]).all()
+    assert set(model.step.not_compiled) == {"train", "update"}
+
+
+def test_xla_on_fails_with_one_line(unsupported):
     model, batches, _ = unsupported("on")
     with pytest.raises(UsageError, match="ResizeBicubic .*'enlarge'; use") as caught:
         registry.load("engines", "model_fit")(model, batches, None, [])

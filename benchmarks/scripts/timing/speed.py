@@ -25,7 +25,7 @@ from pipeline.runtime.environment import Machine
 from pipeline.runtime.signals import StopSignals
 from pipeline.serving.savedmodel_session import Session
 from pipeline.training import autotune, distributed
-from pipeline.training.speed import RepeatedBatch
+from pipeline.training.speed import RepeatedSource
 from pipeline.training.trainer import Trainer
 from pipeline.utils.errors import UsageError
 
@@ -166,7 +166,7 @@ class Training:
 def _resident(model: Any, batches: Batches) -> Callable[[], int]:
     """Some steps on one batch that stays on the device."""
     model.step.set_inputs(batches, None)
-    source = RepeatedBatch(model.step, batches)
+    source = RepeatedSource(model.step, batches)
     calls = distributed.StepFunction(model, "train", batches, source)
     calls.begin(_EPOCHS - 1)
 

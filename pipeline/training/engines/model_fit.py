@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Batches
 from pipeline.training import distributed
+from pipeline.utils.tf_data import with_options
 
 
 def model_fit(
@@ -45,12 +46,13 @@ def model_fit(
             history.setdefault(name, []).extend(values)
         if model.stop_training:
             break
+    model.train_function = model.test_function = None  # closes their iterators
     return history
 
 
 def _no_data() -> Any:
-    """A dataset for Keras, which only counts: `StepFunction` reads the batches."""
-    nothing = tf.data.Dataset.from_tensors(0.0).repeat()
+    """A dummy dataset: Keras counts its elements; `StepFunction` reads the batches."""
+    nothing = with_options(tf.data.Dataset.from_tensors(0.0).repeat())
     strategy = tf.distribute.get_strategy()
     return strategy.distribute_datasets_from_function(lambda _: nothing)
 

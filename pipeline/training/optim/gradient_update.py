@@ -39,8 +39,8 @@ class Update:
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 requires.
         rate: The optimizer's learning rate; its variables are part of the state.
-        selects: Whether to compute also what a skipped step would change, and to select
-            it, instead of branching.
+        branchless: Whether to compute both outcomes of a step and to select one,
+            instead of `tf.cond`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Update:
         options: config.TrainConfig,
         scaled: bool,
         rate: AdjustableRate,
-        selects: bool = False,
+        branchless: bool = False,
     ) -> None:
         _require_plain_optimizer(optimizer)
         # Otherwise it would create its variables inside the first trace, and `fit`
@@ -77,7 +77,7 @@ class Update:
         """See `AdjustableRate`."""
         self.pace = rate.pace
         """See `AdjustableRate`."""
-        self._selects = selects
+        self._branchless = branchless
         self.step_stats = StepStats(variables)
         self.metric_variables: Sequence[keras.Variable] = ()
         """Variables of the metrics, which are restored if a loss is not finite."""
@@ -125,7 +125,7 @@ class Update:
         loss: tf.Tensor,
         variables: Sequence[keras.Variable],
         before: list[tf.Tensor],
-        compiles: bool = False,
+        jit_compile: bool = False,
     ) -> None:
         """Ends a step; called in replica context.
 
@@ -135,7 +135,7 @@ class Update:
             loss: This replica's part of that mean loss, float32, not scaled.
             variables: The weights that the gradients belong to, in the same order.
             before: What `snapshot` returned.
-            compiles: Whether to compile the update by itself with XLA.
+            jit_compile: Whether to compile the update as an XLA program of its own.
         """
         statistics = [tf.identity(variable.value) for variable in self._statistics]
         context = tf.distribute.get_replica_context()
@@ -145,7 +145,7 @@ class Update:
                 context, gradients, old_statistics, statistics, loss
             )
         update = functools.partial(self._update, variables)
-        if compiles:
+        if jit_compile:
             update = tf.function(update, jit_compile=True, autograph=False)
         if not tf.distribute.has_strategy():
             update(gradients, statistics, loss, before)
@@ -153,7 +153,7 @@ class Update:
 
         def update_replicas(strategy: tf.distribute.Strategy, *values: Any) -> None:
             """Calls `update` for each replica, with its variables and values."""
-            with _in_replica(strategy):
+            with _without_merge_call(strategy):
                 strategy.extended.update(
                     self.steps.value,
                     lambda _, *of_replica: update(*of_replica),
@@ -204,7 +204,7 @@ class Update:
             is_bad = ~is_forward_finite | (self.scale.value <= 1.0)
             self.step_stats.record_bad_step(self.steps.value, is_bad)
 
-        if self._selects:
+        if self._branchless:
             self._select(is_finite, take_step, skip_step)
         else:
             tf.cond(is_finite, take_step, skip_step)
@@ -218,8 +218,8 @@ class Update:
     ) -> None:
         """Does what `tf.cond` would do, without a branch.
 
-        A branch would have to wait until the host knows the condition. XLA turns
-        assignments into values, so the variables are written once.
+        `tf.cond` would copy the condition to the host in each step. In an XLA program,
+        the assignments in between are not written to the variables.
         """
         state = [*self.weights, *self._optimizer.variables, *self.variables]
         state += [*self._statistics, *self.metric_variables]
@@ -282,8 +282,8 @@ class Update:
 def _restrict_to_replica(optimizer: keras.optimizers.Optimizer) -> None:
     """Makes an optimizer update one replica, with gradients that are already summed.
 
-    Keras's own leave the replica and update all of them, which a compiled function
-    cannot do. These are private hooks of Keras 3.15.
+    By default, it switches to cross-replica context and updates every replica, which a
+    compiled function cannot do. This overrides private methods of Keras 3.15.
     """
 
     def decay_weights(variables: Sequence[keras.Variable]) -> None:
@@ -308,8 +308,8 @@ def _restrict_to_replica(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 @contextlib.contextmanager
-def _in_replica(strategy: tf.distribute.Strategy) -> Iterator[None]:
-    """Lets the optimizer update only the replica in which it is called."""
+def _without_merge_call(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Makes `maybe_merge_call` call its function directly, for the current replica."""
     strategy.extended._use_merge_call = lambda: False
     try:
         yield

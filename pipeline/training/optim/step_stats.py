@@ -44,7 +44,7 @@ class StepStats:
         half_squares: tf.Tensor,
         variables: Sequence[keras.Variable],
     ) -> None:
-        """Records a step that updates the weights; called in cross-replica context.
+        """Records a step that updates the weights; called for one replica.
 
         Args:
             norm: Global norm of the gradient.
@@ -60,7 +60,7 @@ class StepStats:
         self._peaks.value.assign(peaks)
 
     def record_bad_step(self, step: tf.Tensor, is_bad: tf.Tensor) -> None:
-        """Counts a skipped step; called in cross-replica context.
+        """Counts a skipped step; called for one replica.
 
         `is_bad` is False if only the loss scale was too large.
         """
