@@ -189,7 +189,8 @@ class Update:
         is_finite = is_forward_finite & tf.math.is_finite(norm)
 
         def take_step() -> None:
-            _assign(self._statistics, statistics)
+            if tf.distribute.has_strategy():
+                _assign(self._statistics, statistics)
             clipped = clip_gradients(self._options, gradients, norm, variables)
             self._apply_optimizer(clipped, variables)
             self._update_averages(variables)
