@@ -292,13 +292,17 @@ def _argument(match: re.Match[str]) -> str:
     section, option, number, name = match.groups()
     option = option.replace("-", "_")
     value = number or "..."
-    flag = cli_parser.flags(Config).get(match[0])
+    flags = cli_parser.flags(Config)
+    flag = flags.get(match[0])
+    words = flags.get(match[0].removesuffix(f" {name}"))
     if flag is not None and flag.switch is not None:
         option = flag.path[-1]
         value = str(flag.switch)
     rest = ""
     if name and option.endswith("options"):
         value = f'{{"{name}": ...}}'
+    elif words is not None and name in typing.get_args(words.hint):
+        value = f'"{name}"'
     elif name:
         rest = f" {name}"
     if not section or section == _ARGUMENTS.get(option):

@@ -130,6 +130,9 @@ def test_messages_of_a_call_in_python_name_its_arguments():
         with pytest.raises(UsageError) as caught, python_call.errors_in_python():
             config(**arguments)
         assert message in str(caught.value)
+    with pytest.raises(UsageError) as caught, python_call.errors_in_python():
+        raise UsageError("--runtime.xla on: no; use --runtime.xla auto")
+    assert str(caught.value) == 'runtime={"xla": "on"}: no; use runtime={"xla": "auto"}'
     original, now = config(callbacks=keras.callbacks.History()), config(epochs=3)
     changes = resume_policy.changes(original.as_json(), now.as_json())
     with pytest.raises(UsageError) as caught, python_call.errors_in_python():
