@@ -294,14 +294,14 @@ def _argument(match: re.Match[str]) -> str:
     value = number or "..."
     flags = cli_parser.flags(Config)
     flag = flags.get(match[0])
-    words = flags.get(match[0].removesuffix(f" {name}"))
+    flag_of_word = flags.get(match[0].removesuffix(f" {name}"))
     if flag is not None and flag.switch is not None:
         option = flag.path[-1]
         value = str(flag.switch)
     rest = ""
     if name and option.endswith("options"):
         value = f'{{"{name}": ...}}'
-    elif words is not None and name in typing.get_args(words.hint):
+    elif flag_of_word is not None and name in typing.get_args(flag_of_word.hint):
         value = f'"{name}"'
     elif name:
         rest = f" {name}"

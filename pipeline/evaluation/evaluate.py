@@ -92,7 +92,7 @@ def _output_function(
 ) -> Callable[[Any], tuple[dict[str, Any], tf.Tensor]]:
     """Traces the network once for all splits with equal batches, as this is slow."""
     xla = model.step is not None and model.step.is_one_program("outputs")
-    if not xla:  # which compiles a program for each shape
+    if not xla:  # XLA compiles a program for each shape
         specs = {
             name: tf.TensorSpec((None, *spec.shape[1:]), spec.dtype)
             for name, spec in specs.items()

@@ -42,8 +42,8 @@ class Step:
         augmenter: Has no operations if the batches are already augmented.
         loss: Replaces the task's loss.
         metrics: Metrics in addition to the task's.
-        xla: Whether to compile with XLA: whole steps or, with several replicas, the
-            forward and backward pass.
+        xla: Whether to compile with XLA: whole steps or, with several replicas, each
+            replica's forward and backward pass and its update.
     """
 
     def __init__(

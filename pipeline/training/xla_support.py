@@ -26,10 +26,8 @@ def why_not_compiled(error: tf.errors.OpError, model: keras.Model) -> str:
         operation, node = found.groups()
         layer = _layer(node, model)
         return f"{operation} in the layer {layer!r}" if layer else operation
-    if "Trying to access resource" in message:  # seen from a GPU: it is on the host
-        return "a variable of integers that a GPU does not keep; use float32 or int64"
     if "tf2xla" in message or "XlaMustCompile" in message:
-        return message.splitlines()[0].strip().rstrip(".")
+        return f"a part of it ({message.splitlines()[0].strip().rstrip('.')})"
     return ""
 
 

@@ -1,5 +1,8 @@
 """Two replicas, as logical devices of the CPU, against one."""
 
+import sys
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
@@ -101,6 +104,31 @@ def test_compiled_updates_are_those_of_one_device(one, two):
     settings = settings_of(train={**CLIPPED, "ema": 0.9})
     distance, _ = largest_distance(one, two, settings, 4, floor=0.01, xla=True)
     assert distance <= 1e-5
+
+
+OPTIMIZERS = """
+import keras
+
+def several(rate):
+    def choose(variable):
+        kind = keras.optimizers.SGD if "conv" in variable.path else keras.optimizers.Adam
+        return kind(rate)
+
+    return keras.optimizers.MultiOptimizer(choose)
+"""
+
+
+@pytest.mark.long
+@on_two_replicas
+def test_updates_of_each_of_several_optimizers_are_those_of_one_device(one, two):
+    Path("optimizers_of_layers.py").write_text(OPTIMIZERS)
+    sys.path.insert(0, ".")
+    for optimizer in ("optimizers_of_layers.several", "nadam", "adamw"):
+        train = {"optimizer": optimizer, "optimizer_options": {}}
+        settings = settings_of(train={**train, "learning_rate": 0.01})
+        for xla in (False, True):
+            distance, _ = largest_distance(one, two, settings, 4, floor=0.01, xla=xla)
+            assert distance <= 1e-4, (optimizer, xla)
 
 
 @pytest.mark.long

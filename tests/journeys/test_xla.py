@@ -98,8 +98,8 @@ def test_the_losses_are_those_without_xla(by_epoch):
     model.steps_per_execution = 3
     train = registry.load("engines", "gradient_tape")
     history = train(model, batches, validation, [])
-    for name, values in by_epoch[0].items():
-        np.testing.assert_allclose(values, history[name], rtol=1e-3)
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(by_epoch[0][name], history[name], rtol=0.01)
 
 
 def test_a_run_continues_within_an_epoch_and_within_a_block(by_epoch):
@@ -190,7 +190,7 @@ def test_a_bad_step_in_the_middle_of_a_call_changes_only_the_counters():
     model.steps_per_execution = STEPS
     assert train(model, spoilt, None, []) == history
     assert update.step_stats.pop_bad_steps() == ([5], 1, 1)
-    require_equal(state_of(model)[:-2], end[:-2])
+    require_equal(state_of(model), end)
 
 
 UNSUPPORTED = """
@@ -245,8 +245,8 @@ def test_what_xla_cannot_compile_is_named_and_trained_without_it(unsupported, ca
     assert [line.split(maxsplit=1)[1] for line in lines] == [
         "off for train: it cannot compile ResizeBicubic in the layer 'enlarge'"
     ]
-    for name, values in ends[0].items():
-        np.testing.assert_allclose(values, ends[1][name], rtol=1e-4)
+    for name in ("loss", "val_loss"):
+        np.testing.assert_allclose(ends[0][name], ends[1][name], rtol=0.01)
 
 
 @pytest.mark.long
