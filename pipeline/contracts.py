@@ -30,6 +30,20 @@ ImageShape = tuple[int | None, int | None, int | None]
 
 
 @dataclasses.dataclass(frozen=True)
+class TableColumn:
+    """A column of the rows of a table.
+
+    Numbers and booleans are in the raw field `numbers`, the others in `strings`, both
+    in the order of the columns.
+    """
+
+    name: str
+    kind: Literal["number", "boolean", "category", "date", "text"]
+    order: str = ""
+    """Of dates: the order of year, month and day in a string, such as `ymd`."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Info:
     """A source's description of itself."""
 
@@ -44,6 +58,8 @@ class Info:
     feature_names: tuple[str, ...] | None = None
     """Names of the numbers in `features`, in their order; None if the source has none.
     """
+    columns: tuple[TableColumn, ...] | None = None
+    """The columns of the rows of a table; None for other data."""
     target_name: str | None = None
     """The name of `target`, such as of a column; None if it has none."""
     image_shape: ImageShape = (None, None, None)
@@ -224,6 +240,8 @@ class ServingInput:
     """Values of arguments that are one number each, for `pipeline predict`; empty if
     requests are made of files.
     """
+    optional: tuple[str, ...] = ()
+    """Arguments of numbers in which NaN means that there is no value."""
     counts_up: tuple[str, ...] = ()
     """Which of these arguments grow by 1 from example to example, such as a seed."""
     names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)

@@ -3,21 +3,14 @@
 import contextlib
 import dataclasses
 import functools
+import re
 import sys
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import (
-    cli_parser,
-    data_path,
-    file_types,
-    formats,
-    help_text,
-    raw_field,
-    registry,
-)
+from pipeline.config import cli_parser, formats, help_text, registry
 from pipeline.config.config import FORMAT, RUNS, Config, SourceConfig
 from pipeline.config.request import Request
 from pipeline.config.validation import only_one, require_path
@@ -48,8 +41,9 @@ usage: {program} [RECIPE or PATH] [--config FILE] [--option VALUE ...]
 {purpose}
 
 PATH: your images or other files as class folders, arrays (.npz), TFRecord files, or a
-table (.csv, .jsonl) of files, texts or numbers; the recipes photos and texts choose the
-settings for images and texts, and data is the recipe for anything else.
+table (.csv, .tsv, .jsonl, .parquet) of files, texts or columns of any kind, of which
+--target COLUMN is to be predicted; the recipes photos, texts and tables choose the
+settings for them, and data is the recipe for anything else.
 
 recipes (default: {default}):
 {recipes}
@@ -99,6 +93,7 @@ def request(
     elif saved and saved.is_dir():
         saved = config_file(saved)
     options = cli_parser.changes(words, Config)
+    target = _pop_column(options)
     source = options.get("source", {})
     no_recipe = name is None and "path" not in source
     if no_recipe:
@@ -116,6 +111,7 @@ def request(
             _task_word(options, "name"),
             program,
             allow_no_data=topic is not None,
+            target=target,
         )
     if topic is not None:
         with contextlib.suppress(UsageError):  # as far as the options are right
@@ -128,6 +124,8 @@ def request(
             summary = registry.find("recipes", name).summary
         print(_recipe_help(program, summary, start, topic))
         sys.exit(0)
+    if target is not None and start.config.source.name != "table":
+        registry.find("targets", target)  # raises an error with the closest name
     options = _read_functions(options, start.config)
     if run:
         only_one({"--resume": run, "--run-directory": options.get("run_directory")})
@@ -202,17 +200,44 @@ def task_options(options: dict[str, Any], config: Config) -> dict[str, Any]:
     return {**read.pop("options", {}), **read}
 
 
-def _add_kind(source: dict[str, Any], task_input: str | None = None) -> None:
-    """Adds the name of the source for `--source.path`, if there is no name."""
-    if "path" not in source or "name" in source:
+def _add_kind(
+    source: dict[str, Any], task_input: str | None = None, target: str | None = None
+) -> None:
+    """Adds the name of the source for `--source.path`, if there is no name, and the
+    option that names the column to predict.
+    """
+    if "path" not in source:
         return
     path = " ".join(source["path"])
-    source["name"] = "folder"  # which refuses a path that does not exist
-    has_types = "field" in source or "suffixes" in source
-    if not path or not Path(path).exists() or (has_types and Path(path).is_dir()):
-        return
-    for option, value in data_path.source(Path(path), task_input=task_input).items():
-        source[option] = list(value) if isinstance(value, tuple) else str(value)
+    if "name" not in source:
+        source["name"] = "folder"  # which refuses a path that does not exist
+        has_types = "field" in source or "suffixes" in source
+        if not path or not Path(path).exists() or (has_types and Path(path).is_dir()):
+            return
+        found = registry.detector().find_source(Path(path), task_input=task_input)
+        for option, value in found.items():
+            source[option] = list(value) if isinstance(value, tuple) else str(value)
+    if target is not None:
+        name = _word(source["name"])
+        source |= registry.detector().truth_options(name, {"path": path}, target)
+
+
+def _pop_column(options: dict[str, Any]) -> str | None:
+    """Removes and returns the word of `--task.target` that names a column, not a
+    registered target.
+    """
+    task = options.get("task", {})
+    target = _task_word(options, "target")
+    if target is None or is_target(target):
+        return None
+    del task["target"]
+    return target
+
+
+def is_target(name: str) -> bool:
+    """Whether a word is a registered target or dotted, not the name of a column."""
+    is_dotted = re.fullmatch(r"[\w./]+[.:]\w+", name) is not None
+    return name in registry.names("targets") or is_dotted
 
 
 def _has_other_data(source: Mapping[str, Any]) -> bool:
@@ -220,7 +245,9 @@ def _has_other_data(source: Mapping[str, Any]) -> bool:
     options = {key: _word(words) for key, words in source.items()}
     name = options.pop("name", "")
     is_own = "." in name or ":" in name
-    return is_own or raw_field.raw_field(name, options) != file_types.IMAGE
+    if is_own or not name:
+        return is_own
+    return registry.detector().field_of(name, options) != "image"
 
 
 def _task_word(options: Mapping[str, Any], option: str) -> str | None:
@@ -279,6 +306,7 @@ def path_request(
     task_input: str | None = None,
     options: Callable[[str], Mapping[str, Any]] | None = None,
     task: str | None = None,
+    target: str | None = None,
 ) -> Request:
     """The request for the data at a path.
 
@@ -288,18 +316,17 @@ def path_request(
             examples.
         options: Maps the name of the source to its options that the user set.
         task: The name of the task if the user set it.
+        target: The column to predict if the user named one.
     """
     require_path(path, "the path of the data")
-    # One class may be enough for tasks other than telling classes apart.
-    allow_one_class = task not in (None, "supervised")
-    values = data_path.source(
-        path, task_input=task_input, allow_one_class=allow_one_class
+    detected = registry.detector().detect(
+        path, task=task, task_input=task_input, target=target, options=options
     )
+    values = dict(detected.source)
     source = SourceConfig(name=values.pop("name"), options=values)
-    set_by_user = options(source.name) if options else {}
-    request = data_request(source, set_by_user, task=task)
+    request = data_request(source, recipe=detected.recipe)
     file = path.resolve()
-    stem = file.name if file.is_dir() else file.stem
+    stem = file.name if file.is_dir() else file.stem.removesuffix(".csv")
     task_name = request.config.task.name
     if task_name != "supervised":  # not a version of the classifier of these images
         stem = f"{stem}_{task_name}"
@@ -308,57 +335,36 @@ def path_request(
 
 
 def data_request(
-    source: SourceConfig,
-    options: Mapping[str, Any] | None = None,
-    recipe: str | None = None,
-    task: str | None = None,
+    source: SourceConfig, recipe: str | None = None, task: str | None = None
 ) -> Request:
     """The request for the data of a source, with a recipe of `OWN_DATA`.
 
-    Without a `recipe`, it is the one for the field of the examples and the name of the
-    task. `options` are the options of the source that the user also set.
+    Without a `recipe`, it is the one that suits the examples and the name of the task.
     """
     if recipe is None:
-        all_options = {**source.options, **(options or {})}
-        field = raw_field.raw_field(source.name, all_options)
-        truth = raw_field.truth_field(source.name, all_options)
-        recipe = _recipe_of(field, truth, task)
+        recipe = registry.detector().find_recipe(source.name, source.options, task)
     start = registry.load("recipes", recipe)(source)
     return Request(start) if isinstance(start, Config) else start
 
 
-def _recipe_of(field: str, truth: str, task: str | None = None) -> str:
-    """The recipe for data with this raw field: its option `field` has this default.
-
-    The option `target` is for data with this field to predict, and the option `task`
-    for this task, which other recipes for the raw field leave out.
-    """
-    recipes: dict[str, str] = {}
-    for name in OWN_DATA:
-        options = registry.find("recipes", name).options
-        if "field" in options and options["field"].default == repr(field):
-            if "task" in options:
-                if options["task"].default == repr(task):
-                    return name
-                continue
-            target = options["target"].default if "target" in options else ""
-            recipes[target or ""] = name
-    return recipes.get(repr(truth)) or recipes.get("", DATA)
-
-
 def recipe_of_object(source: SourceConfig, task: str | None = None) -> str | None:
-    """The recipe for data in memory, if there is one for their field and the name of
-    the task other than `photos`, whose plan needs files.
+    """The recipe for data in memory, if there is one for them other than `photos`,
+    whose plan needs files.
     """
-    field = raw_field.raw_field(source.name, source.options)
-    recipe = _recipe_of(field, "", task)
+    recipe = registry.detector().find_recipe(source.name, source.options, task)
     return None if recipe in (PHOTOS, DATA) else recipe
 
 
 def is_data(name: str) -> bool:
     """Whether the first word of a command line is a path of data, not a recipe."""
     recipes = {*registry.names("recipes")} - {*OWN_DATA}
-    return name not in recipes and data_path.is_path(name)
+    return name not in recipes and is_path(name)
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is an existing path or looks like a path."""
+    looks_like_path = "/" in text or text.startswith((".", "~"))
+    return (looks_like_path and ":" not in text) or Path(text).exists()
 
 
 def _recipe_request(
@@ -368,6 +374,7 @@ def _recipe_request(
     task: str | None,
     program: str,
     allow_no_data: bool = False,
+    target: str | None = None,
 ) -> Request:
     """The request of a recipe; None is the recipe for the data of `source`.
 
@@ -376,7 +383,7 @@ def _recipe_request(
     if name is not None and is_data(name) and not is_own_data(name, source):
         options_of = functools.partial(_valid_options, source)
         try:
-            return path_request(Path(name), task_input, options_of, task)
+            return path_request(Path(name), task_input, options_of, task, target)
         except UsageError:  # a folder of this name should not hide the help page
             if name not in OWN_DATA or not allow_no_data:
                 raise
@@ -384,7 +391,7 @@ def _recipe_request(
     if name is not None and name not in OWN_DATA:
         return recipe_request(name, program)
     try:
-        _add_kind(source, task_input)
+        _add_kind(source, task_input, target)
         if name is not None and "name" not in source:
             return recipe_request(name, program)
         options = _source_options(source["name"], source)

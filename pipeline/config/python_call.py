@@ -13,7 +13,6 @@ from typing import Any
 from pipeline.config import (
     cli_parser,
     command_line,
-    data_path,
     keras_words,
     objects,
     own_outputs,
@@ -68,16 +67,20 @@ def request(
     if isinstance(recipe, Path):
         recipe = str(recipe)  # also the name of a recipe
     values = keras_words.translate(values)
+    target = _pop_column(values)
     path = _pop_path(values)
     if path and recipe is None and "model" not in values:
         recipe = path
     elif path:
-        values["source"] = data_path.source(path, task_input=_task_input(values))
+        values["source"] = _detect_source(path, values, target)
     values = keras_words.add_precision(values)
     values, is_compiled = keras_words.add_compile_arguments(values, recipe)
     values = own_outputs.apply(values)
     changes = _changes(_with_rate(values, is_compiled))
-    return _start(recipe, changes).changed(**changes)
+    source = changes.get("source")
+    if target is not None and source and "path" not in {**_options(source), **source}:
+        source["predict"] = target
+    return _start(recipe, changes, target).changed(**changes)
 
 
 def _require_known(arguments: Mapping[str, Any]) -> None:
@@ -126,10 +129,37 @@ def _pop_path(arguments: dict[str, Any]) -> Path | None:
                 f" ./{data}",
             )
         return None
-    return Path(arguments.pop("data")) if data_path.is_path(data) else None
+    return Path(arguments.pop("data")) if command_line.is_path(data) else None
 
 
-def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Request:
+def _detect_source(
+    path: Path, arguments: Mapping[str, Any], target: str | None
+) -> dict[str, Any]:
+    """The source for data at a path, with the option for the column to predict."""
+    detector = registry.detector()
+    source = detector.find_source(path, task_input=_task_input(arguments))
+    if target is not None:
+        source |= detector.truth_options(source["name"], source, target)
+    return source
+
+
+def _pop_column(arguments: dict[str, Any]) -> str | None:
+    """Removes and returns the target in `task={"target": ...}` if it is the name of a
+    column, not a registered target.
+    """
+    task = arguments.get("task")
+    target = task.get("target") if isinstance(task, Mapping) else None
+    if not isinstance(target, str) or command_line.is_target(target):
+        return None
+    arguments["task"] = {name: task[name] for name in task if name != "target"}
+    return target
+
+
+def _start(
+    recipe: str | Path | Config | None,
+    changes: dict[str, Any],
+    target: str | None = None,
+) -> Request:
     """The request of a recipe; without a recipe, a network of the user for a source.
 
     Takes the source from `changes` if the request begins with it.
@@ -143,7 +173,11 @@ def _start(recipe: str | Path | Config | None, changes: dict[str, Any]) -> Reque
     if isinstance(recipe, Path) or (recipe and command_line.is_data(recipe)):
         options = _options(source)
         return command_line.path_request(
-            Path(recipe), _task_input(changes), lambda _: options, _task_name(changes)
+            Path(recipe),
+            _task_input(changes),
+            lambda _: options,
+            _task_name(changes),
+            target,
         )
     if recipe is None and "source" in changes and "model" not in changes:
         task = _task_name(changes)

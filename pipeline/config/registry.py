@@ -8,7 +8,7 @@ that an installed package offers as an entry point of the group `pipeline.REGIST
 Python, it may contain the function or the object itself.
 
 The keyword-only arguments of a function, and arguments with a default, are its options.
-Only `load` imports modules; everything else reads the source, so that a misspelled name
+Only `load` and `detector` import modules; everything else reads the source, so that a misspelled name
 is reported without importing TensorFlow.
 """
 
@@ -353,6 +353,11 @@ def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, A
         option: type_hints.from_json(hints.get(option, Any), value)
         for option, value in options.items()
     }
+
+
+def detector() -> Any:
+    """The module that looks at data, which imports NumPy and pyarrow."""
+    return importlib.import_module("pipeline.data.detect")
 
 
 def call(registry: str, name: str, options: Mapping[str, Any], *arguments: Any) -> Any:

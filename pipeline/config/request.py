@@ -17,8 +17,10 @@ class Request:
     """Options that the run chooses for its data and its machine, such as
     `train.epochs`; `model` stands for the network and its options.
     """
-    plan: Literal["photos", "epochs"] = "photos"
-    """How they are chosen: all for photos, or the epochs alone, for few examples."""
+    plan: Literal["photos", "epochs", "rows"] = "photos"
+    """How they are chosen: all for photos, the epochs alone for few examples, or batch
+    size and epochs for the rows of a table.
+    """
 
     def changed(self, **changes: Any) -> Self:
         """A copy with options that the user set, which are then no longer planned.

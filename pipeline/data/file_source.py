@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config.file_types import IMAGE
 from pipeline.contracts import Example, ImageShape
 from pipeline.data.array_source import ArraySource
 from pipeline.data.file_list import FileList
+from pipeline.data.file_types import IMAGE
 from pipeline.data.image_sizes import (
     MOST_DEEP_PNGS,
     common_shape,

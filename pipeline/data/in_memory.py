@@ -13,9 +13,8 @@ import numpy as np
 import psutil
 import tensorflow as tf
 
-from pipeline.config import data_path, file_types
 from pipeline.contracts import Source
-from pipeline.data import unchanged_arrays
+from pipeline.data import file_search, file_types, unchanged_arrays
 from pipeline.data.array_inputs import SHORTEST_SIDE, array_of
 from pipeline.data.array_source import (
     ArraySource,
@@ -530,7 +529,7 @@ def _read_pandas(data: Any, split: str) -> dict[str, np.ndarray]:
                 f" row {missing[0]}; remove them with dropna(subset=[{column!r}])"
             )
     paths = data[file_column].tolist()
-    files = [data_path.with_slashes(str(path)) for path in paths]
+    files = [file_search.with_slashes(str(path)) for path in paths]
     missing = [at for at, file in enumerate(files) if not os.path.exists(file)]
     if missing:
         raise UsageError(

@@ -1,507 +1,690 @@
-"""From the rows of a table to a source of files or of numbers."""
+"""Reads tables: CSV, JSON lines, Parquet, Arrow and DataFrames, as columns of Arrow."""
 
+import codecs
 import contextlib
+import csv
 import dataclasses
-import os
+import gzip
+import io
+import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet
 
-from pipeline.config import file_search, file_types, tables
-from pipeline.config.tables import Options, Table, TableColumns
-from pipeline.config.validation import only_one
-from pipeline.contracts import Source
-from pipeline.data import split_names
-from pipeline.data.array_source import ArraySource
-from pipeline.data.file_list import FileList
-from pipeline.data.file_source import FileSource
-from pipeline.data.labels import distinct, encode_labels, in_order, labels_of
-from pipeline.data.seeds import stable_hash
-from pipeline.utils.console import pluralize
+from pipeline.data import names
+from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError, quote
 
-_SPLITS = {
-    name: split for split, names in split_names.ALIASES.items() for name in names
+SUFFIXES = (
+    ".csv",
+    ".tsv",
+    ".jsonl",
+    ".ndjson",
+    ".parquet",
+    ".pq",
+    ".feather",
+    ".arrow",
+    ".csv.gz",
+    ".tsv.gz",
+    ".jsonl.gz",
+)
+_JSON = (".jsonl", ".ndjson", ".jsonl.gz")
+_MAX_HEADER = 1 << 16  # bytes of the first line
+_BLOCK_BYTES = 16 << 20  # a row must fit into a block
+_MAGIC = (b"PK\x03\x04", b"PAR1", b"\x1f\x8b", b"\x89PNG", b"%PDF")
+_CONTROLS = bytes({*range(32)} - {*b"\t\n\v\f\r"})
+_MAX_CONTROLS = 0.08  # share of control characters in a text
+_SAMPLE = 100  # values that decide what a column of words could be
+_SIGNS = r"[\s\x{A0}\x{202F}'$€£¥₹%]|\b(USD|EUR|GBP|CHF)\b"
+_THOUSANDS = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d*)?$"
+_DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)?(,\d+)?$"
+_TIME = r"([ T]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
+_DATES = {
+    "ymd": rf"^\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}{_TIME}$",
+    "dmy": rf"^\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{4}}{_TIME}$",
 }
-_LARGEST = float(np.finfo(np.float32).max)
-_MOST_AXES = 3  # of the features of an example
-_FIRST_FEATURES = 3  # that a note names
+_BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Row:
-    """What a row says about its file or its numbers."""
+class Table:
+    """The rows of a file, or of a DataFrame."""
 
-    truths: Mapping[str, Any]
-    """Field -> label, labels, numbers to predict or file of a mask."""
-    split: str
-    group: int | None
+    name: str
+    """The file in messages, or such as `the table of train`."""
+    columns: Mapping[str, pa.ChunkedArray]
+    """Title -> values; the cells of a CSV are strings without spaces around them."""
+    row_numbers: Sequence[int]
+    """Number of each row in messages."""
+    noun: str = "row"
+    key: str = "column"
+    """What a column is called in messages."""
+    notes: tuple[str, ...] = ()
+    folder: Path = Path()
+    """Where the files are that the cells name."""
+    has_decimal_comma: bool = False
+    """Whether 1,234 means a number below 2, as where semicolons separate the cells."""
+    _values: dict[Any, Any] = dataclasses.field(default_factory=dict, repr=False)
+    """What has been converted already."""
+
+    def __len__(self) -> int:
+        return len(self.row_numbers)
+
+    def where(self, position: int) -> str:
+        """The name of a row in messages: `labels.csv, row 3`."""
+        return f"{self.name}, {self.noun} {self.row_numbers[position]}"
+
+    def numbers(self, title: str) -> np.ndarray | None:
+        """The numbers of a column, float64 (rows,), NaN where there is none.
+
+        Currency signs and separators of thousands are left out, and 12% is 12. None if
+        a cell has anything else.
+        """
+        return self._once(_numbers_of, title)
+
+    def booleans(self, title: str) -> np.ndarray | None:
+        """1 for true and yes, 0 for false and no, NaN for no value, float64 (rows,);
+        None if a cell has anything else.
+        """
+        return self._once(_booleans_of, title)
+
+    def date_order(self, title: str) -> str | None:
+        """`ymd`, `dmy` or `mdy` for a column of dates, which may have times; else
+        None.
+        """
+        return self._once(_date_order, title)
+
+    def not_numbers(self, title: str) -> list[int]:
+        """The positions of cells with a value that is not a number."""
+        return self._once(_not_numbers, title)
+
+    def _once(self, convert: Callable[["Table", str], Any], title: str) -> Any:
+        key = (convert.__name__, title)
+        if key not in self._values:
+            self._values[key] = convert(self, title)
+        return self._values[key]
+
+    def find(self, name: str) -> str | None:
+        """The title of a column, in upper or lower case; None if there is none."""
+        if name in self.columns:
+            return name
+        return names.first([names.column(name)], self.columns)
 
 
-def source(table: Table, options: Options) -> Source:
-    """A source of the examples in the rows of a table.
+def is_table(path: Path) -> bool:
+    """Whether a file of this name is a table."""
+    return path.name.lower().endswith(SUFFIXES)
 
-    Of a table of files, rows without a label or without an existing file are left out,
-    with a note; the id is a hash of the path below the directory of the table. Of a
-    table of numbers, every value must exist; the id is the number of the row. Raises
-    UsageError naming the row and the column of a value that cannot be used.
+
+def read(path: Path) -> Table:
+    """The rows of a file; its suffix tells the format.
+
+    Raises UsageError if it cannot be read, has no rows or two columns of one name.
     """
-    only_one({"--source.label": options.label, "--source.labels": options.labels})
-    columns = tables.columns(table, options)
-    if columns.value:
-        return _value_source(table, columns, options)
-    if columns.file:
-        return _file_source(table, columns, options)
-    return _feature_source(table, columns, options)
-
-
-def _file_source(table: Table, columns: TableColumns, options: Options) -> Source:
-    root = os.path.abspath(table.path.parent)
-    types = tables.file_types_of(columns.file, options)
-    names = [_text(value) for value in table.columns[columns.file]]
-    files, notes = file_search.find_files(names, table.path, types)
-    masks: Sequence[str] = ()
-    if "mask" in columns.truths:
-        texts = [_text(value) for value in table.columns[columns.truths["mask"]]]
-        masks, more_notes = file_search.find_files(
-            texts, table.path, {"mask": (".png",)}
-        )
-        notes += more_notes
-    rows: dict[str, _Row] = {}
-    left_out = []
-    for position, file in enumerate(files):
-        truths = _truths(table, columns, position)
-        if masks:
-            truths["mask"] = masks[position]
-        if not file or "" in truths.values() or None in truths.values():
-            name = os.path.join(table.path.parent, names[position])
-            left_out.append(f"{table.noun} {table.numbers[position]} ({name!r})")
-            continue
-        row = _row(table, columns, position, truths)
-        if rows.setdefault(file, row) != row:
-            raise UsageError(
-                f"{table.where(position)}: {names[position]} occurs twice, with"
-                " different labels or splits; correct the table"
-            )
-    note = (
-        f"{table.path}: no label or no existing file in {len(left_out):,} of"
-        f" {len(table.numbers):,} {table.noun}s"
-    )
-    if left_out:
-        note += f", such as {left_out[0]}"
-    if not any(row.split == "train" for row in rows.values()):
-        raise UsageError(
-            f"{note}; no {table.noun} is left for training: correct the table"
-        )
-    if left_out:
-        notes.append(f"{note}; left out")
-    field = file_types.most_common(rows, types)
-    if field != file_types.IMAGE or columns.truths.keys() != {"label"}:
-        notes.append(_summary(table, columns, f"{field} files"))
-    ids = [stable_hash(os.fsencode(os.path.relpath(file, root))) for file in rows]
-    arrays, class_names = _arrays(list(rows.values()), ids, table, options)
-    lists: dict[str, dict[str, FileList]] = {}
-    for split in arrays:
-        chosen = {file: row for file, row in rows.items() if row.split == split}
-        lists[split] = {field: FileList.of(list(chosen), root)}
-        if masks:
-            masks_of_split = [row.truths["mask"] for row in chosen.values()]
-            lists[split]["mask"] = FileList.of(masks_of_split, root)
-    return FileSource(
-        lists,
-        arrays,
-        class_names,
-        notes=tuple(notes),
-        group_names=_group_names(table, columns),
-    )
-
-
-def _value_source(table: Table, columns: TableColumns, options: Options) -> Source:
-    """A source of the texts of a column."""
-    if table.problem:
-        raise UsageError(table.problem)
-    rows = []
-    numbers = []
-    texts = []
-    left_out = []
-    for position, value in enumerate(table.columns[columns.value]):
-        if value is not None and not isinstance(value, str):
-            raise UsageError(
-                f"{table.where(position)}: {table.titles[columns.value]!r} must be a"
-                f" text; got {quote(str(value))}"
-            )
-        text = value or ""
-        truths = _truths(table, columns, position)
-        has_truths = "" not in truths.values() and None not in truths.values()
-        if not text.strip() or not has_truths:
-            left_out.append(f"{table.noun} {table.numbers[position]}")
-            continue
-        rows.append(_row(table, columns, position, truths))
-        numbers.append(table.numbers[position])
-        texts.append(text.encode("utf-8", "surrogatepass"))
-    note = (
-        f"{table.path}: no {columns.value_field} or no label in {len(left_out):,} of"
-        f" {len(table.numbers):,} {table.noun}s"
-    )
-    if left_out:
-        note += f", such as {left_out[0]}"
-    if not any(row.split == "train" for row in rows):
-        raise UsageError(
-            f"{note}; no {table.noun} is left for training: correct the table"
-        )
-    arrays, class_names = _arrays(rows, numbers, table, options)
-    splits = np.array([row.split for row in rows])
-    values = np.empty(len(texts), object)
-    values[:] = texts
-    for split, columns_of_split in arrays.items():
-        columns_of_split[columns.value_field] = values[splits == split]
-    result = _RowSource(
-        table,
-        arrays.pop("train"),
-        arrays,
-        class_names=class_names,
-        group_names=_group_names(table, columns),
-    )
-    summary = f"the {table.key} {table.titles[columns.value]!r}"
-    notes = [_summary(table, columns, summary), *_mixed_labels(table, columns)]
-    if left_out:
-        notes.append(f"{note}; left out")
-    result.info = dataclasses.replace(result.info, notes=tuple(notes))
-    return result
-
-
-class _RowSource(ArraySource):
-    """Numbers or texts of a table; the id of an example is the number of its row."""
-
-    def __init__(self, table: Table, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, name=table.path.name, **options)
-        self._table = table.path.name
-
-    def location(self, id: int) -> str:
-        return f"line {id} of {self._table}"
-
-
-def _feature_source(table: Table, columns: TableColumns, options: Options) -> Source:
-    if table.problem:
-        raise UsageError(table.problem)
-    rows = []
-    for position in range(len(table.numbers)):
-        truths = _truths(table, columns, position)
-        for field, value in truths.items():
-            if value in ("", None):
-                raise _missing(table, columns.truths[field], position)
-        rows.append(_row(table, columns, position, truths))
-    feature_names = None
-    if columns.features == ("features",):
-        features = _lists(table, "features")
-    else:
-        numbers = [_numbers(table, name) for name in columns.features]
-        features = np.array(numbers, np.float32).T
-        feature_names = distinct(
-            [table.titles[name] for name in columns.features], "the columns"
-        )
-    arrays, class_names = _arrays(rows, table.numbers, table, options)
-    if "train" not in arrays:
-        raise UsageError(
-            f"{table.path}: no {table.noun} is for training: correct the table"
-        )
-    splits = np.array([row.split for row in rows])
-    for split, columns_of_split in arrays.items():
-        columns_of_split["features"] = np.ascontiguousarray(features[splits == split])
-    result = _RowSource(
-        table,
-        arrays.pop("train"),
-        arrays,
-        class_names=class_names,
-        feature_names=feature_names,
-        group_names=_group_names(table, columns),
-    )
-    notes = (
-        *result.info.notes,
-        _summary(table, columns, _feature_summary(table, columns)),
-    )
-    target = columns.truths.get("target")
-    name = None if target is None else str(table.titles[target])
-    result.info = dataclasses.replace(result.info, notes=notes, target_name=name)
-    return result
-
-
-def _text(value: Any) -> str:
-    return "" if tables.is_missing(value) else str(value)
-
-
-def _missing(table: Table, column: str, position: int) -> UsageError:
-    return UsageError(
-        f"{table.where(position)}: the {table.key} {table.titles[column]!r} has no"
-        f" value; fill it in, or remove the {table.noun}"
-    )
-
-
-def _row(
-    table: Table, columns: TableColumns, position: int, truths: Mapping[str, Any]
-) -> _Row:
-    split = "train"
-    if columns.split:
-        split = _text(table.columns[columns.split][position])
-    if split.lower() not in _SPLITS:
-        raise UsageError(
-            f"{table.where(position)}: the split {split!r} is not one of"
-            f" {', '.join(_SPLITS)}; correct the table"
-        )
-    group = None
-    if columns.group:
-        text = _text(table.columns[columns.group][position])
-        if not text:
-            raise _missing(table, columns.group, position)
-        group = _group(text)
-    return _Row(truths, _SPLITS[split.lower()], group)
-
-
-def _group(text: str) -> int:
-    return stable_hash(text.encode("utf-8", "surrogatepass"))
-
-
-def _group_names(table: Table, columns: TableColumns) -> dict[str, int] | None:
-    """The names of the groups and their values in examples; None without groups."""
-    if not columns.group:
-        return None
-    texts = {_text(value) for value in table.columns[columns.group]}
-    return {text: _group(text) for text in texts}
-
-
-def _truths(table: Table, columns: TableColumns, position: int) -> dict[str, Any]:
-    """Field -> what is to be predicted; "" or None if the row does not say it."""
-    truths: dict[str, Any] = {}
-    for field, column in columns.truths.items():
-        value = table.columns[column][position]
-        if field == "labels":
-            truths[field] = _several_labels(table, column, position)
-        elif field == "target":
-            truths[field] = _target(table, column, position)
-        elif isinstance(value, list | dict):
-            raise UsageError(
-                f"{table.where(position)}: {table.titles[column]!r} must be one value;"
-                f" got {quote(str(value))}; several labels of an example need"
-                " --source.labels"
-            )
+    name = path.name.lower()
+    try:
+        if name.endswith((".parquet", ".pq")):
+            table = from_arrow(pa.parquet.read_table(path), str(path))
+        elif name.endswith((".feather", ".arrow")):
+            table = from_arrow(pa.feather.read_table(path), str(path))
         else:
-            truths[field] = _text(value)
-    return truths
+            content = path.read_bytes()
+            if name.endswith(".gz"):
+                content = gzip.decompress(content)
+            text, notes = _utf8(content, path)
+            reader = _read_json_lines if name.endswith(_JSON) else _read_csv
+            table = reader(text, path)
+            table = dataclasses.replace(table, notes=(*notes, *table.notes))
+    except (OSError, EOFError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from None
+    return dataclasses.replace(table, folder=path.parent)
 
 
-def _several_labels(table: Table, column: str, position: int) -> tuple[str, ...] | None:
-    """The labels of a row, a list or a text with `|` or `;` between them, without
-    repetition; an empty one has no label.
+def _unreadable(path: Path, error: Exception) -> UsageError:
+    reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
+    return UsageError(f"{path} cannot be read: {reason}")
+
+
+def header(path: Path) -> list[str]:
+    """The titles of the columns of a file, of which only the beginning is read.
+
+    Raises UsageError if it cannot be read.
     """
-    value = table.columns[column][position]
-    if value is None:
+    name = path.name.lower()
+    try:
+        if name.endswith((".parquet", ".pq")):
+            return pa.parquet.read_schema(path).names
+        if name.endswith((".feather", ".arrow")):
+            return pa.feather.read_table(path, memory_map=True).column_names
+        opener = gzip.open if name.endswith(".gz") else open
+        with opener(path, "rb") as file:
+            content, _ = _utf8(file.readline(_MAX_HEADER), path)
+    except (OSError, EOFError, pa.ArrowException) as error:
+        raise _unreadable(path, error) from None
+    line = content.decode()
+    if name.endswith(_JSON):
+        return [*_json_object(line, str(path))] if line.strip() else []
+    delimiter = _delimiter(line, name)
+    cells = next(csv.reader([line.strip()], delimiter=delimiter), [])
+    if delimiter == "|" and _has_no_header(cells):
+        return [*names.LJ_SPEECH[: len(cells)]]
+    return cells
+
+
+def from_arrow(table: pa.Table, name: str) -> Table:
+    """The rows of a table of Arrow; words without spaces around them.
+
+    Raises UsageError for nested columns and columns of one name.
+    """
+    columns = {}
+    for title, values in zip(table.column_names, table.columns, strict=True):
+        if title in columns:
+            raise _repeated(name, title)
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        if pa.types.is_struct(values.type) or pa.types.is_map(values.type):
+            raise UsageError(
+                f"{name}: the column {title!r} contains {values.type}; flatten it, for"
+                " example with pyarrow's Table.flatten, or remove it"
+            )
+        if _is_text(values.type):
+            values = pc.utf8_trim_whitespace(values.cast(pa.string()))
+        columns[title] = values
+    if not table.num_rows:
+        raise UsageError(f"{name} has no rows; add one for each example")
+    return Table(name, columns, range(table.num_rows))
+
+
+def _repeated(name: str, title: str) -> UsageError:
+    return UsageError(f"{name} has several columns {title!r}; rename all but one")
+
+
+def from_object(data: Any, name: str) -> Table | None:
+    """The rows of a DataFrame of pandas or polars, or of a Hugging Face dataset; None
+    for anything else.
+
+    Raises UsageError as `from_arrow`.
+    """
+    if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas
+        if not data.columns.is_unique:
+            raise _repeated(name, data.columns[data.columns.duplicated()][0])
+        columns = {str(title): _from_pandas(data[title]) for title in data.columns}
+        table = from_arrow(pa.table(columns), name)
+        rows = data.index.tolist()
+        is_numbered = all(isinstance(row, int) for row in rows)
+        is_numbered = is_numbered and len({*rows}) == len(rows)
+        return dataclasses.replace(table, row_numbers=rows) if is_numbered else table
+    if hasattr(data, "to_arrow"):  # polars
+        return from_arrow(data.to_arrow(), name)
+    if hasattr(data, "column_names") and hasattr(data, "features"):  # Hugging Face
+        return from_arrow(data.with_format("arrow")[:], name)
+    return None
+
+
+def _from_pandas(values: Any) -> pa.Array:
+    """A column of pandas; numbers among words become words."""
+    if getattr(values.dtype, "name", "") == "category":
+        values = values.astype(object).where(values.notna(), None)
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+        present = values.notna().tolist()
+        pairs = zip(values.tolist(), present, strict=True)
+        return pa.array([str(value) if there else None for value, there in pairs])
+
+
+def _utf8(content: bytes, path: Path) -> tuple[bytes, list[str]]:
+    """The content of a text file in UTF-8, and a note if it had another encoding."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16").encode(), [f"{path} is in UTF-16"]
+    if content.startswith(_MAGIC) or _is_binary(content[:_MAX_HEADER]):
+        raise UsageError(
+            f"{path} is not a text file; save it as .csv or .parquet, for example from"
+            " a spreadsheet"
+        )
+    content = content.removeprefix(codecs.BOM_UTF8)
+    if content.isascii():
+        return content, []
+    try:
+        content.decode()
+    except UnicodeDecodeError:
+        note = f"{path} is not in UTF-8; read as Windows-1252 (Latin-1)"
+        return content.decode("cp1252", errors="replace").encode(), [note]
+    return content, []
+
+
+def _is_binary(content: bytes) -> bool:
+    """Whether more than a few bytes are control characters."""
+    controls = len(content) - len(content.translate(None, _CONTROLS))
+    return controls > _MAX_CONTROLS * len(content)
+
+
+def _read_csv(content: bytes, path: Path) -> Table:
+    """A table whose first line names the columns.
+
+    The delimiter is the most common one of the first line: comma, semicolon, tab or
+    bar.
+    """
+    content = content.lstrip(b"\r\n")
+    first_line = _first_line(content)
+    delimiter = _delimiter(first_line, path.name.lower())
+    if first_line.lower().startswith("sep=") and len(first_line) == 5:  # of Excel
+        delimiter = first_line[4]
+        content = content[5:].lstrip(b"\r\n")
+    rows, notes = _parse(content, delimiter, path)
+    header = [cells[0].as_py().strip() for cells in rows]
+    first = 1
+    if delimiter == "|" and _has_no_header(header):
+        header, first = [*names.LJ_SPEECH[: len(header)]], 0
+    columns: dict[str, pa.ChunkedArray] = {}
+    for title, cells in zip(header, rows, strict=True):
+        cells = pc.utf8_trim_whitespace(cells[first:])
+        if not title and not _any_text(cells):
+            continue
+        if title in columns:
+            raise _repeated(str(path), title)
+        columns[title] = cells
+    count = len(rows[0]) - first
+    if count < 1:
+        raise UsageError(
+            f"{path} has no rows; add one with a file, numbers or a text, and its"
+            " label, for each example"
+        )
+    return Table(
+        str(path),
+        columns,
+        range(2, count + 2),
+        notes=tuple(notes),
+        has_decimal_comma=delimiter == ";",
+    )
+
+
+def _first_line(content: bytes) -> str:
+    end = min(content.find(b"\n") % (len(content) + 1), _MAX_HEADER)
+    return re.split(rb"\r\n|\r|\n", content[:end], maxsplit=1)[0].decode(
+        errors="replace"
+    )
+
+
+def _delimiter(line: str, name: str) -> str:
+    line = re.sub('"[^"]*"', "", line)
+    if "\t" in line and name.endswith((".tsv", ".tsv.gz")):
+        return "\t"
+    if "|" in line:  # also beside commas in the texts of LJ Speech
+        return "|"
+    return max(",;\t", key=line.count)
+
+
+def _has_no_header(cells: Sequence[str]) -> bool:
+    """Whether the first row is an example of the LJ Speech data set: its id, its
+    transcript, and perhaps the transcript in words.
+    """
+    if not 2 <= len(cells) <= len(names.LJ_SPEECH):
+        return False
+    return {*map(names.column, cells)}.isdisjoint({*names.FILES, "id"})
+
+
+def _any_text(cells: pa.ChunkedArray) -> bool:
+    return bool(pc.any(pc.greater(pc.utf8_length(cells), 0)).as_py())
+
+
+def _parse(
+    content: bytes, delimiter: str, path: Path
+) -> tuple[list[pa.ChunkedArray], list[str]]:
+    """The cells of each column as strings, the first line included; and notes.
+
+    Raises UsageError naming the row that has more cells than the first line.
+    """
+    if delimiter == "|" or b'"' not in content:
+        return _split(content, delimiter, path, quoted=False), []
+    if delimiter == "\t" and _are_bare_quotes(content):
+        note = f"{path}: quotes are part of the texts, as tabs separate the cells"
+        return _split(content, delimiter, path, quoted=False), [note]
+    return _split(content, delimiter, path, quoted=True), []
+
+
+def _are_bare_quotes(content: bytes) -> bool:
+    """Whether each line has all its cells if quotes mean nothing, and some quote begins
+    a cell that it does not end.
+    """
+    lines = [line for line in content.splitlines() if line.strip()]
+    count = lines[0].count(b"\t")
+    if any(line.count(b"\t") != count for line in lines):
+        return False
+    cells = b"\n".join(lines).replace(b"\t", b"\n")
+    begun = re.findall(rb'^"[^\n]*$', cells, re.MULTILINE)
+    return not all(re.fullmatch(rb'"([^"]|"")*"\s*', cell) for cell in begun)
+
+
+def _split(
+    content: bytes, delimiter: str, path: Path, *, quoted: bool
+) -> list[pa.ChunkedArray]:
+    malformed: list[Any] = []
+
+    def remember(row: Any) -> str:
+        malformed.append(row)
+        return "skip"
+
+    quoting: Any = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    start = content[:_MAX_HEADER].decode(errors="replace")
+    lines = io.StringIO(start, newline="")
+    cells = next(csv.reader(lines, delimiter=delimiter, quoting=quoting), [])
+    count = max(len(cells), 1)
+    try:
+        table = pa.csv.read_csv(
+            pa.BufferReader(content),
+            pa.csv.ReadOptions(autogenerate_column_names=True, block_size=_BLOCK_BYTES),
+            pa.csv.ParseOptions(
+                delimiter=delimiter,
+                quote_char='"' if quoted else False,
+                newlines_in_values=quoted,
+                invalid_row_handler=remember,
+            ),
+            pa.csv.ConvertOptions(
+                column_types={f"f{number}": pa.string() for number in range(count)},
+                strings_can_be_null=False,
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            raise UsageError(f"{path} has no rows; add one for each example") from None
+        return _split_slowly(content, delimiter, path, quoting)
+    is_spaced = quoted and re.search(rb'[,;\t] +"', content)
+    # Cells with line breaks, or quotes that do not end where they should.
+    is_joined = quoted and table.num_rows != _count_lines(content)
+    if malformed or table.num_columns != count or is_spaced or is_joined:
+        return _split_slowly(content, delimiter, path, quoting)
+    return table.columns
+
+
+def _count_lines(content: bytes) -> int:
+    return sum(1 for line in content.splitlines() if line.strip())
+
+
+def _split_slowly(
+    content: bytes, delimiter: str, path: Path, quoting: Any
+) -> list[pa.ChunkedArray]:
+    """As `_split`, for rows with fewer cells than the first one, quotes after spaces,
+    and cells with line breaks.
+
+    Raises UsageError naming the line whose quotes are wrong.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), len(content)))
+    reader = csv.reader(
+        io.StringIO(content.decode(), newline=""),
+        delimiter=delimiter,
+        quoting=quoting,
+        skipinitialspace=True,
+        strict=True,
+    )
+    rows: list[list[str]] = []
+    line = 0
+    try:
+        for cells in reader:
+            if cells:
+                rows.append(cells)
+            line = reader.line_num
+    except csv.Error as error:
+        raise UsageError(
+            f"{path}, line {line + 1}: {error}; correct the quotes"
+        ) from None
+    count = len(rows[0])
+    for number, row in enumerate(rows, start=1):
+        if any(cell.strip() for cell in row[count:]):
+            raise UsageError(
+                f"{path}, row {number} has {len(row)} cells, but the first line names"
+                f" {count} columns; correct it"
+            )
+        row[:] = [*row[:count], *[""] * (count - len(row))]
+    return [pa.chunked_array([pa.array(cells)]) for cells in zip(*rows, strict=True)]
+
+
+def _read_json_lines(content: bytes, path: Path) -> Table:
+    """A table with a JSON object in each line, all with the same keys."""
+    columns: dict[str, list[Any]] = {}
+    numbers: list[int] = []
+    # Not `splitlines`: strings may contain other line breaks of Unicode.
+    for number, line in enumerate(content.decode().split("\n"), start=1):
+        if not line.strip():
+            continue
+        row = _json_object(line, f"{path}, line {number}")
+        if not numbers:
+            columns = {key: [] for key in row}
+        for key in sorted(columns.keys() ^ row.keys()):
+            has = "has no" if key in columns else "has the"
+            verb = "has" if key in columns else "does not have"
+            raise UsageError(
+                f"{path}, line {number} {has} key {key!r}, which line {numbers[0]}"
+                f" {verb}; give all lines the same keys, with null for no value"
+            )
+        for key, value in row.items():
+            columns[key].append(value)
+        numbers.append(number)
+    if not numbers:
+        raise UsageError(
+            f"{path} has no lines; add a JSON object for each example, such as"
+            ' {"image": "a.png", "label": "cat"}'
+        )
+    arrays = {}
+    for key, values in columns.items():
+        arrays[key.strip()] = _json_column(values, f"{path}: the key {key!r}")
+    return Table(str(path), arrays, numbers, noun="line", key="key")
+
+
+def _json_column(values: list[Any], where: str) -> pa.ChunkedArray:
+    if any(isinstance(value, dict) for value in values):
+        raise UsageError(f"{where} has objects; give numbers, strings, lists or null")
+    try:
+        array = pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError):  # different types
+        texts = [value if value is None else _json_text(value) for value in values]
+        array = pa.array(texts)
+    if _is_text(array.type):
+        array = pc.utf8_trim_whitespace(array)
+    return pa.chunked_array([array])
+
+
+def _json_text(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _json_object(line: str, where: str) -> dict[str, Any]:
+    try:
+        value = safe_io.parse_json(line)
+    except ValueError as error:
+        problem = getattr(error, "msg", str(error))
+        column = getattr(error, "colno", None)
+        position = f" at column {column}" if column else ""
+        raise UsageError(f"{where}: {problem}{position}; correct the JSON") from None
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"{where} must be a JSON object, such as"
+            f' {{"image": "a.png", "label": "cat"}}; got {line.strip()[:50]}'
+        )
+    return value
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The cells as strings, as the file writes them; empty where there is no value."""
+    if _is_text(values.type):
+        return pc.fill_null(values, "")
+    if pa.types.is_temporal(values.type):
+        return pc.fill_null(_write_dates(values), "")
+    if pa.types.is_boolean(values.type):
+        return pc.fill_null(pc.if_else(values, "True", "False"), "")
+    if pa.types.is_null(values.type):
+        return pa.chunked_array([pa.array([""] * len(values))])
+    if pa.types.is_floating(values.type) and _are_whole(values):
+        values = values.cast(pa.int64())
+    return pc.fill_null(values.cast(pa.string()), "")
+
+
+def _are_whole(values: pa.ChunkedArray) -> bool:
+    """Whether all numbers are whole, as pandas writes 1.0 in a column with a gap."""
+    numbers = values.drop_null().to_numpy().astype(np.float64)
+    return bool(np.isfinite(numbers).all() and (numbers == np.round(numbers)).all())
+
+
+def _write_dates(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Dates and times as in ISO 8601; whole days without a time."""
+    if pa.types.is_time(values.type) or pa.types.is_duration(values.type):
+        return values.cast(pa.string())
+    seconds = values.cast(pa.timestamp("s"), safe=False)
+    days = pc.floor_temporal(seconds, unit="day")
+    is_date = pc.all(pc.equal(seconds, days)).as_py()
+    return pc.strftime(seconds, "%Y-%m-%d" if is_date else "%Y-%m-%d %H:%M:%S")
+
+
+def missing(values: pa.ChunkedArray) -> np.ndarray:
+    """Whether a cell of words has no value, bool (rows,)."""
+    words = texts(values)
+    is_missing = pc.is_in(words, pa.array(names.MISSING_TEXTS))
+    return is_missing.to_numpy()
+
+
+def words(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The cells as strings, empty where there is no value or a word for it."""
+    return pc.if_else(pa.array(missing(values)), "", texts(values))
+
+
+def _numbers_of(table: Table, title: str) -> np.ndarray | None:
+    result = _numbers(table.columns[title], table.has_decimal_comma)
+    if result is None:
         return None
-    values = value if isinstance(value, list) else re.split("[|;]", str(value))
-    for item in values:
-        if not isinstance(item, str | int | float):
-            raise UsageError(
-                f"{table.where(position)}: {table.titles[column]!r} must be a list of"
-                f" strings; got {quote(str(value))}"
-            )
-    labels = {str(item).strip() for item in values if not tables.is_missing(item)}
-    return tuple(sorted(labels))
+    return result.to_numpy().astype(np.float64, copy=False)
 
 
-def _target(
-    table: Table, column: str, position: int
-) -> float | tuple[float, ...] | None:
-    value = table.columns[column][position]
-    if isinstance(value, list):
-        return tuple(_number(table, column, position, item) for item in value)
-    if tables.is_missing(value):
+def _numbers(
+    values: pa.ChunkedArray, has_decimal_comma: bool
+) -> pa.ChunkedArray | None:
+    kind = values.type
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    if is_number or pa.types.is_decimal(kind) or pa.types.is_null(kind):
+        return values.cast(pa.float64(), safe=False)
+    if not _is_text(kind):
         return None
-    return _number(table, column, position, value)
+    with contextlib.suppress(pa.ArrowInvalid):
+        return values.cast(pa.float64())
+    sample = _sample(values)
+    if sample and sum(map(_begins_like_number, sample)) < len(sample) / 2:
+        return None
+    present = _without_missing(values)
+    with contextlib.suppress(pa.ArrowInvalid):
+        return present.cast(pa.float64())
+    return _plain_numbers(present, has_decimal_comma)
 
 
-def _number(table: Table, column: str, position: int, value: Any) -> float:
-    """A finite number that float32 can hold."""
-    number = tables.number_of(value)
-    if number is None or not abs(number) <= _LARGEST:
-        kind = "a number" if number is None else "a finite number"
-        raise UsageError(
-            f"{table.where(position)}: {quote(str(value))} in the"
-            f" {table.key} {table.titles[column]!r} is not {kind}; correct it, turn"
-            " categories into numbers (pandas.get_dummies), or remove the"
-            f" {table.key}"
-        )
-    return number
+def _without_missing(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    is_missing = pc.is_in(pc.utf8_lower(values), pa.array(names.MISSING_NUMBERS))
+    return pc.if_else(is_missing, pa.scalar(None, pa.string()), values)
 
 
-def _numbers(table: Table, column: str) -> np.ndarray:
-    """The values of a column, all of them finite, float64 (rows,)."""
-    values = table.columns[column]
-    with contextlib.suppress(ValueError, TypeError, OverflowError):
-        numbers = np.array(values).astype(np.float64)
-        if numbers.ndim == 1 and (np.abs(numbers) <= _LARGEST).all():
-            return numbers
-    checked = []
-    for position, value in enumerate(values):
-        if tables.is_missing(value):
-            raise _missing(table, column, position)
-        checked.append(_number(table, column, position, value))
-    return np.array(checked)
+def _begins_like_number(text: str) -> bool:
+    return re.match(r"[\s$€£¥₹+-]*([A-Z]{3}\s*)?[.,]?\d", text) is not None
 
 
-def _lists(table: Table, column: str) -> np.ndarray:
-    """Lists of numbers of equal shapes: int64 if all are whole, else float32."""
-    arrays: list[np.ndarray] = []
-    for position, value in enumerate(table.columns[column]):
-        try:
-            array = np.array(value)
-        except ValueError:  # lists of different lengths
-            array = np.array(None)
-        is_numeric = array.dtype.kind in "biuf" and array.size
-        if not is_numeric or not 1 <= array.ndim <= _MOST_AXES:
-            raise UsageError(
-                f"{table.where(position)}: {table.titles[column]!r} must be a list of"
-                f" numbers, or lists of equal lengths, with at most {_MOST_AXES} axes;"
-                f" got {quote(str(value))}"
-            )
-        if arrays and array.shape != arrays[0].shape:
-            raise UsageError(
-                f"{table.where(position)}: {table.titles[column]!r} has the shape"
-                f" {array.shape}, but {arrays[0].shape} in {table.noun}"
-                f" {table.numbers[0]}; give all examples the same shape"
-            )
-        arrays.append(array)
-    dtype = np.float32 if any(array.dtype.kind == "f" for array in arrays) else np.int64
-    stacked = np.stack(arrays).astype(dtype)
-    is_finite = np.isfinite(stacked).reshape(len(arrays), -1).all(axis=1)
-    if not is_finite.all():
-        raise UsageError(
-            f"{table.where(int(is_finite.argmin()))}: {table.titles[column]!r} must be"
-            f" finite; correct it, or remove the {table.noun}"
-        )
-    return stacked
+def _plain_numbers(
+    present: pa.ChunkedArray, has_decimal_comma: bool
+) -> pa.ChunkedArray | None:
+    """Numbers with currency signs, percent signs, or separators of thousands."""
+    plain = pc.replace_substring_regex(present, _SIGNS, "")
+    with contextlib.suppress(pa.ArrowInvalid):
+        return plain.cast(pa.float64())
+    forms = [(_THOUSANDS, ","), (_DECIMAL_COMMA, ".")]
+    if has_decimal_comma:
+        forms.reverse()
+    for pattern, separator in forms:
+        if pc.all(pc.match_substring_regex(plain, pattern)).as_py():
+            plain = pc.replace_substring(plain, separator, "")
+            return pc.replace_substring(plain, ",", ".").cast(pa.float64())
+    return None
 
 
-def _arrays(
-    rows: Sequence[_Row], ids: Sequence[int], table: Table, options: Options
-) -> tuple[dict[str, dict[str, np.ndarray]], tuple[str, ...] | None]:
-    """Split -> field -> array, (examples, ...), without masks; and the class names."""
-    arrays = {"id": np.array(ids, np.int64)}
-    names = None
-    if options.class_names:
-        names = distinct(options.class_names, "--source.class-names")
-    truths = {field: [row.truths[field] for row in rows] for field in rows[0].truths}
-    if "label" in truths:
-        arrays["label"] = labels_of(truths["label"], str(table.path))
-    if "labels" in truths:
-        names = names or _label_names(rows, table)
-        arrays["labels"] = _multi_hot(truths["labels"], names, table)
-    if "target" in truths:
-        arrays["target"] = _targets(truths["target"], table)
-    if "transcript" in truths:
-        texts = np.empty(len(rows), object)
-        texts[:] = [
-            text.encode("utf-8", "surrogatepass") for text in truths["transcript"]
-        ]
-        arrays["transcript"] = texts
-    if rows[0].group is not None:
-        arrays["group"] = np.array([row.group for row in rows], np.int64)
-    splits = np.array([row.split for row in rows])
-    by_split = {}
-    for split in split_names.SPLITS:
-        if split in splits:
-            is_in_split = splits == split
-            by_split[split] = {
-                name: array[is_in_split] for name, array in arrays.items()
-            }
-    if "label" in truths and "train" in by_split:
-        names = encode_labels(by_split, names, "--source.label")
-    return by_split, names
+def _not_numbers(table: Table, title: str) -> list[int]:
+    words = _without_missing(texts(table.columns[title]))
+    positions = []
+    for position, word in enumerate(words.to_pylist()):
+        if word is None:
+            continue
+        cell = pa.chunked_array([pa.array([word])])
+        is_number = _begins_like_number(word)
+        if not is_number or _numbers(cell, table.has_decimal_comma) is None:
+            positions.append(position)
+    return positions
 
 
-def _targets(values: Sequence[Any], table: Table) -> np.ndarray:
-    shapes = {np.shape(value) for value in values}
-    if len(shapes) > 1:
-        raise UsageError(
-            f"{table.path}: the numbers to predict have different shapes:"
-            f" {', '.join(map(str, sorted(shapes)))}; give all examples as many"
-        )
-    return np.array(values, np.float32)
-
-
-def _label_names(rows: Sequence[_Row], table: Table) -> tuple[str, ...]:
-    names = set()
-    for row in rows:
-        if row.split == "train":
-            names.update(row.truths["labels"])
-    if not names:
-        raise UsageError(
-            f"{table.path}: no example for training has a label; correct the table"
-        )
-    return distinct(in_order(names), "the labels")
-
-
-def _multi_hot(
-    labels: Sequence[tuple[str, ...]], names: tuple[str, ...], table: Table
-) -> np.ndarray:
-    """1 for each class that an example has, else 0, uint8, (examples, classes)."""
-    numbers = {name: number for number, name in enumerate(names)}
-    result = np.zeros((len(labels), len(names)), np.uint8)
-    for row, values in enumerate(labels):
-        for value in values:
-            if value not in numbers:
-                raise UsageError(
-                    f"{table.path}: the label {value!r} is not one of the classes of"
-                    " the training examples; correct it, or name all classes with"
-                    " --source.class-names"
-                )
-            result[row, numbers[value]] = 1
+def _booleans_of(table: Table, title: str) -> np.ndarray | None:
+    values = table.columns[title]
+    if pa.types.is_boolean(values.type):
+        return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    if not _is_text(values.type) or not _are_few(values):
+        return None
+    words = pc.utf8_lower(_without_missing(values))
+    different = [word for word in words.unique().to_pylist() if word is not None]
+    if not different or not {*different} <= _BOOLEANS.keys():
+        return None
+    result = np.full(len(words), np.nan)
+    for word, number in _BOOLEANS.items():
+        is_word = pc.fill_null(pc.equal(words, word), False)
+        result[is_word.to_numpy()] = number
     return result
 
 
-def _feature_summary(table: Table, columns: TableColumns) -> str:
-    names = columns.features
-    if names == ("features",):
-        return f"the {table.key} 'features'"
-    listing = ", ".join(names[:_FIRST_FEATURES])
-    if len(names) > _FIRST_FEATURES:
-        listing += ", ..."
-    return f"{pluralize(len(names), table.key)}, {listing}"
+def _are_few(values: pa.ChunkedArray) -> bool:
+    """Whether the first values are few different ones, as words for true and false."""
+    return len(values[:1000].unique()) <= 2 * len(_BOOLEANS)
 
 
-def _mixed_labels(table: Table, columns: TableColumns) -> list[str]:
-    """A note if some labels are numbers and others are words."""
-    label = columns.truths.get("label")
-    if label is None:
-        return []
-    values = table.columns[label]
-    present = [row for row, value in enumerate(values) if not tables.is_missing(value)]
-    words = [row for row in present if tables.number_of(values[row]) is None]
-    numbers = [row for row in present if tables.number_of(values[row]) is not None]
-    if not numbers or not words:
-        return []
-    rarer = min(numbers, words, key=len)
-    kind = "numbers" if rarer is numbers else "words"
-    value = quote(str(values[rarer[0]]))
-    return [
-        f"{table.path}: {len(rarer):,} of {len(table.numbers):,} labels are {kind}"
-        f" unlike the others, such as {value} in {table.noun}"
-        f" {table.numbers[rarer[0]]}; each is a class"
-    ]
+def _date_order(table: Table, title: str) -> str | None:
+    values = table.columns[title]
+    if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
+        return "ymd"
+    if not _is_text(values.type):
+        return None
+    sample = _sample(values)
+    for order, pattern in _DATES.items():
+        if not sample or not all(re.match(pattern, text) for text in sample):
+            continue
+        present = _without_missing(values)
+        if not pc.all(pc.match_substring_regex(present, pattern)).as_py():
+            return None
+        if order == "ymd" or all("." in text for text in sample):
+            return order
+        second = pc.replace_substring_regex(present, r"^\d+[-/.](\d+).*$", r"\1")
+        is_day = pc.any(pc.greater(second.cast(pa.int64()), 12)).as_py()
+        return "mdy" if is_day else "dmy"
+    return None
 
 
-def _summary(table: Table, columns: TableColumns, inputs: str) -> str:
-    """A note about the columns that are used."""
-    truths = []
-    for field, column in columns.truths.items():
-        truths.append(f"{field} is the {table.key} {table.titles[column]!r}")
-    note = f"{table.path}: inputs are {inputs}; {', '.join(truths)}"
-    if columns.group:
-        note += f"; groups of {table.titles[columns.group]!r} stay together"
-    if columns.row_names:
-        note += f"; left out: {', '.join(map(repr, columns.row_names))}"
-    label = columns.truths.get("label")
-    if label and None not in map(tables.number_of, table.columns[label]):
-        title = table.titles[label]
-        note += f"; --source.target {title} predicts its numbers, not classes"
-    return note
+def _sample(values: pa.ChunkedArray) -> list[str]:
+    """The first values that are there."""
+    sample: list[str] = []
+    for start in range(0, len(values), 10 * _SAMPLE):
+        cells = values[start : start + 10 * _SAMPLE]
+        sample += _without_missing(cells).drop_null().to_pylist()
+        if len(sample) >= _SAMPLE:
+            break
+    return sample[:_SAMPLE]
+
+
+def lists(values: pa.ChunkedArray) -> bool:
+    """Whether the cells are lists."""
+    return pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+
+
+def quote_cell(values: pa.ChunkedArray, position: int) -> str:
+    """A cell in messages."""
+    return quote(str(values[position].as_py()))

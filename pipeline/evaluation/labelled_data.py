@@ -7,13 +7,21 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import data_path, objects, own_outputs, registry, tables
+from pipeline.config import objects, own_outputs, registry
 from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Source, Task
-from pipeline.data import batching, decoder_warnings, in_memory, split_names
+from pipeline.data import (
+    batching,
+    decoder_warnings,
+    detect,
+    in_memory,
+    split_names,
+    table_source,
+)
 from pipeline.data.example_store import OnTheFly, decoded_specs, short_columns
 from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
+from pipeline.data.table_columns import TRUTHS, Column, Options
 from pipeline.evaluation import evaluate
 from pipeline.evaluation.answers import (
     Evaluation,
@@ -27,7 +35,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import NoLabels, UsageError, suggest
 
 # Options that name columns with the same content in other tables.
-_COLUMN_OPTIONS = ("image", "column", *tables.TRUTHS)
+_COLUMN_OPTIONS = ("image", "column", *TRUTHS)
 Examples = tuple[Mapping[str, Split], Callable[[int], str]]
 """Decoded examples of each split, and a function from an id to the example's name."""
 
@@ -93,7 +101,7 @@ def _source(
         own_input = task.metadata.get("input")
         if own_input in registry.names("inputs"):
             own_input = None  # the files tell
-        options = data_path.source(Path(data), names, own_input)
+        options = detect.find_source(Path(data), names, own_input)
         name = options.pop("name")
         known_options = registry.find("sources", name).options
         for option, value in trained_options.items():
@@ -103,6 +111,8 @@ def _source(
             options["class_names"] = tuple(names)
         options |= registry.read_options("sources", name, given, "--source.{}")
         registry.check("sources", name, options, "--source.{}")
+        if name == "table" and "columns" in task.metadata:
+            return _table(options, task)
         return registry.call("sources", name, options)
     if given:
         raise UsageError("source: options are for data at a path")
@@ -117,6 +127,16 @@ def _source(
         if option in takes and kind is not None:
             options[option] = kind
     return registry.call("sources", name, options)
+
+
+def _table(options: dict[str, Any], task: Task) -> Source:
+    """A table with the columns that a model takes."""
+    columns = []
+    for column in task.metadata["columns"]:
+        columns.append(Column(column["name"], column["kind"], column.get("order", "")))
+    path = options.pop("path")
+    chosen = Options(**options, columns=tuple(columns))
+    return table_source.from_table(detect.take_table(path), chosen)
 
 
 def _specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:

@@ -114,7 +114,10 @@ def checks(
             request_checks.check_answers, session, signature, sides, precision=precision
         )
         yield f"answers {signature}", compare
-        yield from request_checks.refusal_checks(session, signature, sides["inputs"])
+        described = manifest.get("signatures", {}).get(signature, {})
+        yield from request_checks.refusal_checks(
+            session, signature, sides["inputs"], described.get("optional", ())
+        )
         yield f"still answers {signature}", partial(compare, sizes=(3,))
     yield "finished", _finish
 

@@ -241,19 +241,25 @@ def _tied_values(
 
 
 def refusal_checks(
-    session: Session, signature: str, inputs: Inputs
+    session: Session, signature: str, inputs: Inputs, optional: Collection[str] = ()
 ) -> Iterator[tuple[str, Check]]:
-    """Yields a check for each input of a signature; `inputs` is a valid request."""
+    """Yields a check for each input of a signature; `inputs` is a valid request.
+
+    An `optional` input takes NaN, which means that there is no value.
+    """
     for name in inputs:
         target = f"{signature}, {name}" if len(inputs) > 1 else signature
-        check = partial(_check_refusals, session, signature, inputs, name)
+        check = partial(
+            _check_refusals, session, signature, inputs, name, name in optional
+        )
         yield f"refuses {target}", check
 
 
 def malformed_arrays(
-    values: np.ndarray, free: Collection[int] = ()
+    values: np.ndarray, free: Collection[int] = (), is_optional: bool = False
 ) -> dict[str, np.ndarray]:
-    """Makes malformed arrays, by problem, from valid `values`.
+    """Makes malformed arrays, by problem, from valid `values`; NaN is one of them
+    unless they are optional.
 
     Their rank, size, type or content is wrong. The axes that are `free` may have any
     length. A model without guards would answer some of these requests, because it
@@ -272,7 +278,7 @@ def malformed_arrays(
         wrong[f"axis {axis} too long"] = np.concatenate([good, good], axis=axis)
         wrong[f"axis {axis} empty"] = good[(slice(None),) * axis + (slice(0),)]
     if values.dtype.kind == "f":
-        for number in (np.nan, np.inf):
+        for number in (np.inf,) if is_optional else (np.nan, np.inf):
             damaged = good.copy()
             damaged.reshape(-1)[-1] = number
             wrong[str(number)] = damaged
@@ -310,8 +316,11 @@ def _is_text(content: bytes) -> bool:
         return False
 
 
-def _check_refusals(session: Session, signature: str, inputs: Inputs, name: str) -> str:
-    wrong = malformed_arrays(inputs[name], _free_axes(session, signature, name))
+def _check_refusals(
+    session: Session, signature: str, inputs: Inputs, name: str, is_optional: bool
+) -> str:
+    free = _free_axes(session, signature, name)
+    wrong = malformed_arrays(inputs[name], free, is_optional)
     for problem, values in wrong.items():
         try:
             has_answer = _is_answered(session, signature, inputs, name, values)

@@ -4,11 +4,14 @@ from typing import Annotated, Any
 
 import keras
 
-from pipeline.layers.joined import flatten
+from pipeline.contracts import Metadata
+from pipeline.layers.columns import join_columns
 
 
 def mlp(
     x: Any,
+    metadata: Metadata | None = None,
+    /,
     *,
     units: tuple[Annotated[int, (1, None)], ...] = (64, 64),
     dropout: Annotated[float, (0, 1)] = 0.0,
@@ -20,10 +23,11 @@ def mlp(
 
     Args:
         x: Inputs.
+        metadata: Metadata of the task.
         units: Units of each layer.
         dropout: Fraction of the features of each layer to drop in training.
     """
-    x = flatten(x)
+    x = join_columns(x, metadata)
     for number, count in enumerate(units, 1):
         x = keras.layers.Dense(count, activation="relu", name=f"dense{number}")(x)
         if dropout:

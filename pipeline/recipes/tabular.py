@@ -1,8 +1,9 @@
 """Recipes for tables: each function returns the config of a complete experiment;
-`data`, one for your own data.
+`tables`, one for your own table, and `data`, one for other data of your own.
 """
 
 from pipeline.config.config import Config
+from pipeline.config.request import Request
 from pipeline.config.sections import (
     DataConfig,
     ModelConfig,
@@ -35,6 +36,29 @@ def regression_linear() -> Config:
             learning_rate=0.4,
         ),
     )
+
+
+def tables(data: SourceConfig, *, field: str = "numbers") -> Request:
+    """Your own table with columns of any kind, by its path: a residual network.
+
+    Args:
+        data: Where the examples come from.
+        field: The raw field of the examples that the recipe is for.
+    """
+    config = Config(
+        recipe="tables",
+        source=data,
+        model=ModelConfig(name="tabular"),
+        train=TrainConfig(
+            epochs=40,
+            batch_size=256,
+            optimizer="adamw",
+            weight_decay=0.01,
+            learning_rate=0.002,
+            schedule="cosine",
+        ),
+    )
+    return Request(config, planned=("train.batch_size", "train.epochs"), plan="rows")
 
 
 def data(data: SourceConfig) -> Config:

@@ -1,11 +1,9 @@
 """Predictions for files: reads files and tables, and converts replies to records."""
 
 import ast
-import csv
 import glob
-import io
 import itertools
-import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,16 +12,17 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from pipeline.config import data_path, registry, tables
+from pipeline.config import registry
+from pipeline.data import names, table, table_columns
 from pipeline.serving import signatures
 from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signature
-from pipeline.utils import compressed_sound, image_formats, safe_io
+from pipeline.utils import compressed_sound, image_formats
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
 _BOXES = {"boxes", "scores", "classes", "count"}
 """Outputs of a model that finds boxes."""
-TABLES = (".csv", ".tsv", ".jsonl", ".npy")
-_TEXT_TABLES = (".csv", ".tsv", ".jsonl")
+TABLES = (*table.SUFFIXES, ".npy")
 _ARRAYS = (".jsonl", ".npy")  # for examples that are not vectors
 
 
@@ -84,7 +83,7 @@ def texts(names: Iterable[str], column: str | None = None) -> Iterator[Item]:
     for name in names:
         if name == "-":
             yield from lines(sys.stdin.buffer)
-        elif name.lower().endswith(_TEXT_TABLES):
+        elif table.is_table(Path(name)):
             yield from _column_of_texts(name, column)
         else:
             yield from contents([name])
@@ -92,23 +91,24 @@ def texts(names: Iterable[str], column: str | None = None) -> Iterator[Item]:
 
 def _column_of_texts(name: str, column: str | None) -> Iterator[Item]:
     try:
-        table = tables.read(Path(name))
-        key = data_path.column(column or "")
-        if column is None:
-            _, key = tables.value_column(table, tables.Options())
+        read = table.read(Path(name))
     except UsageError as error:
-        # The record names the file already.
-        problem = str(error).removeprefix(name).lstrip(", ")
-        yield Item({"file": name}, None, problem)
+        yield Item({"file": name}, None, _problem(error, name))
         return
-    if key not in table.titles:
+    options = table_columns.Options(column=column)
+    title = table_columns.text_column(read, options)
+    if not title:
         wanted = "of texts" if column is None else column
-        problem = f"it has no column {wanted}, but {', '.join(table.titles)}"
+        problem = f"it has no column {wanted}, but {', '.join(read.columns)}"
         yield Item({"file": name}, None, f"{problem}; --column names one of them")
         return
-    for row, value in enumerate(table.columns[key]):
-        content = str(value or "").encode("utf-8", "surrogatepass")
-        yield Item({"file": name, "row": row}, content)
+    for row, value in enumerate(table.texts(read.columns[title]).to_pylist()):
+        yield Item({"file": name, "row": row}, value.encode("utf-8", "surrogatepass"))
+
+
+def _problem(error: UsageError, name: str) -> str:
+    """An error about a file for a record, which names the file already."""
+    return str(error).removeprefix(name).lstrip(":, ")
 
 
 def contents(names: Iterable[str]) -> Iterator[Item]:
@@ -132,34 +132,110 @@ def contents(names: Iterable[str]) -> Iterator[Item]:
 def rows(
     names: Iterable[str], shape: Sequence[int], columns: Sequence[str] | None = None
 ) -> Iterator[Item]:
-    """Yields the rows of each `.npy`, `.jsonl` or `.csv` file as float32 of a shape.
+    """Yields the rows of each `.npy` file or table as float32 of a shape.
 
-    An `.npy` file has the shape (rows, *shape), or that of a single example. A line of
-    a `.jsonl` file has the numbers under the key `features`, or under the names of the
-    columns.
-
-    The first line of a `.csv` is a header if it contains no numbers, or 0, 1, 2, 3, ...
-    as written by pandas; named columns are reordered to match `columns`, and other
-    columns are ignored.
+    An `.npy` file has the shape (rows, *shape), or that of a single example. A table
+    has the numbers as lists in the column `features`, or in the named columns, in any
+    order; other columns are ignored. Without names, all columns are numbers, and the
+    first line of a `.csv` is a header if it contains no numbers, or 0, 1, 2, 3, ... as
+    written by pandas.
     """
     for name in names:
         try:
-            table = _read(name, shape, columns)
-        except (OSError, ValueError, csv.Error) as error:
+            if name.lower().endswith(".npy"):
+                values: Any = _array(name, len(shape))
+            else:
+                values = _numbers(table.read(Path(name)), columns)
+        except (OSError, ValueError) as error:
             yield Item({"file": name}, None, _reason(error))
             continue
-        if not len(table):
-            yield Item({"file": name}, None, "it contains no rows of numbers")
-        for index, row in enumerate(table):
+        except UsageError as error:
+            yield Item({"file": name}, None, _problem(error, name))
+            continue
+        for index, row in enumerate(values):
             yield _row({"file": name, "row": index}, row, shape)
 
 
-def _read(name: str, shape: Sequence[int], columns: Sequence[str] | None) -> Any:
-    if name.lower().endswith(".npy"):
-        return _array(name, len(shape))
-    if name.lower().endswith(".jsonl"):
-        return _json_lines(name, columns)
-    return _lines(name, columns)
+def _numbers(read: table.Table, columns: Sequence[str] | None) -> Any:
+    """The numbers of each row: lists, or cells as in the file.
+
+    Raises ValueError if a named column is missing.
+    """
+    title = read.find("features")
+    if title is not None and table.lists(read.columns[title]):
+        return read.columns[title].to_pylist()
+    titles = list(read.columns)
+    indices = [str(index) for index in range(len(titles))]
+    first = []
+    if columns is None or [*columns] == indices:  # no names
+        if any(map(_is_number, titles)) and not (len(titles) > 3 and titles == indices):
+            first = [titles]
+    else:
+        titles = [str(read.find(column)) for column in columns]
+        if "None" in titles:
+            raise ValueError(
+                f"it has the columns {', '.join(read.columns)[:200]}, but the model"
+                f" takes {', '.join(columns)[:500]}"
+            )
+    cells = []
+    for title in titles:
+        numbers = read.numbers(title)
+        values = read.columns[title].to_pylist() if numbers is None else None
+        cells.append(values if numbers is None else numbers.tolist())
+    return [*first, *map(list, zip(*cells, strict=True))]
+
+
+def table_rows(
+    files: Iterable[str], signature: Signature, model: str
+) -> Iterator[Item]:
+    """Yields the rows of tables for a model that takes columns, each a dictionary.
+
+    Raises UsageError if a file has not all columns of the model.
+    """
+    for name in files:
+        read = table.read(Path(name))
+        columns = {}
+        titles = {names.argument(title): title for title in read.columns}
+        for argument, field in signature.inputs.items():
+            title = titles.pop(argument, None) or read.find(argument)
+            if title is None:
+                raise UsageError(
+                    f"{name} has no column {argument!r}, which {model} takes; it has"
+                    f" {', '.join(read.columns)}"
+                )
+            columns[argument] = _column(read, title, field.dtype)
+        if titles:
+            others = ", ".join(titles.values())[:200]
+            say("note", f"{name}: columns that the model does not take: {others}")
+        for row in range(len(read)):
+            values = {title: cells[row] for title, cells in columns.items()}
+            yield Item({"file": name, "row": row}, values)
+
+
+def _column(read: table.Table, title: str, dtype: np.dtype) -> Sequence[Any]:
+    """The values of a column in the type of the model.
+
+    Raises UsageError naming the first row with another value.
+    """
+    values = read.columns[title]
+    if dtype == object:
+        words = table.words(values).to_pylist()
+        return [word.encode("utf-8", "surrogatepass") for word in words]
+    numbers = read.booleans(title)
+    if numbers is None:
+        numbers = read.numbers(title)
+    problem = "a number"
+    wrong = read.not_numbers(title) if numbers is None else []
+    if dtype == bool and numbers is not None:
+        problem = "true or false"
+        wrong = np.flatnonzero(~np.isin(numbers, (0, 1))).tolist()
+    if numbers is None or wrong:
+        raise UsageError(
+            f"{read.where(wrong[0])}: {table.quote_cell(values, wrong[0])} in the"
+            f" {read.key} {title!r} is not {problem}; correct it"
+        )
+    with np.errstate(over="ignore"):  # the model decides about infinity
+        return numbers.astype(dtype)
 
 
 def _array(name: str, rank: int) -> np.ndarray:
@@ -171,57 +247,11 @@ def _array(name: str, rank: int) -> np.ndarray:
     return array
 
 
-def _json_lines(name: str, columns: Sequence[str] | None) -> list[Any]:
-    rows = []
-    for number, line in enumerate(safe_io.read_text(Path(name)).splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            values = json.loads(line)
-            row = values.get("features")
-            if row is None:
-                row = [values[column] for column in columns or ()]
-        except (ValueError, AttributeError):
-            raise ValueError(f"line {number} is not a JSON object") from None
-        except KeyError as error:
-            raise ValueError(f"line {number} has no {error}") from None
-        rows.append(row)
-    return rows
-
-
-def _lines(name: str, columns: Sequence[str] | None) -> list[list[str]]:
-    text = safe_io.read_text(Path(name))
-    separator = max(",;\t", key=text.partition("\n")[0].count)
-    table = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True)
-    lines = list(filter(None, table))
-    header = [cell.strip() for cell in lines[0]] if lines else []
-    indices = [str(index) for index in range(len(header))]
-    if any(map(_is_number, header)):
-        return lines[1:] if len(header) > 3 and header == indices else lines
-    if columns is None or columns == indices:  # no names
-        return lines[1:]
-    header = [data_path.column(cell) for cell in header]
-    columns_by_key = [data_path.column(column) for column in columns]
-    if any(header.count(column) != 1 for column in columns_by_key):
-        raise ValueError(
-            f"its header is {', '.join(lines[0])[:200]!r}, but the model takes "
-            f"{', '.join(columns)[:500]!r}"
-        )
-    # Other columns, such as what is to be predicted, are ignored.
-    order = [header.index(column) for column in columns_by_key]
-    rows = []
-    for line in lines[1:]:
-        is_complete = len(line) == len(header)
-        rows.append([line[i] for i in order] if is_complete else line)
-    return rows
-
-
-def _is_number(cell: str) -> bool:
+def _is_number(cell: Any) -> bool:
     try:
-        float(cell)
-    except ValueError:
+        return not math.isnan(float(cell))
+    except (TypeError, ValueError):
         return False
-    return True
 
 
 def _row(name: dict[str, Any], row: Any, shape: Sequence[int]) -> Item:
@@ -231,8 +261,9 @@ def _row(name: dict[str, Any], row: Any, shape: Sequence[int]) -> Item:
         error = f"it has {len(row)} numbers, but the model takes {shape[0]}"
         return Item(name, None, error)
     for cell in row:
-        if isinstance(cell, str) and not _is_number(cell):
-            return Item(name, None, f"{cell[:100]!r} is not a number")
+        if not _is_number(cell):
+            text = "" if cell is None or cell != cell else str(cell)
+            return Item(name, None, f"{text[:100]!r} is not a number")
     with np.errstate(over="ignore"):  # the model decides about infinity
         return Item(name, np.array(row, np.float64).astype(np.float32))
 
@@ -265,7 +296,7 @@ def predict(
     The client is a `Client`, or a model of this process with the same methods. The
     words are files of the kind that the model takes, such as images, or directories or
     patterns of them; for a model that takes feature vectors, `.csv` or `.npy` files;
-    for one that takes texts, text files, tables with a column of texts, or `-` for the
+    for one that takes columns, tables; for one that takes texts, text files, tables with a column of texts, or `-` for the
     lines of the standard input. A request has `batch_size` files or rows. `column` is
     that of the texts in a table, by default the one of training if the client knows it.
 
@@ -280,7 +311,11 @@ def predict(
     classes.
     """
     served = client.metadata()
-    signature, name, shape = _require_file_input(served, client.model)
+    takes_columns = takes_rows(served)
+    if takes_columns:
+        signature, name, shape = "serving_default", "", ()
+    else:
+        signature, name, shape = _require_file_input(served, client.model)
     labels = served[signature].outputs.get("top_labels")
     ranks: int | None = 1
     if labels is not None:
@@ -289,22 +324,32 @@ def predict(
         raise UsageError(
             f"--top must be at most {ranks}, the classes that {client.model} ranks"
         )
-    endings = _suffixes(signature, name, client)
-    if shape:
+    if takes_columns:
+        endings: tuple[str, ...] = table.SUFFIXES
+    elif shape:
         endings = TABLES if len(shape) == 1 else _ARRAYS
+    else:
+        endings = _suffixes(signature, name, client)
     names = find(map(str, words), endings)
     if not names:
         patterns = ", ".join(f"*{ending}" for ending in endings)
         text = " ".join(map(str, words))[:200] or "the list"
         raise UsageError(f"{text} contains no files; {client.model} takes {patterns}")
-    if shape:
+    if takes_columns:
+        items = table_rows(names, served[signature], client.model)
+    elif shape:
         items = rows(names, shape, client.feature_names)
     else:
         column = column or getattr(client, "text_column", None)
         items = texts(names, column) if takes_texts(served) else contents(names)
 
     def ask(items: list[Item]) -> list[dict[str, Any]]:
-        outputs = client.predict(signature, **{name: [item.value for item in items]})
+        arguments: dict[str, list[Any]] = {name: [item.value for item in items]}
+        if takes_columns:
+            arguments = {}
+            for title in served[signature].inputs:
+                arguments[title] = [item.value[title] for item in items]
+        outputs = client.predict(signature, **arguments)
         with signatures.reading_reply(client.model):
             records = []
             for item, row in zip(
@@ -392,6 +437,16 @@ def takes_texts(served: Mapping[str, Signature]) -> bool:
     ((name, field),) = fields.items()
     is_string = field.dtype == object and field.shape == (None,)
     return is_string and not name.endswith("_bytes")
+
+
+def takes_rows(served: Mapping[str, Signature]) -> bool:
+    """Whether the default signature takes the columns of a table: one value for each
+    example in each argument.
+    """
+    fields = served.get("serving_default", Signature({}, {})).inputs
+    if not fields or any(field.shape != (None,) for field in fields.values()):
+        return False
+    return len(fields) > 1 or not takes_texts(served)
 
 
 def answers_boxes(served: Mapping[str, Signature]) -> bool:

@@ -48,6 +48,8 @@ def resolve(
         source = source or dataset.create_source(config)
         if request.plan == "epochs":
             config = plan.enough_epochs(request, source)
+        elif request.plan == "rows":
+            config = plan.rows(request, source)
         else:
             config = plan.photos(request, machine, source, seconds)
     elif request.planned:

@@ -30,6 +30,7 @@ PAIRS += [("series", "ordinal")]  # outside the package
 ORDINARY = [
     ("image", "classes"),
     ("features", "labels"),
+    ("table", "number"),
     ("text", "number"),
     ("audio", "transcript"),
     ("image", "mask"),

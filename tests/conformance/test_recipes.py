@@ -29,6 +29,7 @@ PAIRS = {
     "data": ("features", "classes"),
     "recordings": ("audio", "classes"),
     "regression_linear": ("features", "number"),
+    "tables": ("table", "classes"),
     "texts": ("text", "classes"),
     "transcripts": ("audio", "transcript"),
 }
@@ -43,6 +44,10 @@ def write_data(folder):
         (folder / "wavs").mkdir(parents=True)
         (folder / "wavs" / "1.wav").touch()
         (folder / "metadata.csv").write_text("path,transcript\nwavs/1.wav,one\n")
+        return
+    if folder.name == "tables":
+        folder.mkdir()
+        (folder / "a.csv").write_text("a,b,label\n1,2,x\n3,4,y\n")
         return
     if folder.name == "boxes":
         folder.mkdir()

@@ -1,7 +1,6 @@
 """Every source gives the same examples in the same order, each with its own id."""
 
 import io
-import json
 
 import box_data
 import numpy as np
@@ -40,23 +39,13 @@ def folder(root):
     return {"path": root}
 
 
-def csv(root):
+def table(root):
     folder(root)
     rows = [
         f"class {label}/{number}.png,{label}" for number, label in enumerate(LABELS)
     ]
     (root / "labels.csv").write_text("\n".join(["path,label", *rows]))
     return {"path": root / "labels.csv"}
-
-
-def jsonl(root):
-    folder(root)
-    rows = [
-        json.dumps({"image": f"class {label}/{number}.png", "label": int(label)})
-        for number, label in enumerate(LABELS)
-    ]
-    (root / "labels.jsonl").write_text("\n".join(rows))
-    return {"path": root / "labels.jsonl"}
 
 
 def tfrecord(root):
@@ -87,7 +76,7 @@ def tensorflow_datasets(root):
 
 # A source that reads files needs some of them; any other one is called with
 # `options_of`.
-DATA = {"arrays": arrays, "csv": csv, "folder": folder, "jsonl": jsonl}
+DATA = {"arrays": arrays, "folder": folder, "table": table}
 DATA["tfrecord"] = tfrecord
 DATA["scikit_learn"] = lambda root: {"dataset": "iris"}  # the smallest of three classes
 DATA["tfds"] = tensorflow_datasets

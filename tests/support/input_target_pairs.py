@@ -86,6 +86,7 @@ def _boxes(generator, count):
 _INPUTS = {
     "image": _images,
     "features": _features,
+    "table": lambda generator, count: generator.normal(size=(count, 3)),
     "text": _texts,
     "audio": _recordings,
     "series": _series,

@@ -46,6 +46,7 @@ ELSEWHERE = {
     "photos": "journeys/test_photos_folder.py",
     "recordings": "nightly/test_recordings.py",
     "regression_linear": "journeys/test_table.py",
+    "tables": "journeys/test_table.py",
     "texts": "journeys/test_texts.py",
     "transcripts": "journeys/test_transcripts.py",
 }

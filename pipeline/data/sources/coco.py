@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pipeline.config import box_formats, file_search
+from pipeline.data import box_formats, file_search
 from pipeline.contracts import Source
 from pipeline.data import box_files
 from pipeline.data.box_files import Picture
@@ -151,12 +151,12 @@ def _box(annotation: Mapping[str, Any], file: Path) -> list[float]:
 def _find(titles: list[str], file: Path, root: Path) -> list[str]:
     """The paths of images, from the directory of the file or from the root."""
     types = {"image": image_formats.SUFFIXES}
-    paths, _ = file_search.find_files(titles, file, types)
+    paths, _ = file_search.find_files(titles, file.parent, file, types)
     if root != file.parent and not any(paths):
         folder = root / file.name
         split = box_formats.split_of(file, root)
         named = [entry for entry in root.glob(f"{split}*") if entry.is_dir()]
         if split and len(named) == 1:  # such as val2017 beside train2017
             folder = named[0] / file.name
-        paths, _ = file_search.find_files(titles, folder, types)
+        paths, _ = file_search.find_files(titles, folder.parent, folder, types)
     return paths

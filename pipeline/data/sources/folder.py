@@ -11,7 +11,7 @@ from typing import Annotated
 
 import numpy as np
 
-from pipeline.config import data_path, file_types
+from pipeline.data import detect, file_types
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.file_list import FileList
@@ -57,7 +57,7 @@ def folder(
     """
     types = file_types.select(field, suffixes)
     folders = _split_folders(path)
-    names, _ = data_path.list_folder(folders["train"])
+    names, _ = detect.list_folder(folders["train"])
     if not names:
         raise UsageError(
             f"{folders['train']} has no subdirectories; create one for each class"
@@ -120,7 +120,7 @@ class _Listing:
 
     def add(self, split: str, folder: Path, classes: Collection[str]) -> None:
         """Lists the files of a split."""
-        names, files = data_path.list_folder(folder)
+        names, files = detect.list_folder(folder)
         self.ignored += files
         for name in names:
             if name not in classes:
@@ -161,7 +161,7 @@ class _Listing:
         are not followed.
         """
         suffixes = tuple(itertools.chain(*self._types.values()))
-        walk = image_formats.walk(folder, onerror=data_path.unreadable)
+        walk = image_formats.walk(folder, onerror=detect.unreadable)
         for directory, folders, names in walk:
             for name in folders:
                 if os.path.islink(os.path.join(directory, name)):
@@ -212,7 +212,7 @@ def _notes(root: Path, listing: _Listing, field: str) -> tuple[str, ...]:
 
 def _split_folders(root: Path) -> dict[str, Path]:
     """Maps splits to directories; the root is `train` if there are no splits."""
-    names = set(data_path.list_folder(root)[0])
+    names = set(detect.list_folder(root)[0])
     all_similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
     if "train" not in names and not (names and all_similar):
         return {"train": root}

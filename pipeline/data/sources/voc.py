@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
 
-from pipeline.config import box_formats
+from pipeline.data import box_formats
 from pipeline.contracts import Source
 from pipeline.data import box_files
 from pipeline.data.box_files import ImageIndex, Picture

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import yaml
 
-from pipeline.config import box_formats
+from pipeline.data import box_formats
 from pipeline.contracts import Source
 from pipeline.data import box_files
 from pipeline.data.box_files import Picture

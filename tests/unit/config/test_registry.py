@@ -14,7 +14,7 @@ def test_every_public_function_of_any_file_is_registered():
     models = (
         "airbench application audio_cnn bag conv_recurrent convnet detector"
         " diffusion_unet keras_hub lenet linear mlp recurrent residual resnet"
-        " sequential text_cnn text_transformer tiny unet"
+        " sequential tabular text_cnn text_transformer tiny unet"
     )
     assert registry.names("models") == models.split()
     assert "muon" in registry.names("optimizers")

@@ -8,7 +8,8 @@ import soundfile
 import tensorflow as tf
 from recordings import wav
 
-from pipeline.config import data_path, registry
+from pipeline.config import registry
+from pipeline.data import detect
 from pipeline.data.audio_decoding import decode_wav
 from pipeline.serving import file_predictions
 from pipeline.utils import compressed_sound
@@ -37,7 +38,7 @@ def folder(tmp_path):
 
 def contents_of(folder):
     """The content of each file, by its name."""
-    options = data_path.source(folder)
+    options = detect.find_source(folder)
     source = registry.call("sources", options.pop("name"), options)
     names = [source.location(id) for id in source.columns("train")["id"].tolist()]
     rows = source.examples("train").as_numpy_iterator()
@@ -47,7 +48,7 @@ def contents_of(folder):
 def test_a_folder_may_have_all_kinds(folder):
     contents = contents_of(folder)
     assert len(contents) == 8
-    options = data_path.source(folder)
+    options = detect.find_source(folder)
     source = registry.call("sources", options.pop("name"), options)
     for row, (name, content) in enumerate(contents.items()):
         # In a graph, as above, and outside of one, as for the message about a file.

@@ -64,7 +64,7 @@ def test_a_table_without_texts_is_one_line(workplace):
 
 
 def test_a_table_that_cannot_be_read_is_named_once(workplace):
-    (workplace / "a.csv").write_text('text\n"never closed\n')
+    (workplace / "a.csv").write_text('text,b\n"never closed\n')
     (record,) = predict(model(), ["a.csv"])
     assert record["error"].startswith("line 2: unexpected end of data")
 
@@ -77,7 +77,7 @@ def test_the_column_of_texts_is_that_of_training_or_of_an_option(workplace):
         (record,) = predict(trained, ["a.csv"], column=column)
         assert record["prediction"] == length
     (record,) = predict(trained, ["a.csv"], column="c")
-    assert record["error"].startswith("it has no column c, but body, text; --column")
+    assert record["error"].startswith("it has no column c, but Body, text; --column")
 
 
 def test_each_line_of_the_standard_input_is_a_text(monkeypatch):

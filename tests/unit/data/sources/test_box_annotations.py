@@ -10,7 +10,8 @@ import tensorflow as tf
 from PIL import Image
 from toy_problem import read
 
-from pipeline.config import data_path, registry
+from pipeline.config import registry
+from pipeline.data import detect
 from pipeline.data import image_decoding
 from pipeline.data.box_files import MAX_BOXES
 from pipeline.utils.errors import UsageError
@@ -36,7 +37,7 @@ def boxes_of(example):
 @pytest.mark.parametrize("name", WRITE)
 def test_all_formats_give_the_same_boxes(name, tmp_path):
     WRITE[name](tmp_path, MADE)
-    assert data_path.source(tmp_path) == {"name": name, "path": tmp_path}
+    assert detect.find_source(tmp_path) == {"name": name, "path": tmp_path}
     source = open_source(name, tmp_path)
     assert source.info.class_names == box_data.NAMES
     examples = {source.location(int(e["id"])): e for e in read(source)}
@@ -319,4 +320,4 @@ def test_two_formats_in_one_folder_are_refused(tmp_path):
     box_data.write_voc(tmp_path, MADE[:2])
     box_data.write_yolo(tmp_path, MADE[:2])
     with pytest.raises(UsageError, match="voc .*yolo .*choose"):
-        data_path.source(tmp_path)
+        detect.find_source(tmp_path)

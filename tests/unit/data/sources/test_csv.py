@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.data.sources.csv import csv
+from pipeline.data.sources.table import table as open_source
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def table(tmp_path):
 
     def open_table(text, name="labels.csv", **options):
         (tmp_path / name).write_text(text)
-        return csv(path=tmp_path / name, **options)
+        return open_source(path=tmp_path / name, **options)
 
     return open_table
 
@@ -95,7 +95,7 @@ def classes(tmp_path):
 
     def open_table(*rows):
         (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]))
-        return csv(path=tmp_path / "labels.csv")
+        return open_source(path=tmp_path / "labels.csv")
 
     return open_table
 

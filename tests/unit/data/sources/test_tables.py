@@ -37,30 +37,30 @@ def table(root):
             lines = [x if isinstance(x, str) else json.dumps(x) for x in content]
             content = "\n".join(lines)
         path.write_text(content, errors="surrogateescape")
-        kind = path.suffix[1:]
-        registry.check("sources", kind, {"path": path, **options}, "{}")
-        return registry.call("sources", kind, {"path": path, **options})
+        registry.check("sources", "table", {"path": path, **options}, "{}")
+        return registry.call("sources", "table", {"path": path, **options})
 
     return open_table
 
 
-IRIS = "Sepal Length,width,species\n5.1,3,setosa\n4.9,2,virginica\n6,2.5,setosa\n"
+IRIS = "Sepal Length,width,species\n5.1,3,setosa\n4.9,2,virginica\n6,,setosa\n"
 IRIS_LINES = [
     {"Sepal Length": 5.1, "width": 3, "species": "setosa"},
     {"Sepal Length": 4.9, "width": 2, "species": "virginica"},
-    {"Sepal Length": 6, "width": 2.5, "species": "setosa"},
+    {"Sepal Length": 6, "width": None, "species": "setosa"},
 ]
 
 
 @pytest.mark.parametrize("content", [IRIS, IRIS_LINES], ids=["csv", "jsonl"])
-def test_a_table_of_numbers_has_features_and_labels(table, content):
+def test_the_columns_of_a_table_are_inputs(table, content):
     source = table(content)
     assert source.info.class_names == ("setosa", "virginica")
-    assert source.info.feature_names == ("Sepal Length", "width")
+    names = [(column.name, column.kind) for column in source.info.columns]
+    assert names == [("Sepal Length", "number"), ("width", "number")]
     examples = read(source)
-    features = np.array([[5.1, 3], [4.9, 2], [6, 2.5]], np.float32)
-    np.testing.assert_array_equal([e["features"] for e in examples], features)
-    assert examples[0]["features"].dtype == np.float32
+    numbers = np.array([[5.1, 3], [4.9, 2], [6, np.nan]])
+    np.testing.assert_array_equal([e["numbers"] for e in examples], numbers)
+    assert examples[0]["numbers"].dtype == np.float64
     assert [int(e["label"]) for e in examples] == [0, 1, 0]
     first = 2 if content is IRIS else 1
     name = "table.csv" if content is IRIS else "table.jsonl"
@@ -68,22 +68,68 @@ def test_a_table_of_numbers_has_features_and_labels(table, content):
     assert places == [f"line {first + n} of {name}" for n in range(3)]
     (note,) = source.info.notes
     key = "column" if content is IRIS else "key"
-    assert f"inputs are 2 {key}s, sepal_length, width; label is the {key} 'spe" in note
+    assert f"inputs are 2 {key}s, Sepal Length, width; label is the {key} 'spe" in note
 
 
-def test_columns_that_name_rows_splits_and_groups_are_no_features(table):
+def test_every_kind_of_column_is_recognized(table):
+    words = ["red", "blue", "", "red"]
+    days = ["2024-01-31", "2024-02-01 12:30", "", "2023-12-24"]
+    texts = ["a very good film", "not good at all", "", "bad and far too long"]
+    rows = ["size,is_new,color,day,note,label"]
+    for n in range(4):
+        cells = [n * 0.5, n % 2 == 0, words[n], days[n], texts[n], "yes" if n else "no"]
+        rows.append(",".join(map(str, cells)))
+    source = table("\n".join(rows))
+    kinds = {column.name: column.kind for column in source.info.columns}
+    assert kinds == {
+        "size": "number",
+        "is_new": "boolean",
+        "color": "category",
+        "day": "date",
+        "note": "text",
+    }
+    first = read(source)[0]
+    assert first["numbers"].tolist() == [0, 1]
+    assert first["strings"].tolist() == [b"red", b"2024-01-31", b"a very good film"]
+
+
+def test_columns_that_name_rows_splits_and_groups_are_no_inputs(table):
     source = table(
         ",id,a,group,split,price\n"
         "0,10,1,u,train,3.5\n1,11,2,v,train,4\n2,12,3,u,train,5\n3,13,4,w,test,6\n"
     )
     assert source.info.splits == {"train": 3, "test": 1}
-    assert source.info.feature_names == ("a",)
+    assert [column.name for column in source.info.columns] == ["a"]
+    assert source.info.target_name == "price"
     columns = source.columns("train")
     np.testing.assert_array_equal(columns["target"], np.float32([3.5, 4, 5]))
     np.testing.assert_array_equal(
         columns["group"], [stable_hash(text) for text in (b"u", b"v", b"u")]
     )
-    assert "groups of 'group' stay together; left out: 'id', ''" in source.info.notes[0]
+    assert source.info.notes[0].endswith("groups of 'group' stay together")
+    assert "left out: '' and 'id' (it names the rows)" in source.info.notes[1]
+
+
+LEFT_OUT = {
+    "one value": ("a,b,label\n1,7,x\n2,7,y\n", "'b' (one value)"),
+    "no value": ("a,b,label\n1,,x\n2,,y\n", "'b' (no values)"),
+    "other words": (
+        "a,name,label\n" + "".join(f"{n},w{n},{n % 2}\n" for n in range(9)),
+        "'name' (it names the rows)",
+    ),
+    "numbers of rows": (
+        "a,UserId,label\n" + "".join(f"{n % 3},{n},{n % 2}\n" for n in range(9)),
+        "'UserId' (it names the rows)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_columns_that_say_nothing_are_left_out_with_a_note(table, case):
+    text, note = LEFT_OUT[case]
+    source = table(text)
+    assert [column.name for column in source.info.columns] == ["a"]
+    assert any(note in line for line in source.info.notes)
 
 
 TARGETS = {
@@ -92,10 +138,13 @@ TARGETS = {
     "numbers that are not whole": ("a,class\n1,0.5\n2,1\n", {}, "target"),
     "text in a column for numbers": ("a,y\n1,no\n2,yes\n", {}, "label"),
     "whole numbers of a column for numbers": ("a,y\n1,3\n2,4\n", {}, "target"),
+    "0 and 1 in a column for numbers": ("a,y\n1,0\n2,1\n", {}, "label"),
+    "money": ('a,price\n1,"$1,200"\n2,$90.50\n', {}, "target"),
     "a column named as target": ("a,class\n1,0\n2,1\n", {"target": "Class"}, "target"),
     "a column named as label": ("a,y\n1,0.5\n2,1\n", {"label": "y"}, "label"),
     "labels before numbers": ("a,price,label\n1,2,x\n2,3,y\n", {}, "label"),
     "several labels": ("a,tags\n1,x|y\n2,\n", {}, "labels"),
+    "columns of 0 and 1": ("a,x,y\n1,1,0\n2,1,1\n", {"labels": "x,y"}, "labels"),
 }
 
 
@@ -103,14 +152,19 @@ TARGETS = {
 def test_which_target_a_column_holds(table, case):
     text, options, field = TARGETS[case]
     source = table(text, **options)
-    assert source.info.fields.keys() == {"id", "features", field}
+    assert source.info.fields.keys() == {"id", "numbers", "strings", field}
     dtypes = {"label": "int64", "target": "float32", "labels": "uint8"}
     assert source.info.fields[field].dtype.name == dtypes[field]
     assert f"{field} is the column" in source.info.notes[0]
 
 
+def test_a_column_that_equals_the_target_is_a_leak(table):
+    notes = table("a,b,price\n1,3.5,3.5\n2,4,4\n").info.notes
+    assert any("'b' equals 'price', which is to be predicted" in note for note in notes)
+
+
 def test_numbers_that_are_classes_are_said_with_the_alternative(table):
-    (note,) = table("a,Quality,class\n1,2,5\n2,2,7\n").info.notes
+    note = table("a,Quality,class\n1,2,5\n2,3,7\n").info.notes[0]
     assert note.endswith("--source.target class predicts its numbers, not classes")
 
 
@@ -118,13 +172,15 @@ def test_numbers_that_are_classes_are_said_with_the_alternative(table):
     "content",
     [
         "file,tags\nfiles/a.png,wet|big\nfiles/b.png,\nfiles/c.png,big; wet ;old\n",
+        "file,tags\nfiles/a.png,\"wet, big\"\nfiles/b.png,\nfiles/c.png,\"['big', 'wet',"
+        " 'old']\"\n",
         [
             {"file": "files/a.png", "labels": ["wet", "big"]},
             {"file": "files/b.png", "labels": []},
             {"file": "files/c.png", "labels": ["big", "wet", "old"]},
         ],
     ],
-    ids=["csv", "jsonl"],
+    ids=["bars", "commas", "jsonl"],
 )
 def test_several_labels(table, content):
     source = table(content)
@@ -203,9 +259,7 @@ def test_lists_of_numbers_to_predict(table):
     source = table(rows)
     assert source.info.fields["target"].shape == (2,)
     rows[1]["target"] = [1]
-    with pytest.raises(
-        UsageError, match=r"have different shapes: \(1,\), \(2,\); give"
-    ):
+    with pytest.raises(UsageError, match=r"line 2: 'target' has the shape \(1,\), but"):
         table(rows)
 
 
@@ -217,14 +271,9 @@ REFUSED = {
     "not an object": (["[1, 2]"], r"line 1 .*a JSON object, .*; got \[1, 2\]"),
     "a missing key": ([IMAGE, {"image": "b"}], "line 2 has no key 'label', which line"),
     "another key": ([IMAGE, {**IMAGE, "x": 1}], "line 2 has the key 'x', which line 1"),
-    "no label": ([{"features": [1], "label": None}], "line 1: the key 'label' has no"),
     "no files": (
         [{"image": "gone.png", "label": "x"}],
         r"in 1 of 1 lines, .*gone.png'\); no line is",
-    ),
-    "lists of labels": (
-        [{**IMAGE, "label": ["x", "y"]}, {**IMAGE, "label": [["x"]]}],
-        "line 2: 'label' must be a list of strings",
     ),
     "different shapes": (
         [{"features": [1, 2], "label": 0}, {"features": [1], "label": 0}],
@@ -239,14 +288,9 @@ REFUSED = {
         "line 1: 'features' must be a list of numbers",
     ),
     "NaN": ([{"features": [float("nan")], "label": 0}], "line 1: .* must be finite"),
-    "a number for a text": (
-        [{"text": "a", "label": 1}, {"text": 3, "label": 0}],
-        "line 2: 'text'",
-    ),
     # CSV
     "nothing": ("", "has no rows"),
     "no rows": ("path,label\n", "has no rows"),
-    "not UTF-8": ("text,label\n\udcff,x\n", "not text in UTF-8"),
     "an open quote": (
         'path,label\nfiles/a.png,a\n\nfiles/b.png,"b\nfiles/c.png,a\n',
         "line 4: unexpected end",
@@ -267,41 +311,39 @@ REFUSED = {
     "a column twice": ("a,a,label\n1,2,x\n", "has several columns 'a'; rename all but"),
     "nothing to predict": (
         "a,b\n1,2\n",
-        "it has a, b; .*--source.label and .*target",
+        "which column is to be predicted. It has a, b; .*--target b",
     ),
     "nothing to predict of a file": (
         "path,count\nfiles/a.png,3\n",
-        "no column label .*; it has path, count",
+        "which column is to be predicted",
     ),
     "nothing to predict of a text": (
         "text,note\na,x\n",
-        "has no column label or class",
-    ),
-    "no input": ("name,label\nann,x\n", "it has name, label; .*--source.image or"),
-    "two inputs": (
-        "text,review,label\na,b,x\n",
-        "several columns of texts, text and review",
+        "which column is to be predicted. It has note; write .* --target note",
     ),
     "an unknown split": (
         "path,label,split\nfiles/a.png,a,dev\n",
         "row 2: .*'dev' is not one of train, val",
     ),
-    "no training examples": ("a,label,split\n1,x,test\n", "no row is for training"),
+    "no training examples": (
+        "a,label,split\n1,x,test\n2,y,test\n",
+        "no row is for training",
+    ),
     "an unknown label": (
         "a,tags,split\n1,x,train\n2,y,test\n",
         "'y' is not one of the classes",
     ),
-    "a gap": (
-        "a,b,label\n1,2,x\n3,,y\n",
-        "row 3: the column 'b' .*fill it in, or remove",
+    "a file of another program": ("PK\x03\x04abc", "is not a text file; save it as"),
+    "one text among numbers to predict": (
+        "a,price\n1,2\n2,3\n3,4\n4,5 or so\n",
+        "row 5: '5 or so' in the column 'price' is not a number; correct it, or write",
     ),
-    "no number to predict": ("a,price\n1,2\n3,\n", "row 3: the column 'price' has no"),
-    "text": (
-        "a,Hue,label\n1,2,x\n3,red,y\n",
-        "row 3: 'red' .*'Hue' is not a number; correct",
+    "an infinite number to predict": (
+        "a,price\n1,2\n2,1e99\n",
+        "row 3: '1e99' .* is not a finite number",
     ),
-    "infinity": ("a,label\n1,x\n1e99,y\n", "row 3: '1e99' .* is not a finite number"),
-    "no texts": ("text,label\n,x\n,y\n", "no text .*in 2 of 2 rows, such as row 2"),
+    "nothing to predict from": ("a,label\n1,x\n1,y\n", "from: 'a' .one value."),
+    "no texts": ("text,label\n,x\n,y\n", "nothing to predict from: 'text' .no values."),
     "files that do not exist": (
         "path,label\nx/7.png,a\nx/8.png,b\n",
         "in 2 of 2 rows, .*no row is left for training",
@@ -332,9 +374,11 @@ def test_what_cannot_be_used_is_named_in_one_line(table, case):
 def test_options_that_contradict_each_other(table):
     with pytest.raises(UsageError, match="--source.label and --source.lab"):
         table("a,b,c\n1,x,y\n", label="b", labels="c")
-    with pytest.raises(UsageError, match="no column d; it has a, b, c; name"):
+    with pytest.raises(UsageError, match="'b' must be 0 or 1 in each row"):
+        table("a,b,c\n1,2,0\n", labels="b,c")
+    with pytest.raises(UsageError, match="no column 'd'; it has a, b, c; name"):
         table("a,b,c\n1,x,y\n", label="d")
-    with pytest.raises(UsageError, match="no column body; it has text, label"):
+    with pytest.raises(UsageError, match="no column 'body'; it has text, label"):
         table("text,label\na,x\n", column="body")
     with pytest.raises(UsageError, match="row 3: the column 'who' has no value"):
         table("image,label,who\nfiles/a.png,x,1\nfiles/b.png,y,\n", group="who")
@@ -345,5 +389,5 @@ def test_the_target_of_the_task_names_no_column(workplace):
     (workplace / "houses.csv").write_text("rooms,price\n1,2.5\n2,3.5\n")
     config = command_line.configure(["houses.csv", "--task.target", "number"])
     source = dataset.open_source(config)
-    assert set(source.info.fields) == {"id", "features", "target"}
+    assert set(source.info.fields) == {"id", "numbers", "strings", "target"}
     assert "target_shape" not in dataset.create_task(config, source.info).metadata

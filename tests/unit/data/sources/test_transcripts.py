@@ -7,7 +7,8 @@ import pytest
 import tensorflow as tf
 from recordings import wav
 
-from pipeline.config import command_line, data_path, registry
+from pipeline.config import command_line, registry
+from pipeline.data import detect
 from pipeline.utils.errors import UsageError
 
 
@@ -23,7 +24,7 @@ def folder(tmp_path):
 
 def texts_of(folder):
     """The transcripts that a path gives, by the names of the files."""
-    options = data_path.source(folder)
+    options = detect.find_source(folder)
     source = registry.call("sources", options.pop("name"), options)
     read = source.reader("train")
     texts = {}
@@ -68,16 +69,16 @@ def test_labels_come_first(folder):
 
 def test_rows_without_a_transcript_are_left_out_with_a_note(folder):
     (folder / "x.csv").write_text("path,transcript\na.wav,one\nb.wav,\nd.wav,four\n")
-    source = registry.call("sources", "csv", {"path": folder / "x.csv"})
+    source = registry.call("sources", "table", {"path": folder / "x.csv"})
     assert source.info.splits == {"train": 1}
     assert any("2 of 3 rows" in note for note in source.info.notes)
     fingerprint = source.fingerprint()
     (folder / "x.csv").write_text("path,transcript\na.wav,six\nb.wav,\nd.wav,four\n")
-    other = registry.call("sources", "csv", {"path": folder / "x.csv"})
+    other = registry.call("sources", "table", {"path": folder / "x.csv"})
     assert other.fingerprint() != fingerprint
 
 
 def test_a_table_without_any_transcript_is_one_line(folder):
     (folder / "x.csv").write_text("path,transcript\na.wav,\nb.wav,\n")
     with pytest.raises(UsageError, match="no row is left for training"):
-        registry.call("sources", "csv", {"path": folder / "x.csv"})
+        registry.call("sources", "table", {"path": folder / "x.csv"})

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import clean, inspect
-from pipeline.config import command_line, data_path, formats, python_call
+from pipeline.config import command_line, formats, python_call, registry
+from pipeline.data import detect
 from pipeline.config.config import SourceConfig
 from pipeline.utils.errors import UsageError
 
@@ -21,20 +22,20 @@ FOUND = {
     "flowers/a/1.jpg flowers/b/2.jpg __MACOSX/._a LICENSE": ("folder", "flowers"),
     "one/two/a/1.jpg one/two/b/2.jpg": ("folder", "one/two"),
     "photos/a/1.jpg photos/b/2.jpg @eaDir/1.jpg #recycle/x/1.jpg": ("folder", "photos"),
-    "images/1.jpg images/2.jpg labels.csv": ("csv", "labels.csv"),
+    "images/1.jpg images/2.jpg labels.csv": ("table", "labels.csv"),
     "a/1.jpg b/2.jpg labels.csv": ("folder", "."),
     "photos/a/1.jpg photos/b/2.jpg __MACOSX/photos/._1.jpg log.csv": (
         "folder",
         "photos",
     ),
-    "train/1.jpg test/2.jpg train.csv": ("csv", "train.csv"),
-    "1.jpg 2.jpg labels.csv log.csv": ("csv", "labels.csv"),
+    "train/1.jpg test/2.jpg train.csv": ("table", "train.csv"),
+    "1.jpg 2.jpg labels.csv log.csv": ("table", "labels.csv"),
     "examples.npz": ("arrays", "examples.npz"),
     "images.npy labels.npy": ("arrays", "."),
     "train/images.npy train/labels.npy test/images.npy": ("arrays", "."),
     "x-00000-of-00002 x-00001-of-00002": ("tfrecord", "."),
     "train/x.tfrecord test/x.tfrecord.gz": ("tfrecord", "."),
-    "1.jpg 2.jpg metadata.jsonl log.jsonl": ("jsonl", "metadata.jsonl"),
+    "1.jpg 2.jpg metadata.jsonl log.jsonl": ("table", "metadata.jsonl"),
     "a/1.jpg b/2.jpg metadata.jsonl": ("folder", "."),
     "a/1.jpg b/2.jpg a/1.npy": ("folder", "."),
     "x.npz log.jsonl": ("arrays", "x.npz"),
@@ -45,10 +46,8 @@ OTHER_DATA = {
     "train/a/1.npy train/b/2.npy test/a/3.npy a.npz": ("folder", "."),
     "series/a/1.npy series/b/2.npy log.jsonl": ("folder", "series"),
     "a/1.jpg b/2.npy b/3.npy": ("folder", "."),
-    "iris.csv": ("csv", "iris.csv"),
-    "iris.csv log.csv": ("csv", "iris.csv"),
-    "lines/numbers.jsonl": ("jsonl", "lines/numbers.jsonl"),
-    "files.csv 1.npy": ("csv", "files.csv"),
+    "lines/numbers.jsonl": ("table", "lines/numbers.jsonl"),
+    "files.csv 1.npy": ("table", "files.csv"),
 }
 REFUSED = {
     "report.pdf": "only report.pdf; .*folders of files",
@@ -72,7 +71,7 @@ CONTENTS = {
     "log.csv": "epoch,loss\n1,2\n",
     "log.jsonl": '{"epoch": 1, "loss": 2}\n',
     "metadata.jsonl": '{"file_name": "1.jpg", "label": "x"}\n',
-    "iris.csv": "width,species\n1,x\n",
+    "iris.csv": "width,height,species\n1,2,x\n2,3,y\n",
     "numbers.jsonl": '{"features": [1, 2], "label": "x"}\n',
     "files.csv": "file,label\n1.npy,x\n",
 }
@@ -132,6 +131,61 @@ def test_data_other_than_images_get_the_recipe_data(names, workplace):
     assert own.source == config.source and own.recipe != "data"
 
 
+@pytest.mark.parametrize("names", ["iris.csv", "iris.csv log.csv"])
+def test_a_table_gets_the_recipe_tables(names, workplace):
+    write(names)
+    asked = command_line.request(["data", "--epochs", "3"])
+    path = Path("data/iris.csv")
+    assert asked.config.source == SourceConfig(name="table", options={"path": path})
+    assert (asked.config.recipe, asked.config.name) == ("tables", "data")
+    assert asked.planned == ("train.batch_size",)
+
+
+@pytest.mark.parametrize(
+    ("column", "option"),
+    [("species", "label"), ("height", "target"), ("WIDTH", "target")],
+)
+def test_the_target_may_be_any_column(workplace, column, option):
+    rows = "".join(f"{n}.5,{n}.25,{'xy'[n % 2]}\n" for n in range(4))
+    Path("iris.csv").write_text("width,height,species\n" + rows)
+    title = column.lower()
+    expected = {"path": Path("iris.csv"), option: title}
+    task = {"target": column}
+    for config in (
+        command_line.configure(["iris.csv", "--target", column]),
+        command_line.configure(["--source.path", "iris.csv", "--target", column]),
+        python_call.request("iris.csv", {"task": task}).config,
+        python_call.request(None, {"data": Path("iris.csv"), "task": task}).config,
+    ):
+        assert config.recipe == "tables" and config.source.options == expected
+        assert config.task.target is None
+
+
+def test_what_is_to_be_predicted_is_asked_not_guessed(workplace):
+    Path("people.csv").write_text("age,height,name of x\n1,2,3\n4,5,6\n")
+    message = (
+        'people.csv: which column is .*age, height, name of x; .*--target "name of x"'
+    )
+    with pytest.raises(UsageError, match=message):
+        command_line.configure(["people.csv"])
+    with pytest.raises(UsageError, match="no column 'weight'; it has age, "):
+        command_line.configure(["people.csv", "--target", "weight"])
+    with pytest.raises(UsageError, match="unknown target 'weight'"):
+        command_line.configure(["digits", "--target", "weight"])
+
+
+def test_a_table_is_read_once(workplace, monkeypatch):
+    Path("iris.csv").write_text("width,height,species\n1,2,x\n3,4,y\n")
+    opened = []
+    read = Path.read_bytes
+    monkeypatch.setattr(
+        Path, "read_bytes", lambda path: opened.append(path) or read(path)
+    )
+    config = command_line.configure(["iris.csv", "--target", "species"])
+    registry.call("sources", "table", config.source.options)
+    assert opened == [Path("iris.csv")]
+
+
 def test_columns_that_the_user_names_are_known_when_the_recipe_is_chosen(workplace):
     Path("table.csv").write_text("width,rating\n1,2\n3,4\n")
     words = ["table.csv", "--source.target", "rating"]
@@ -140,7 +194,7 @@ def test_columns_that_the_user_names_are_known_when_the_recipe_is_chosen(workpla
         command_line.configure(["--source.path", *words]),
         python_call.request("table.csv", {"source": {"target": "rating"}}).config,
     ):
-        assert config.recipe == "data"
+        assert config.recipe == "tables"
         assert config.source.options == {"path": Path("table.csv"), "target": "rating"}
 
 
@@ -195,11 +249,11 @@ def test_a_folder_that_cannot_be_read_is_named(workplace, monkeypatch):
 def test_the_search_for_data_stops_at_the_first_file_of_a_class(workplace, monkeypatch):
     write(" ".join(f"{name}/{number}.jpg" for name in "ab" for number in range(50)))
     names = []
-    is_ignored = data_path.is_ignored
+    is_ignored = detect.is_ignored
     monkeypatch.setattr(
-        data_path, "is_ignored", lambda name: names.append(name) or is_ignored(name)
+        detect, "is_ignored", lambda name: names.append(name) or is_ignored(name)
     )
-    assert data_path.source(Path("data"))["name"] == "folder"
+    assert detect.find_source(Path("data"))["name"] == "folder"
     assert len(names) == 2
 
 

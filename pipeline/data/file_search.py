@@ -4,22 +4,24 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pipeline.config import data_path
 from pipeline.utils import image_formats
 from pipeline.utils.console import pluralize
 
 
 def find_files(
-    names: Sequence[str], table: Path, types: Mapping[str, tuple[str, ...]]
+    names: Sequence[str],
+    folder: Path,
+    table: str | Path,
+    types: Mapping[str, tuple[str, ...]],
 ) -> tuple[list[str], list[str]]:
     """The path of each file, empty if it does not exist, and notes for the user.
 
-    If no file is where the table says, files are searched below its directory by the
-    last parts of their paths, upper or lower case, with or without suffix: those of the
-    first of `types`, or else of the next one.
+    If no file is where the table in a folder says, files are searched below the folder
+    by the last parts of their paths, upper or lower case, with or without suffix: those
+    of the first of `types`, or else of the next one.
     """
-    root = os.path.abspath(table.parent)
-    names = [data_path.with_slashes(name) for name in names]
+    root = os.path.abspath(folder)
+    names = [with_slashes(name) for name in names]
     paths = [os.path.normpath(os.path.join(root, name)) for name in names]
     paths = [path if os.path.isfile(path) else "" for path in paths]
     if any(paths):
@@ -38,10 +40,17 @@ def find_files(
         return paths, []
     note = (
         f"{table}: {len(moved):,} of {pluralize(len(names), 'file')} are not where the"
-        f" table says, but below {table.parent}, found by the last parts of their"
+        f" table says, but below {folder}, found by the last parts of their"
         f" paths, such as {moved[0]}"
     )
     return paths, [note]
+
+
+def with_slashes(path: str) -> str:
+    """A Windows path with slashes; a path that exists is unchanged."""
+    if "\\" not in path or os.path.exists(path):
+        return path
+    return path.replace("\\", "/")
 
 
 class _FileIndex:

@@ -1,14 +1,14 @@
-"""A table of files, or of numbers, with a label or another truth in each row."""
+"""A table with a row for each example."""
 
 from pathlib import Path
 from typing import Annotated
 
-from pipeline.config import tables
 from pipeline.contracts import Source
-from pipeline.data import table
+from pipeline.data import detect, table_source
+from pipeline.data.table_columns import Options
 
 
-def csv(
+def table(
     *,
     path: Annotated[Path, "file"],
     image: str | None = None,
@@ -24,22 +24,27 @@ def csv(
     suffixes: tuple[str, ...] = (),
     class_names: tuple[str, ...] = (),
 ) -> Source:
-    """A table with a row for each example: a file or numbers, a label, perhaps a split.
+    """A table of files, of texts or of columns of any kind, with a label or another
+    truth in each row.
 
     Files are searched below the directory of the table, by their path with slashes or
     backslashes. If no file is there, as with a table from another machine, they are
     searched by the last parts of the path, upper or lower case, with or without suffix;
-    a note says so. Rows without a label or an existing file are left out, with a note.
-    The id of an example is a hash of its path below the directory of the table. Labels
-    that are all numbers are in the order of their values.
+    a note says so. The id of an example is a hash of its path below the directory of
+    the table.
 
-    A table without files has features: all columns that have no other use contain
-    numbers, without gaps. The id of an example is the number of its row. A column of
-    texts, such as `text`, is used instead of numbers; rows without a text or a label
-    are left out, with a note.
+    A table with a column of texts, such as `text`, is one of texts. Of any other table
+    without files, all columns that have no other use are inputs: numbers, words, dates
+    and short texts. The id of an example is the number of its row. Lines of JSON may
+    have a list of numbers, or nested lists of equal lengths, under the key `features`.
+
+    Rows without a label, or without an existing file or a text, are left out, with a
+    note. Labels that are all numbers are in the order of their values.
 
     Args:
-        path: A `.csv` or `.tsv` file in UTF-8 whose first line names the columns.
+        path: A `.csv` or `.tsv` file whose first line names the columns, with commas,
+            semicolons, tabs or bars between the cells; a `.jsonl` file with an object
+            per line; all of them also as `.gz`; or a `.parquet` or `.feather` file.
         image: Column with the files; by default recognized by its name, such as path,
             file, image.
         column: Column with the values of an input, such as texts; by default
@@ -47,10 +52,12 @@ def csv(
         label: Column with the names of the classes; by default recognized by its name,
             such as label, class. If all its values are numbers and not all of them are
             whole, they are numbers to predict, unless this option names it.
-        labels: Column with any number of labels, with | or ; between them; by default
-            `labels` or `tags`, if there is no column of one label.
-        target: Column with the numbers to predict; by default recognized by its name,
-            such as target, value, y, price, if there is no column of labels.
+        labels: Column with any number of labels, with |, ; or , between them or as a
+            list; or columns of 0 and 1, one for each label, with commas between their
+            names. By default `labels` or `tags`, if there is no column of one label.
+        target: Column with the numbers to predict, or lists of them; by default
+            recognized by its name, such as target, value, y, price, if there is no
+            column of labels.
         mask: Column with the files of masks, PNGs with a class for each pixel; by
             default `mask`, if there is no other column of what to predict.
         transcript: Column of what recordings say; by default recognized
@@ -61,13 +68,14 @@ def csv(
         split: Column with train, validation (valid, val) or test; by default `split`,
             if it exists.
         field: Raw field for the content of a file, `image` for images; by default the
-            field of the input that reads most of the files.
+            field of the input that reads most of the files. `numbers` makes all columns
+            of a table with texts inputs.
         suffixes: Suffixes of the files; by default those of the input. Files of an
             input of your own need `field`, too.
         class_names: Names of the classes in their order; by default the labels of the
             training examples.
     """
-    options = tables.Options(
+    options = Options(
         image=image,
         column=column,
         label=label,
@@ -81,4 +89,4 @@ def csv(
         suffixes=suffixes,
         class_names=class_names,
     )
-    return table.source(tables.read_csv(path), options)
+    return table_source.from_table(detect.take_table(path), options)

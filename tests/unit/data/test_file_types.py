@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.config import file_types
+from pipeline.data import file_types
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import SUFFIXES
 

@@ -1,0 +1,87 @@
+"""Names of columns and what a cell without a value contains: the only lists of them."""
+
+import re
+import unicodedata
+from collections.abc import Collection
+
+FILES = (
+    "path",
+    "file",
+    "filename",
+    "file_name",
+    "filepath",
+    "image",
+    "image_path",
+    "img",
+    "image_id",
+    "audio_path",
+    "audio_file",
+    "audio_filepath",
+)
+"""Columns of files."""
+LABELS = (
+    "label",
+    "class",
+    "class_name",
+    "category",
+    "target",
+    "species",
+    "breed",
+    "sentiment",
+    "topic",
+)
+"""Columns of classes."""
+SEVERAL_LABELS = ("labels", "tags")
+TARGETS = ("target", "value", "y", "price", "score")
+"""Columns of numbers to predict."""
+MASKS = ("mask", "mask_path", "mask_file")
+TRANSCRIPTS = ("transcript", "transcription", "normalized_text", "sentence", "text")
+"""Columns of what recordings say, in a table of files."""
+ROW_NAMES = ("id", "index", "unnamed:_0", "")
+"""Columns that name the rows; pandas writes the last two."""
+LJ_SPEECH = ("id", "text", "normalized_text")
+"""Columns of the LJ Speech data set, whose table has no header."""
+
+MISSING_NUMBERS = (
+    "",
+    "-",
+    "--",
+    ".",
+    "?",
+    "na",
+    "n/a",
+    "#n/a",
+    "<na>",
+    "nan",
+    "nat",
+    "nil",
+    "none",
+    "null",
+    "missing",
+    "unknown",
+)
+"""Lower-case words that stand for no value in a column of numbers or dates."""
+MISSING_TEXTS = ("", "nan", "NaN", "<NA>", "NaT", "#N/A")
+"""What programs write for no value; in a column of words, NA and None are words."""
+AMBIGUOUS_TEXTS = ("NA", "N/A", "n/a", "None", "none", "NULL", "null")
+"""Words in a column of classes that may mean no value; a note names them."""
+
+
+def column(name: object) -> str:
+    """The name of a column in lower case, with underscores for spaces."""
+    return str(name).strip().lower().replace(" ", "_")
+
+
+def argument(title: str) -> str:
+    """The argument of a request for a column: letters of ASCII, digits and underscores,
+    as signatures of TensorFlow need.
+    """
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
+    name = re.sub(r"\W+", "_", plain).strip("_")
+    return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
+
+
+def first(names: Collection[str], titles: Collection[str]) -> str | None:
+    """The first title that is one of the names, in the order of the names."""
+    by_name = {column(title): title for title in reversed([*titles])}
+    return next((by_name[name] for name in names if name in by_name), None)

@@ -1,0 +1,523 @@
+"""What the columns of a table hold: what is to be predicted, and from what."""
+
+import dataclasses
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.data import file_search, file_types, names
+from pipeline.data.table import Table, lists, missing, quote_cell, texts
+from pipeline.utils.console import join_words, pluralize
+from pipeline.utils.errors import NoLabels, UsageError
+
+TRUTHS = ("label", "labels", "target", "mask", "transcript")
+"""Fields of what is to be predicted; each has an option that names its column."""
+NUMBERS = "numbers"
+"""The raw field of the numbers of a table's rows; words are in `strings`."""
+_MAX_CLASSES = 20  # whole numbers with more values are numbers to predict
+_MIN_WORDS = 3  # on average, in a column of texts
+_MIN_WORDS_ALONE = 8  # on average, in texts beside which other columns are left out
+_MIN_SHARE_OF_TEXTS = 0.2  # of different values in a column of texts
+_MAX_CLASSES_OF_WORDS = 0.5  # of the rows; more are names of rows
+_MIN_SHARE_OF_NUMBERS = 0.5  # of a column in which the rest are errors
+_SEPARATORS = re.compile(r"\s*[|;,]\s*")
+_MAX_NAMED = 5  # columns in a message
+
+Kind = Literal["number", "boolean", "category", "date", "text"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Columns that the user named; None: by their names in the table."""
+
+    image: str | None = None
+    column: str | None = None
+    """Column of the values of an input, such as texts."""
+    label: str | None = None
+    labels: str | None = None
+    target: str | None = None
+    mask: str | None = None
+    transcript: str | None = None
+    predict: str | None = None
+    """What is to be predicted: classes or numbers by its values."""
+    group: str | None = None
+    split: str | None = None
+    columns: tuple["Column", ...] | None = None
+    """The columns that a model takes; None: all that can be used."""
+    field: str | None = None
+    """The raw field for the content of a file, or of the rows."""
+    suffixes: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column from which is predicted."""
+
+    name: str
+    kind: Kind
+    order: str = ""
+    """Of a date: the order of year, month and day, such as `ymd`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Roles:
+    """What the columns of a table are for."""
+
+    field: str
+    """The raw field of the examples: `image`, `text`, `features`, `numbers`, ..."""
+    truths: Mapping[str, Sequence[str]]
+    """One of `TRUTHS` -> its columns: one, or of `labels` one for each class."""
+    source: str = ""
+    """The column of files, of texts or of lists; empty for the rows of a table."""
+    has_files: bool = False
+    columns: tuple[Column, ...] = ()
+    """The columns of the rows."""
+    left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Column that is not used -> why; empty beside texts or files."""
+    group: str | None = None
+    split: str | None = None
+
+
+def find_roles(table: Table, options: Options) -> Roles:
+    """What the columns are for, by the options or else by their names and values.
+
+    Raises UsageError if a column is missing, or if it is not obvious which one is to
+    be predicted.
+    """
+    truths = _named_truths(table, options) or _usual_truths(table, options)
+    split = options.split or ("split" if "split" in table.columns else None)
+    split = split and _require(table, split, "--source.split")
+    group = options.group and _require(table, options.group, "--source.group")
+    used: set[str | None] = {split, group}
+    for titles in truths.values():
+        used.update(titles)
+    file = "" if options.column else _file_column(table, options, used)
+    if file and not truths:
+        truths = _transcripts(table)
+    roles = {"truths": truths, "split": split, "group": group}
+    if file:
+        field = options.field or _field_of_files(table, file, options)
+        _require_truths(table, truths)
+        return Roles(field, source=file, has_files=True, **roles)
+    field, column = _column_of_values(table, options, used)
+    if options.columns is not None:
+        column = ""
+    if not truths:
+        raise _no_truths(table, used | {column})
+    if column and (options.column or _is_text_alone(table, column, used)):
+        left_out = _others(table, used | {column})
+        return Roles(field, source=column, left_out=left_out, **roles)
+    if group is None:
+        roles["group"] = group = names.first(["group"], table.columns)
+        used.add(group)
+    title = table.find("features")
+    if title and title not in used and lists(table.columns[title]):
+        left_out = _others(table, used | {title})
+        return Roles("features", source=title, left_out=left_out, **roles)
+    if options.columns is not None:
+        return Roles(NUMBERS, columns=_matching(table, options.columns), **roles)
+    columns, left_out = _input_columns(table, used)
+    only_texts = columns and all(column.kind == "text" for column in columns)
+    if only_texts and len(columns) == 1 and options.field != NUMBERS:
+        field = next(iter(file_types.value_columns()))
+        return Roles(field, source=columns[0].name, left_out=left_out, **roles)
+    if not columns:
+        reasons = [f"{title!r} ({why})" for title, why in left_out.items()]
+        raise UsageError(
+            f"{table.name} has nothing to predict from:"
+            f" {join_words(reasons) or 'it has no other columns'}"
+        )
+    return Roles(NUMBERS, columns=columns, left_out=left_out, **roles)
+
+
+def _matching(table: Table, columns: Sequence[Column]) -> tuple[Column, ...]:
+    """The columns of a model in a table, which has the same names in upper or lower
+    case.
+
+    Raises UsageError if one is missing or has other values.
+    """
+    for column in columns:
+        title = _require(table, column.name, "--source.column")
+        values = table.columns[title]
+        if column.kind in ("number", "boolean") and table.numbers(title) is None:
+            if table.booleans(title) is not None:
+                continue
+            row = table.not_numbers(title)[0]
+            raise UsageError(
+                f"{table.where(row)}: {quote_cell(values, row)} in the {table.key}"
+                f" {title!r} is not a number, which the model takes; correct it"
+            )
+    return tuple(columns)
+
+
+def _is_text_alone(table: Table, title: str, used: Collection[str | None]) -> bool:
+    """Whether a column of texts is all that a model should read: it is long, or there
+    is nothing else.
+    """
+    words = texts(table.columns[title])
+    spaces = pc.mean(pc.count_substring(words[:1000], " ")).as_py() or 0
+    others, _ = _input_columns(table, {*used, title})
+    return spaces >= _MIN_WORDS_ALONE - 1 or not others
+
+
+def _others(table: Table, used: Collection[str | None]) -> dict[str, str]:
+    return {title: "" for title in table.columns if title not in used}
+
+
+def _require(table: Table, name: str, flag: str) -> str:
+    """The title of a column; UsageError if there is none."""
+    title = table.find(name)
+    if title is None:
+        raise UsageError(
+            f"{table.name} has no {table.key} {name!r}; it has"
+            f" {', '.join(table.columns)}; name one with {flag}"
+        )
+    return title
+
+
+def _require_truths(table: Table, truths: Mapping[str, Any]) -> None:
+    if not truths:
+        raise _no_truths(table, ())
+
+
+def _no_truths(table: Table, used: Collection[str | None]) -> NoLabels:
+    titles = [title for title in table.columns if title not in used]
+    example = titles[-1] if titles else "NAME"
+    return NoLabels(
+        f"{table.name}: which {table.key} is to be predicted? It has"
+        f" {', '.join(titles) or 'no others'}; write for example --target"
+        f" {_quoted(example)}"
+    )
+
+
+def _quoted(word: str) -> str:
+    return word if re.fullmatch(r"[\w.-]+", word) else f'"{word}"'
+
+
+def _named_truths(table: Table, options: Options) -> dict[str, Sequence[str]]:
+    """The columns of what is to be predicted that the user named."""
+    truths: dict[str, Sequence[str]] = {}
+    for field in TRUTHS:
+        name = getattr(options, field)
+        if name and field == "labels" and table.find(name) is None:
+            truths[field] = _indicators(table, name)
+        elif name:
+            truths[field] = (_require(table, name, f"--source.{field}"),)
+    if options.predict:
+        title = _require(table, options.predict, "--target")
+        truths[kind_of_truth(table, title)] = (title,)
+    return truths
+
+
+def _indicators(table: Table, name: str) -> Sequence[str]:
+    """Columns of 0 and 1 with commas between their names, one for each class."""
+    titles = [_require(table, part, "--source.labels") for part in name.split(",")]
+    for title in titles:
+        values = table.numbers(title)
+        if values is None or not np.isin(values, (0, 1)).all():
+            raise UsageError(
+                f"{table.name}: the {table.key} {title!r} must be 0 or 1 in each"
+                f" {table.noun}, as one of several --source.labels"
+            )
+    return titles
+
+
+def _usual_truths(table: Table, options: Options) -> dict[str, Sequence[str]]:
+    """The column with a usual name of what is to be predicted; empty if there is none
+    or the table has files and what they say.
+    """
+    for field, usual in (
+        ("label", names.LABELS),
+        ("labels", names.SEVERAL_LABELS),
+        ("target", names.TARGETS),
+        ("mask", names.MASKS),
+    ):
+        title = names.first(usual, table.columns)
+        if title and title not in (options.column, options.image):
+            return {_kind(table, title, field): (title,)}
+    return {}
+
+
+def _transcripts(table: Table) -> dict[str, Sequence[str]]:
+    title = names.first(names.TRANSCRIPTS, table.columns)
+    return {"transcript": (title,)} if title else {}
+
+
+def kind_of_truth(table: Table, title: str) -> str:
+    """`label`, `labels` or `target` for a column of any name, by its values."""
+    return _kind(table, title, "")
+
+
+def _kind(table: Table, title: str, field: str) -> str:
+    """The field for a column, whose name is usual for `field`.
+
+    Lists are several of either kind. Words are labels, and numbers that are not whole
+    are numbers to predict. Whole numbers are labels if the name says so, if they are 0
+    and 1, or if the name says nothing and there are few of them.
+    """
+    values = table.columns[title]
+    if field in ("labels", "mask"):
+        return field
+    if lists(values):
+        return "labels" if pa.types.is_string(values.type.value_type) else "target"
+    numbers = table.numbers(title)
+    if numbers is None:
+        if mostly_numbers(table, title):
+            return "target"  # whose other values are reported
+        return "label"
+    different = np.unique(numbers[~np.isnan(numbers)])
+    if (different != np.round(different)).any():
+        return "target"
+    if field == "label" and names.column(title) not in names.TARGETS:
+        return "label"
+    if field in ("label", "target"):
+        words = texts(values)
+        has_points = pc.any(pc.match_substring(words, ".")).as_py()
+        is_binary = len(different) == 2 and different.tolist() == [0, 1]
+        is_label = is_binary or (field == "label" and not has_points)
+        return "label" if is_label else "target"
+    return "label" if len(different) <= _MAX_CLASSES else "target"
+
+
+def mostly_numbers(table: Table, title: str) -> bool:
+    """Whether most values of a column of words are numbers."""
+    values = table.columns[title]
+    if not pa.types.is_string(values.type):
+        return False
+    wrong = len(table.not_numbers(title))
+    present = len(values) - int(missing(values).sum())
+    is_number_first = present - wrong
+    return wrong > 0 and is_number_first > _MIN_SHARE_OF_NUMBERS * present
+
+
+def _file_column(table: Table, options: Options, used: Collection[str | None]) -> str:
+    """The column of files; empty if there is none."""
+    if options.image:
+        return _require(table, options.image, "--source.image")
+    for usual in names.FILES:
+        title = names.first([usual], table.columns)
+        if title and title not in used and _are_words(table, title):
+            return title
+    types = file_types.select(_field_of_type(options), options.suffixes)
+    for field in types:
+        title = names.first([field], table.columns)
+        if title and title not in used and _are_words(table, title):
+            if field not in file_types.value_columns() or _are_files(
+                table, title, types
+            ):
+                return title
+    title = table.find("id")
+    if title is None or title in used or not _are_words_or_files(table, title, types):
+        return ""
+    return title
+
+
+def _field_of_type(options: Options) -> str | None:
+    return None if options.field == NUMBERS else options.field
+
+
+def _are_words(table: Table, title: str) -> bool:
+    """Whether a column has words, not numbers or lists."""
+    is_text = pa.types.is_string(table.columns[title].type)
+    return is_text and table.numbers(title) is None
+
+
+def _are_files(table: Table, title: str, types: Mapping[str, tuple[str, ...]]) -> bool:
+    words = [word for word in texts(table.columns[title]).to_pylist() if word]
+    return bool(words) and all(file_types.field_of(word, types) for word in words)
+
+
+def _are_words_or_files(
+    table: Table, title: str, types: Mapping[str, tuple[str, ...]]
+) -> bool:
+    """Whether the column `id` names files, as in tables of Kaggle."""
+    words = texts(table.columns[title]).to_pylist()
+    if any(file_types.field_of(word, types) for word in words[:10]):
+        return True
+    files, _ = file_search.find_files(words, table.folder, table.name, types)
+    return any(files)
+
+
+def _field_of_files(table: Table, title: str, options: Options) -> str:
+    """The raw field of files, by the suffixes of most of them; else `image`."""
+    types = types_of_files(title, options)
+    words = texts(table.columns[title]).to_pylist()
+    if not any(file_types.field_of(word, types) for word in words):
+        words, _ = file_search.find_files(words, table.folder, table.name, types)
+    return file_types.most_common(words, types)
+
+
+def types_of_files(title: str, options: Options) -> dict[str, tuple[str, ...]]:
+    """Field -> suffixes of the files that a column may name.
+
+    A column that has the name of a field names files of this field.
+    """
+    types = file_types.select(_field_of_type(options), options.suffixes)
+    name = names.column(title)
+    return {name: types[name]} if name in types else types
+
+
+def _column_of_values(
+    table: Table, options: Options, used: Collection[str | None]
+) -> tuple[str, str]:
+    """The field and the column of texts; both empty if there is none."""
+    fields = file_types.value_columns()
+    if options.column:
+        title = _require(table, options.column, "--source.column")
+        field = options.field if options.field in fields else next(iter(fields))
+        return str(field), title
+    if options.field:
+        fields = {name: fields[name] for name in fields if name == options.field}
+    for field, usual in fields.items():
+        titles = []
+        for title in table.columns:
+            is_usual = names.column(title) in usual and title not in used
+            if is_usual and _are_words(table, title):
+                titles.append(title)
+        if len(titles) > 1:
+            return "", ""
+        if titles:
+            return field, titles[0]
+    return "", ""
+
+
+def text_column(table: Table, options: Options) -> str:
+    """The column of texts for a model that takes them; empty if there is none."""
+    if options.column:
+        return table.find(options.column) or ""
+    return _column_of_values(table, options, ())[1]
+
+
+def _input_columns(
+    table: Table, used: Collection[str | None]
+) -> tuple[tuple[Column, ...], dict[str, str]]:
+    """The columns from which is predicted, and why others are left out."""
+    columns = []
+    left_out = {}
+    for title in table.columns:
+        if title in used:
+            continue
+        column, reason = _input_column(table, title)
+        if column is None:
+            left_out[title] = reason
+        else:
+            columns.append(column)
+    return tuple(columns), left_out
+
+
+def _input_column(table: Table, title: str) -> tuple[Column | None, str]:
+    values = table.columns[title]
+    if lists(values):
+        return None, "lists"
+    booleans = table.booleans(title)
+    numbers = table.numbers(title) if booleans is None else booleans
+    if numbers is not None:
+        present = numbers[~np.isnan(numbers)]
+        if not len(present):
+            return None, "no values"
+        if len(present) == len(numbers) and present.min() == present.max():
+            return None, "one value"
+        if names.column(title) in names.ROW_NAMES or _are_row_numbers(title, numbers):
+            return None, "it names the rows"
+        return Column(title, "number" if booleans is None else "boolean"), ""
+    order = table.date_order(title)
+    if order:
+        return Column(title, "date", order), ""
+    return _column_of_words(table, title)
+
+
+def _are_row_numbers(title: str, numbers: np.ndarray) -> bool:
+    """Whether a column such as `PassengerId` has a different whole number in each row."""
+    if not re.search(r"(?<![a-z])ids?$|Ids?$|ID$|_no$|number$", title):
+        return False
+    is_whole = np.isfinite(numbers).all() and (numbers == np.round(numbers)).all()
+    return bool(is_whole) and len(np.unique(numbers)) == len(numbers)
+
+
+def _column_of_words(table: Table, title: str) -> tuple[Column | None, str]:
+    words = texts(table.columns[title])
+    present = words.filter(pa.array(~missing(words)))
+    count = pc.count_distinct(present).as_py()
+    if not count:
+        return None, "no values"
+    if count == 1 and len(present) == len(words):
+        return None, "one value"
+    share = count / len(present)
+    spaces = pc.count_substring(present[:1000], " ")
+    if share > _MIN_SHARE_OF_TEXTS and pc.mean(spaces).as_py() >= _MIN_WORDS - 1:
+        return Column(title, "text"), ""
+    if names.column(title) in names.ROW_NAMES or share == 1:
+        return None, "it names the rows"
+    if count > 10 and share > _MAX_CLASSES_OF_WORDS and len(present) > 100:
+        return None, f"{count:,} different words in {len(present):,} rows"
+    return Column(title, "category"), ""
+
+
+def split_labels(text: str) -> tuple[str, ...]:
+    """The labels of a cell, without repetition, with `|`, `;` or `,` between them, or
+    as a list of Python or JSON.
+    """
+    inner = text.strip()
+    if inner[:1] in "[(" and inner[-1:] in "])":
+        inner = re.sub("['\"]", "", inner[1:-1])
+    labels = {part.strip() for part in _SEPARATORS.split(inner)}
+    return tuple(sorted(labels - {""}))
+
+
+def describe(table: Table, roles: Roles) -> list[str]:
+    """Notes about the columns that are used, and how to say otherwise."""
+    truths = []
+    for field, titles in roles.truths.items():
+        listing = ", ".join(map(repr, titles[:_MAX_NAMED]))
+        truths.append(f"{field} is the {table.key} {listing}")
+    note = f"{table.name}: inputs are {_inputs(table, roles)}; {', '.join(truths)}"
+    if roles.group:
+        note += f"; groups of {roles.group!r} stay together"
+    notes = [note + _other_kind(table, roles)]
+    reasons: dict[str, list[str]] = {}
+    for title, reason in roles.left_out.items():
+        reasons.setdefault(reason, []).append(repr(title))
+    for reason, titles in reasons.items():
+        listing = (
+            join_words(titles)
+            if len(titles) <= _MAX_NAMED
+            else (f"{', '.join(titles[:_MAX_NAMED])}, ...")
+        )
+        why = f" ({reason})" if reason else ""
+        if not reason and not roles.has_files:
+            why = "; --task.input table reads them, too"
+        notes.append(f"{table.name}: left out: {listing}{why}")
+    return notes
+
+
+def _inputs(table: Table, roles: Roles) -> str:
+    if roles.has_files:
+        return f"{roles.field} files"
+    if roles.source:
+        return f"the {table.key} {roles.source!r}"
+    listing = ", ".join(column.name for column in roles.columns[:_MAX_NAMED])
+    if len(roles.columns) > _MAX_NAMED:
+        listing += ", ..."
+    return f"{pluralize(len(roles.columns), table.key)}, {listing}"
+
+
+def _other_kind(table: Table, roles: Roles) -> str:
+    """How to predict the same column as another kind."""
+    for field, other, kind in (
+        ("label", "target", "numbers, not classes"),
+        ("target", "label", "classes, not numbers"),
+    ):
+        titles = roles.truths.get(field)
+        if titles and not lists(table.columns[titles[0]]):
+            numbers = table.numbers(titles[0])
+            is_whole = numbers is not None and not np.any(
+                numbers[~np.isnan(numbers)] % 1
+            )
+            if is_whole:
+                return f"; --source.{other} {_quoted(titles[0])} predicts its {kind}"
+    return ""
