@@ -21,6 +21,7 @@ from pipeline.contracts import (
 from pipeline.data.npy_decoding import decode_npy
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import ensure_shape
 
 _LONGEST = 0.95  # of the examples in files, which are not cut
 _PROBES = 8  # examples on which a user's network is tried
@@ -101,6 +102,7 @@ class FeatureInput(Input):
     needs steps proportional to the spread of each feature.
     """
 
+    decodes_batches = True
     not_decoded = frozenset({"mean", "deviation", "features_range"})
 
     def __init__(self, metadata: Metadata) -> None:
@@ -202,8 +204,8 @@ class FeatureInput(Input):
         if values.dtype == tf.string:
             values = decode_npy(values, self._shape)
         if self._order is not None:
-            values = tf.gather(values, self._order)
-        values = tf.ensure_shape(values, self._shape)
+            values = tf.gather(values, self._order, axis=-1)
+        values = ensure_shape(values, self._shape)
         return {"features": tf.cast(values, self._dtype)}, None
 
     def match(self, source: Source) -> "FeatureInput":
