@@ -41,6 +41,8 @@ from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import READ_ERRORS, is_short, row_bytes, with_options
 
 _BLOCK_BYTES = 8 << 20  # of decoded examples; several blocks are decoded at once
+_SMALL_BYTES = 1 << 20  # of decoded examples, in a batch
+_FEW_BATCHES = 64
 _CHUNK_ROWS = 1 << 18  # read from the order of the epoch at once
 
 
@@ -267,11 +269,14 @@ def evaluation(split: Split, options: TrainConfig, replicas: int = 1) -> Batches
     """Batches of one pass in the order of the source.
 
     The last batch is padded with the last example, with weight 0. Batches are four
-    times as large as in training, because they need less memory without gradients. All
+    times as large as in training, because they need less memory without gradients; and
+    larger if there would be many of small examples, each of which takes a while. All
     `replicas` get parts of the same size, even if a part is only padding: with an empty
     part, Keras crashes or returns NaN.
     """
-    largest = min(4 * options.batch_size, len(split))
+    small = _SMALL_BYTES // max(1, row_bytes(split.store.specs))
+    largest = max(4 * options.batch_size, min(small, -(-len(split) // _FEW_BATCHES)))
+    largest = min(largest, len(split))
     batch_size = -(-largest // replicas) * replicas
     steps = -(-len(split) // batch_size)
     return EvaluationBatches(
