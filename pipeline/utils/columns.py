@@ -2,7 +2,6 @@
 
 import csv
 import io
-import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -27,7 +26,9 @@ class Columns(dict[str, Any]):
     def csv(self) -> bytes:
         """The content of a CSV file in UTF-8."""
         text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(itertools.chain([self], self._text_rows()))
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self)
+        writer.writerows(self._text_rows())
         return text.getvalue().encode(errors="backslashreplace")
 
     def __repr__(self) -> str:
