@@ -135,6 +135,15 @@ class Source(abc.ABC):
         rows = examples.map(lambda example: {name: example[name] for name in names})
         return concatenate(rows.batch(1024), split)
 
+    def arrays(self, split: str) -> Mapping[str, np.ndarray] | None:
+        """All fields of all examples, with `id`, in order, if they are in memory.
+
+        An array (examples, ...) for each field; texts are bytes in an object array.
+        They are read and decoded many at a time, without `reader`. None, the default:
+        they are not in memory, or some are encoded files.
+        """
+        return None
+
     def split_keys(self, split: str) -> Mapping[str, np.ndarray]:
         """At least the columns `id` and, if there are groups, `group`.
 
@@ -354,7 +363,22 @@ def _without(metadata: Metadata, names: frozenset[str]) -> Metadata:
     return {name: value for name, value in metadata.items() if name not in names}
 
 
-class Objective(abc.ABC):
+class BatchDecoder:
+    """What a `Task`, an `Input` and a `Target` say about their `decode`."""
+
+    decodes_batches: bool = False
+    """Whether `decode` also takes a batch of raw examples, none of them encoded files:
+    every field, and every result, has the batch as its first axis. A subclass that
+    defines `decode` must say so again.
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "decode" in vars(cls) and "decodes_batches" not in vars(cls):
+            cls.decodes_batches = False
+
+
+class Objective(BatchDecoder, abc.ABC):
     """What is learned from examples, measured and answered: a `Task` or a `Target`.
 
     It is created from its metadata alone: facts about the data that are not weights,
@@ -714,7 +738,7 @@ class Task(Objective):
         return keras.Model(network.inputs, network.outputs)
 
 
-class Input(abc.ABC):
+class Input(BatchDecoder, abc.ABC):
     """What is given: from raw fields of an example to an input of the network.
 
     A registered function `(info, **options)` creates it for a source (`Info`), or from

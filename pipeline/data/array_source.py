@@ -118,6 +118,17 @@ class ArraySource(Source):
         short = (name for name, spec in self.info.fields.items() if is_short(spec))
         return {name: self._columns[split][name] for name in short}
 
+    def arrays(self, split: str) -> Mapping[str, np.ndarray] | None:
+        """As in `Source`; None with a memory map, or numbers that NumPy has as void or
+        in another byte order.
+        """
+        columns = self._columns[split]
+        for column in columns.values():
+            is_plain = column.dtype.kind in "biufO" and column.dtype.isnative
+            if isinstance(column, np.memmap) or not is_plain:
+                return None
+        return columns
+
     def group_names(self) -> Mapping[str, int]:
         return super().group_names() if self._group_names is None else self._group_names
 

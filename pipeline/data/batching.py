@@ -17,7 +17,7 @@ from pipeline.contracts import (
     Source,
     Task,
 )
-from pipeline.data import cache, decoder_warnings, epoch_order
+from pipeline.data import block_decoding, cache, decoder_warnings, epoch_order
 from pipeline.data.decoder_warnings import DecoderWarnings
 from pipeline.data.epoch_order import EpochOrder
 from pipeline.data.example_store import (
@@ -28,18 +28,21 @@ from pipeline.data.example_store import (
     MemoryStore,
     OnTheFly,
     Store,
+    decode_arrays,
     decoded_specs,
-    row_bytes,
     short_columns,
+    trace,
 )
 from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
 from pipeline.utils import progress_bar
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, is_short, with_options
+from pipeline.utils.tf_data import READ_ERRORS, is_short, row_bytes, with_options
 
 _BLOCK_BYTES = 8 << 20  # of decoded examples; several blocks are decoded at once
+_SMALL_BYTES = 1 << 20  # of decoded examples, in a batch
+_FEW_BATCHES = 64
 _CHUNK_ROWS = 1 << 18  # read from the order of the epoch at once
 
 
@@ -124,6 +127,12 @@ def _create_store(
         columns = source.columns(split)
         short = short_columns(source, task, split, columns, part.positions)
         return OnTheFly(source, task, split, specs, short), ""
+    store_type = DeviceStore if kind == "device" else MemoryStore
+    arrays = source.arrays(split) if task.decodes_batches else None
+    if arrays is not None and kind != "disk":
+        columns = _decode_arrays(arrays, part, task)
+        digest = block_decoding.digests(columns, specs, len(part))
+        return store_type(columns, digest), ""
     specs = {**specs, DIGEST: tf.TensorSpec((), tf.int64)}
     block = max(1, min(256, _BLOCK_BYTES // max(1, row_bytes(specs))))
     batches = _decode(source, task, split, excluded, block, warnings)
@@ -132,7 +141,6 @@ def _create_store(
         return cache.load_or_build(folder, state, specs, batches)
     columns = _concatenate(batches, specs, source.info.splits[split])
     digest = columns.pop(DIGEST)
-    store_type = DeviceStore if kind == "device" else MemoryStore
     return store_type(columns, digest), ""
 
 
@@ -154,6 +162,30 @@ def _concatenate(
             columns[name][start:end] = values
         start = end
     return {name: column[:start] for name, column in columns.items()}
+
+
+def _decode_arrays(
+    arrays: Mapping[str, np.ndarray], part: RawSplit, task: Task
+) -> dict[str, np.ndarray]:
+    """The decoded fields of examples in memory, (examples, ...), many at a time.
+
+    Fields that `decode` leaves as they are are not copied, unless examples are
+    excluded.
+    """
+    specs, unchanged = trace(part.source, task)
+    is_whole = len(part) == len(arrays["id"])
+    columns = {}
+    changed = {}
+    for name, spec in specs.items():
+        if name in unchanged:
+            column = arrays[unchanged[name]]
+            columns[name] = column if is_whole else column[part.positions]
+        else:
+            shape = (len(part), *spec.shape)
+            columns[name] = np.empty(shape, spec.dtype.as_numpy_dtype)
+            changed[name] = columns[name]
+    decode_arrays(part.source, task, part.source_split, part.positions, specs, changed)
+    return columns
 
 
 def _decode(
@@ -237,11 +269,14 @@ def evaluation(split: Split, options: TrainConfig, replicas: int = 1) -> Batches
     """Batches of one pass in the order of the source.
 
     The last batch is padded with the last example, with weight 0. Batches are four
-    times as large as in training, because they need less memory without gradients. All
+    times as large as in training, because they need less memory without gradients; and
+    larger if there would be many of small examples, each of which takes a while. All
     `replicas` get parts of the same size, even if a part is only padding: with an empty
     part, Keras crashes or returns NaN.
     """
-    largest = min(4 * options.batch_size, len(split))
+    small = _SMALL_BYTES // max(1, row_bytes(split.store.specs))
+    largest = max(4 * options.batch_size, min(small, -(-len(split) // _FEW_BATCHES)))
+    largest = min(largest, len(split))
     batch_size = -(-largest // replicas) * replicas
     steps = -(-len(split) // batch_size)
     return EvaluationBatches(

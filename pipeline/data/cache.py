@@ -19,12 +19,12 @@ import tensorflow as tf
 from pipeline.config.config import Config
 from pipeline.config.sections import DataConfig
 from pipeline.contracts import Decision, Example, Source, Task
-from pipeline.data.example_store import DIGEST, Store, row_bytes
+from pipeline.data.example_store import DIGEST, Store
 from pipeline.data.splits import Subset
 from pipeline.runtime import devices
 from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.errors import UsageError
-from pipeline.utils.tf_data import is_short
+from pipeline.utils.tf_data import is_short, row_bytes
 
 _PACKAGE = Path(__file__).parents[1]
 _STARTED = time.time()

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Source, Task
+from pipeline.data import block_decoding
 from pipeline.data.image_decoding import WARNINGS
 from pipeline.runtime import native_logs
 from pipeline.utils import progress_bar
@@ -72,8 +73,9 @@ class MemoryStore(Store):
             name: tf.TensorSpec(column.shape[1:], column.dtype)
             for name, column in self.columns.items()
         }
+        # Not `numpy`, which copies.
         short = {
-            name: self.columns[name].numpy()
+            name: np.asarray(columns[name])
             for name, spec in specs.items()
             if is_short(spec)
         }
@@ -204,21 +206,26 @@ def decoded_specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
 
     Raises UsageError if a field is not numeric, or if its shape is not fixed.
     """
-    specs, _ = _trace(source, task)
+    specs, _ = trace(source, task)
     return specs
 
 
-def _trace(source: Source, task: Task) -> tuple[dict[str, tf.TensorSpec], set[str]]:
-    """The specs of decoded fields, and the names of those that `decode` leaves alone.
+def trace(
+    source: Source, task: Task
+) -> tuple[dict[str, tf.TensorSpec], dict[str, str]]:
+    """The specs of decoded fields; and of those that are fields of the source, their
+    names there.
 
-    No example is read.
+    No example is read. Raises UsageError as `decoded_specs`.
     """
-    unchanged: set[str] = set()
+    unchanged: dict[str, str] = {}
 
     def decode(example: Example) -> Example:
         fields = task.decode(dict(example))
-        same = [name for name in fields if fields[name] is example.get(name)]
-        unchanged.update(same)
+        for name, values in fields.items():
+            for raw_name, raw_values in example.items():
+                if values is raw_values:
+                    unchanged[name] = raw_name
         return fields
 
     examples = tf.data.Dataset.from_generator(
@@ -240,6 +247,32 @@ def _trace(source: Source, task: Task) -> tuple[dict[str, tf.TensorSpec], set[st
     return specs, unchanged
 
 
+def decode_arrays(
+    source: Source,
+    task: Task,
+    split: str,
+    positions: np.ndarray,
+    specs: Mapping[str, tf.TensorSpec],
+    columns: Mapping[str, np.ndarray],
+) -> None:
+    """Decodes examples of a source that has its `arrays`, many at a time.
+
+    `columns` are some of the fields in `specs`, arrays (n, ...) that are filled for the
+    examples at `positions`, int64 (n,). Raises UsageError naming the first example that
+    cannot be decoded.
+    """
+    arrays = source.arrays(split)
+    if arrays is None or not columns:
+        return
+    try:
+        for done in block_decoding.decode(arrays, task, specs, positions, columns):
+            progress_bar.count("decoding", done, len(positions))
+    except block_decoding.DecodingError as error:
+        store = OnTheFly(source, task, split, specs, source.columns(split))
+        store.take(np.array([error.position]))  # raises an error that names it
+        raise UsageError(f"the split {split!r} cannot be decoded") from None
+
+
 def short_columns(
     source: Source,
     task: Task,
@@ -254,11 +287,25 @@ def short_columns(
     `decode`, only what they depend on runs. Raises UsageError naming the first example
     that cannot be read or decoded.
     """
-    specs, unchanged = _trace(source, task)
+    specs, unchanged = trace(source, task)
     names = [name for name, spec in specs.items() if is_short(spec)]
-    short = {name: columns[name] for name in names if name in unchanged & set(columns)}
+    short = {
+        name: columns[unchanged[name]]
+        for name in names
+        if unchanged.get(name) in columns
+    }
     missing = [name for name in names if name not in short]
     if not missing:
+        return short
+    for name in missing:
+        shape = (len(columns["id"]), *specs[name].shape)
+        short[name] = np.zeros(shape, specs[name].dtype.as_numpy_dtype)
+    progress_bar.stage("decoding", f"{', '.join(missing)} of {split}")
+    if task.decodes_batches and source.arrays(split) is not None:
+        parts = {name: short[name][positions] for name in missing}
+        decode_arrays(source, task, split, positions, specs, parts)
+        for name in missing:
+            short[name][positions] = parts[name]
         return short
     read = source.reader(split)
 
@@ -266,13 +313,9 @@ def short_columns(
         fields = task.decode(read(position))
         return {name: fields[name] for name in missing}
 
-    for name in missing:
-        shape = (len(columns["id"]), *specs[name].shape)
-        short[name] = np.zeros(shape, specs[name].dtype.as_numpy_dtype)
     examples = tf.data.Dataset.from_tensor_slices(positions).map(
         compute, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
     )
-    progress_bar.stage("decoding", f"{', '.join(missing)} of {split}")
     start = 0
     try:
         for batch in with_options(examples.batch(_BLOCK)).as_numpy_iterator():
@@ -288,8 +331,3 @@ def short_columns(
             f"the split {split!r} cannot be decoded: {reason(error)}"
         ) from None
     return short
-
-
-def row_bytes(specs: Mapping[str, tf.TensorSpec]) -> int:
-    """Bytes of one decoded example."""
-    return sum(spec.dtype.size * spec.shape.num_elements() for spec in specs.values())

@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Source, TrainingExamples
-from pipeline.data.example_store import row_bytes
 from pipeline.utils import progress_bar
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, is_short, with_options
+from pipeline.utils.tf_data import READ_ERRORS, is_short, row_bytes, with_options
 
 _BLOCK = 256  # examples that are read at once
+_ROWS = 4096  # the same, if they are in memory
 _FILES = 32  # the same, if their sizes are not known
 _BLOCK_BYTES = 8 << 20
 
@@ -73,6 +73,14 @@ class RawSplit(TrainingExamples):
 
     def _read(self, positions: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
         """Yields the examples at these positions in the split of the source."""
+        arrays = self.source.arrays(self.source_split)
+        if arrays is not None:
+            specs = self.source.info.fields
+            size = max(1, min(_ROWS, _BLOCK_BYTES // max(1, row_bytes(specs))))
+            for start in range(0, len(positions), size):
+                rows = positions[start : start + size]
+                yield {name: column[rows] for name, column in arrays.items()}
+            return
         read = self.source.reader(self.source_split)
         examples = tf.data.Dataset.from_tensor_slices(positions).map(
             read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True

@@ -415,6 +415,12 @@ class Subset(Source):
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
         return dict(self._columns[split])
 
+    def arrays(self, split: str) -> Mapping[str, np.ndarray] | None:
+        columns = self.whole.arrays(split)
+        if columns is None:
+            return None
+        return {name: column[self._rows[split]] for name, column in columns.items()}
+
     def group_names(self) -> Mapping[str, int]:
         return self.whole.group_names()
 

@@ -25,9 +25,12 @@ class SeveralInputs(Input):
     The metadata of the parts are in `inputs`, by name.
     """
 
+    decodes_batches = True  # if all parts do
+
     def __init__(self, metadata: Metadata, parts: Mapping[str, Input]) -> None:
         super().__init__(metadata)
         self._parts = dict(parts)
+        self.decodes_batches &= all(part.decodes_batches for part in parts.values())
         compared: list[str] = []
         for name, part in parts.items():
             compared += [f"{name}/{field}" for field in part.compared]

@@ -138,6 +138,8 @@ class Generation(Task):
         )
     )
 
+    decodes_batches = True
+
     def __init__(
         self,
         metadata: Metadata,
@@ -147,6 +149,9 @@ class Generation(Task):
         super().__init__(metadata)
         self.images = images or ImageInput(metadata)
         self.labels = labels or ClassTarget({"class_names": metadata["class_names"]})
+        self.decodes_batches &= (
+            self.images.decodes_batches and self.labels.decodes_batches
+        )
         self.class_names: list[str] = metadata["class_names"]
         self.image_shape = self.images.image_shape
         self.guidance = float(metadata.get("guidance", 2.0))
@@ -184,7 +189,7 @@ class Generation(Task):
         kept: Example = {k: v for k, v in example.items() if k in ("id", "group")}
         fields = {**kept, **self.images.decode(example)[0]}
         if "label" not in example:
-            return {**fields, "label": tf.constant(0, tf.int64)}
+            return {**fields, "label": tf.zeros_like(example["id"])}
         return {**fields, **self.labels.decode(example, None)}
 
     def check(

@@ -111,6 +111,7 @@ class KerasModel(Task):
     """
 
     kinds = _KINDS
+    decodes_batches = True
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)

@@ -210,6 +210,8 @@ class Supervised(Task):
     Without them, they are created from their names in the metadata.
     """
 
+    decodes_batches = True  # if its input and its target do
+
     def __init__(
         self,
         metadata: Metadata,
@@ -223,6 +225,7 @@ class Supervised(Task):
         self.output = target.output
         self.spatial_fields = target.spatial_fields
         self.compared = self.input.compared
+        self.decodes_batches &= self.input.decodes_batches and target.decodes_batches
 
     @property
     def title(self) -> str:

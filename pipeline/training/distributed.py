@@ -11,12 +11,11 @@ import keras
 import tensorflow as tf
 
 from pipeline.contracts import WHOLE_BATCH, Batches, Example, ReplicaPart
-from pipeline.data.example_store import row_bytes
 from pipeline.runtime.cluster import Cluster
 from pipeline.training import xla_support
 from pipeline.training.recovery import catch_out_of_memory
 from pipeline.utils.errors import WorkerLost
-from pipeline.utils.tf_data import READ_ERRORS, with_options
+from pipeline.utils.tf_data import READ_ERRORS, row_bytes, with_options
 
 _AHEAD = 8  # steps that are prefetched when batches are not stacked into blocks
 # One block is in use while up to two more are prefetched, so a few times this much

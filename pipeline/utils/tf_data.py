@@ -1,5 +1,7 @@
 """Reads the fields of many examples into arrays, and names the errors of reading."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import tensorflow as tf
 
@@ -20,6 +22,11 @@ def is_short(spec: tf.TensorSpec) -> bool:
     return length is not None and length * spec.dtype.size <= 4096
 
 
+def row_bytes(specs: Mapping[str, tf.TensorSpec]) -> int:
+    """Bytes of one example."""
+    return sum(spec.dtype.size * spec.shape.num_elements() for spec in specs.values())
+
+
 def concatenate(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
     """Concatenates the fields of all batches, (examples, ...).
 
@@ -38,6 +45,18 @@ def concatenate(batches: tf.data.Dataset, split: str) -> dict[str, np.ndarray]:
             f"the split {split!r} cannot be read: {reason(error)}"
         ) from None
     return {name: np.concatenate([part[name] for part in parts]) for name, _ in specs}
+
+
+def ensure_shape(values: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
+    """Checks the shape of an example, or of the examples of a batch, whose rank is one
+    higher; the same tensor if the shape is known already.
+    """
+    known = values.shape
+    if known.rank is None or known.rank <= len(shape):
+        return values if known == shape else tf.ensure_shape(values, shape)
+    if known[1:] == shape:
+        return values
+    return tf.ensure_shape(values, (None, *shape))
 
 
 def with_options(dataset: tf.data.Dataset) -> tf.data.Dataset:

@@ -25,6 +25,7 @@ from pipeline.serving import request_guards
 from pipeline.tasks.inputs import _image_corruptions
 from pipeline.utils.errors import UsageError
 from pipeline.utils.html_pages import pixels, thumbnail
+from pipeline.utils.tf_data import ensure_shape
 
 _DTYPES = (tf.uint8, tf.uint16, tf.float32, tf.string)
 
@@ -97,6 +98,7 @@ class ImageInput(Input):
     source has pixels of another dtype.
     """
 
+    decodes_batches = True
     not_decoded = frozenset({"image_range"})
 
     def __init__(self, metadata: Metadata) -> None:
@@ -136,11 +138,23 @@ class ImageInput(Input):
         else:
             if self._casts:
                 image = tf.cast(image, self.dtype)
-            original = tf.cast(tf.shape(image)[:2], tf.float32)
-            if image.shape != self.image_shape:
+            original = tf.cast(tf.shape(image)[-3:-1], tf.float32)
+            if image.shape.rank == 4 and image.shape[1:] != self.image_shape:
+                image = self._fit_all(image)
+            elif image.shape.rank == 3 and image.shape != self.image_shape:
                 image = image_resizing.fit(image, height, width, self._letterbox)
-        image = tf.ensure_shape(image, self.image_shape)
-        return {"image": image}, self._geometry(original)
+        image = ensure_shape(image, self.image_shape)
+        geometry = self._geometry(original)
+        if image.shape.rank == 4:
+            geometry = tf.repeat(geometry[None], tf.shape(image)[0], axis=0)
+        return {"image": image}, geometry
+
+    def _fit_all(self, images: tf.Tensor) -> tf.Tensor:
+        height, width, _ = self.image_shape
+        return tf.map_fn(
+            lambda image: image_resizing.fit(image, height, width, self._letterbox),
+            images,
+        )
 
     def _geometry(self, original: tf.Tensor) -> tf.Tensor:
         """As `decode` returns it, for height and width of an original, float32 (2,)."""

@@ -133,6 +133,7 @@ class TextInput(Input):
     filled with zeros.
     """
 
+    decodes_batches = True
     not_decoded = frozenset({"text_notes", "vocabulary_size"})
     compared = ("text",)
 
@@ -228,7 +229,10 @@ class TextInput(Input):
 
     def decode(self, example: Example) -> tuple[Example, None]:
         """Converts a text of any bytes to numbers."""
-        fields = self._decode(example[self._field][None])
+        texts = example[self._field]
+        if texts.shape.rank == 1:
+            return self._decode(texts), None
+        fields = self._decode(texts[None])
         return {name: values[0] for name, values in fields.items()}, None
 
     def match(self, source: Source) -> "TextInput":

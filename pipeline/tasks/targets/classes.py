@@ -88,6 +88,7 @@ class ClassTarget(Target):
     `partner_label` and `share`.
     """
 
+    decodes_batches = True
     selection_metric = ("accuracy", 1)
     not_decoded = frozenset({"class_names", "temperature", "abstain_below"})
 

@@ -24,6 +24,7 @@ from pipeline.tasks.targets import _panels
 from pipeline.tasks.targets._class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import ensure_shape
 
 _BINS = 1000  # of probabilities, for the average precision
 _ROWS = 20  # labels in a table
@@ -63,6 +64,7 @@ def labels(info: Info | Metadata, *, field: str = "labels") -> Target:
 class LabelTarget(Target):
     """Decoded examples have `labels`, uint8 (n,), 1 for each label of the example."""
 
+    decodes_batches = True
     selection_metric = ("f1", 1)
 
     def __init__(self, metadata: Metadata) -> None:
@@ -79,7 +81,7 @@ class LabelTarget(Target):
             count = len(self.class_names)
             one_hot = tf.one_hot(self._classes, count, dtype=tf.int32)
             labels = tf.linalg.matvec(one_hot, tf.cast(labels, tf.int32), True)
-        labels = tf.ensure_shape(labels, (len(self.class_names),))
+        labels = ensure_shape(labels, (len(self.class_names),))
         return {"labels": tf.cast(labels, tf.uint8)}
 
     def match(self, source: Source) -> "LabelTarget":

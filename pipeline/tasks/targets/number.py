@@ -22,6 +22,7 @@ from pipeline.contracts import (
 from pipeline.utils import console
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import ensure_shape
 
 _FEW = 20  # examples, of which an error says little
 _PAIRS = 500  # of true and predicted values in a plot
@@ -70,6 +71,7 @@ def number(
 class NumberTarget(Target):
     """Decoded examples have `target`, float32 () or (n,), in its own units."""
 
+    decodes_batches = True
     selection_metric = ("r2", 1)
     not_decoded = frozenset({"target_mean", "target_deviation"})
 
@@ -101,7 +103,7 @@ class NumberTarget(Target):
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         """Converts numbers of any type to float32."""
-        target = tf.ensure_shape(example[self._field], self._shape)
+        target = ensure_shape(example[self._field], self._shape)
         return {"target": tf.cast(target, tf.float32)}
 
     def match(self, source: Source) -> "NumberTarget":

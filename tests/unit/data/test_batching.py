@@ -215,3 +215,10 @@ def test_without_shuffling_the_examples_follow_each_other_again_and_again(split)
         (row["epoch"][i], row["id"][i]) for row in arrays_of(batches) for i in range(4)
     }
     assert len(pairs) == 24, "each pass draws other augmentations for an example"
+
+
+@pytest.mark.parametrize(("count", "size"), [(1000, 16), (64 * 50, 50)])
+def test_many_small_examples_are_evaluated_in_few_batches(split, count, size):
+    train = config.TrainConfig(batch_size=4, epochs=1)
+    batches = batching.evaluation(split(count), train)
+    assert batches.batch_size == size
