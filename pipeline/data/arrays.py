@@ -238,9 +238,11 @@ def arrays_of(data: Any, where: str) -> Sequence[Any] | None:
         UsageError: The data have no end, do not fit into memory, or have no y.
     """
     if isinstance(data, tf.data.Dataset):
+        _require_end(data)
         return _concatenate(_batches_of(data), where)
     if isinstance(data, keras.utils.PyDataset):
-        batches = (data[number] for number in range(_count_batches(data)))
+        _require_end(data)
+        batches = (data[number] for number in range(len(data)))
         return _concatenate(batches, where)
     if isinstance(data, tuple | list) and len(data) in (2, 3):
         return data
@@ -257,8 +259,8 @@ def find_key(keys: Iterable[Any], names: Sequence[str], title: str) -> Any:
         has_no_label = not matches and {"label", "labels"} & {*names}
         kind = NoLabels if has_no_label else UsageError
         raise kind(
-            f"{title}: exactly one field or column must be named {' or '.join(names)}; it has"
-            f" {', '.join(map(str, keys)) or 'none'}"
+            f"{title}: exactly one field or column must be named"
+            f" {' or '.join(names)}; it has {', '.join(map(str, keys)) or 'none'}"
         )
     return matches[0]
 
@@ -269,20 +271,19 @@ def _columns_of(row: Mapping[str, Any], title: str) -> tuple[Any, ...]:
     return tuple(row[key] for key in [*keys, *({"sample_weight"} & row.keys())])
 
 
-def _count_batches(data: Any) -> int:
-    is_dataset = isinstance(data, tf.data.Dataset)
-    count = data.cardinality().numpy() if is_dataset else data.num_batches
-    if count in (None, tf.data.INFINITE_CARDINALITY):
+def _require_end(data: Any) -> None:
+    is_endless = not hasattr(data, "__len__")
+    if isinstance(data, tf.data.Dataset):
+        is_endless = data.cardinality() == tf.data.INFINITE_CARDINALITY
+    if is_endless:
         raise UsageError(
             f"the {type(data).__name__} never ends; remove repeat(), add take(N), or"
             " define __len__"
         )
-    return count
 
 
 def _batches_of(data: tf.data.Dataset) -> Iterator[Any]:
     """Yields the batches of a dataset; batches single examples."""
-    _count_batches(data)
     spec = data.element_spec
     is_named = isinstance(spec, Mapping)
     if is_named:
@@ -451,9 +452,10 @@ def _numbers(values: np.ndarray, title: str, where: str) -> np.ndarray:
     if values.dtype.kind not in _NUMERIC:
         example = next(iter(values.flat), None)
         raise UsageError(
-            f"{where}: {title} must hold numbers; got {values.dtype} ({str(example)!r:.40});"
-            f" give one array, such as numpy.stack({title}), or encode it, for example"
-            f" with {title}.astype('float32') or keras.layers.StringLookup"
+            f"{where}: {title} must hold numbers; got {values.dtype}"
+            f" ({str(example)!r:.40}); give one array, such as numpy.stack({title}), or"
+            f" encode it, for example with {title}.astype('float32') or"
+            " keras.layers.StringLookup"
         )
     return values.astype(np.float32) if values.dtype.kind == "b" else values
 
