@@ -517,7 +517,7 @@ def _input(
     is_text = values.size == len(values) and values.dtype.kind in _TEXTUAL
     if is_text and isinstance(next(iter(values.flat), None), str | bytes):
         return "text", _encode(values, title, where), ""
-    names = _feature_names(x, title, where)
+    names = _feature_names(x, title, where)  # refuses a table of other columns
     values = _numbers(values, title, where)
     note = ""
     if kind not in _INPUTS:
@@ -664,9 +664,10 @@ def _target(
     numbers = _floats_of_objects(column)
     if numbers.dtype.kind not in _NUMERIC or numbers.ndim > 2 or not numbers.size:
         raise UsageError(
-            f"{where}: y must be numbers to predict, (n,) or (n, numbers); got"
-            f" {values.dtype} of shape {values.shape}; convert it with"
-            ' y.astype("float32"), or write task={"target": "classes"}'
+            f"{where}: y is {values.dtype} of shape {values.shape}; give numbers to"
+            " predict (n,) or (n, numbers), classes (n,) or one-hot (n, classes),"
+            " several labels as rows of 0 and 1 (n, classes), or for images masks (n,"
+            ' height, width); strings are classes: task={"target": "classes"}'
         )
     return "target", _float32(numbers, "y", where), note
 
@@ -678,16 +679,10 @@ def _recognize_target(
 
     `has_classes`: whole numbers are classes.
     """
-    is_known = values.dtype.kind in _NUMERIC + _TEXTUAL
-    if values.ndim > 2 or not is_known or not values.size:
-        raise UsageError(
-            f"{where}: y has shape {values.shape} and dtype {values.dtype}, which no"
-            " target takes; give classes (n,) or one-hot (n, classes), several labels"
-            " as rows of 0 and 1 (n, classes), numbers (n,) or (n, numbers), and for"
-            " images masks (n, height, width)"
-        )
     if values.dtype.kind in _TEXTUAL:
         return "classes", ""
+    if values.dtype.kind not in _NUMERIC or values.ndim > 2 or not values.size:
+        return "number", ""  # which is refused
     if values.ndim == 2:
         return _recognize_rows(values)
     is_whole = values.dtype.kind != "f" or not (np.floor(values) < values).any()

@@ -418,13 +418,13 @@ def test_an_input_that_is_set_must_fit():
 
 # Name -> x, y, target, message.
 BAD_TARGETS = {
-    "rank 3": (FEATURES, normal(3, 4), None, "which no target takes; give classes"),
-    "rank 5": (IMAGES, np.ones((N, 2, 2, 2, 2)), None, "which no target takes"),
+    "rank 3": (FEATURES, normal(3, 4), None, "y is float64 .*give numbers"),
+    "rank 5": (IMAGES, np.ones((N, 2, 2, 2, 2)), None, "give numbers to predict"),
     "no columns": (
         FEATURES,
         np.ones((N, 0)),
         None,
-        r"shape \(60, 0\) .* which no target",
+        r"shape \(60, 0\); give",
     ),
     "a dictionary": (FEATURES, {"a": CLASSES}, None, r"y is a dictionary \(a\)"),
     "ragged": (FEATURES, tf.ragged.constant([[1], [1, 2]] * 30), None, "parts of y"),
@@ -433,7 +433,7 @@ BAD_TARGETS = {
         FEATURES,
         CLASSES * 1j,
         None,
-        "dtype complex128, which no target takes",
+        "y is complex128",
     ),
     "ragged lists": (
         FEATURES,
@@ -556,9 +556,14 @@ BAD_TARGETS = {
         FEATURES,
         CLASSES.astype(str),
         "number",
-        "y must be numbers to predict.*got <U21 .* convert it",
+        'y is <U21 .*task={"target": "classes"}',
     ),
-    "rank 3 as numbers": (FEATURES, normal(3, 4), "number", "numbers to predict, .n,"),
+    "rank 3 as numbers": (
+        FEATURES,
+        normal(3, 4),
+        "number",
+        "give numbers to predict .n,",
+    ),
     "NaN as numbers": (FEATURES, FLOATS * np.nan, "number", r"y\[0\] is nan"),
     "classes as labels": (
         FEATURES,

@@ -126,7 +126,7 @@ WRONG = {
     ),
     "labels as targets": (
         {"labels": False, "targets": LABELS.astype(str)},
-        "y must be numbers to predict.* got <U21",
+        "y is <U21 .* give numbers to predict",
     ),
     "small masks": (
         {"labels": False, "masks": IMAGES[:, :2, :, 0]},
