@@ -93,7 +93,7 @@ def examples(
     fields = {}
     notes = []
     kinds = {}
-    for prefix, title, values in _named("x", x, where):
+    for prefix, title, values in _parts_of("x", x, where):
         kind = input.get(prefix) if isinstance(input, Mapping) else input
         kinds[prefix], array, note = _input(values, title, where, kind)
         fields[prefix + kinds[prefix]] = array
@@ -115,7 +115,7 @@ def examples(
     )
 
 
-def unchanged(
+def unchanged_fields(
     where: str, x: Any, y: Any, sample_weight: Any = None
 ) -> dict[str, np.ndarray]:
     """The fields of x and y as a network takes them: any number, shape and type.
@@ -136,7 +136,7 @@ def unchanged(
     """
     fields = {}
     for part, data in {"x": x, "y": y}.items():
-        for name, title, values in _named(part, data, where):
+        for name, title, values in _parts_of(part, data, where):
             field = f"{part}/{name}".rstrip("/")
             array = array_of(values, title, where)
             if part == "x" and _has_text(array):
@@ -187,7 +187,7 @@ def match_fields(tables: Mapping[str, dict[str, np.ndarray]]) -> None:
             table[field] = column.astype(np.float32 if is_float else dtype, copy=False)
 
 
-def _named(part: str, values: Any, where: str) -> list[tuple[str, str, Any]]:
+def _parts_of(part: str, values: Any, where: str) -> list[tuple[str, str, Any]]:
     """(prefix of the field, title, array) of an array or each array of a dictionary."""
     if not isinstance(values, Mapping):
         return [("", part, values)]
@@ -334,7 +334,7 @@ def _concatenate(batches: Iterable[Any], where: str) -> list[Any]:
             raise NoLabels(f"{where}: a batch is {type(batch).__name__}; {EXPECTED}")
         lengths = []
         for part, data in zip(("x", "y", "sample_weight"), batch, strict=False):
-            for name, title, values in _named(part, data, where):
+            for name, title, values in _parts_of(part, data, where):
                 if part != "y" or not isinstance(values, list):  # of labels
                     values = array_of(values, title, where)
                     size += values.nbytes

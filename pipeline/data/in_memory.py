@@ -60,12 +60,12 @@ def from_object(
     """A source of data in memory; the id of an example is its position.
 
     `data` has x and y as for `arrays.examples`, or with the target `arrays` as for
-    `arrays.unchanged`. Without `validation_data`, a part of it is held out. Without
-    `class_names`, in a form of `labels.class_names_of`, the names come from the data
-    (`find_class_names`), or else are the labels themselves. Without `input` (`image`,
-    `features`) and `target` (`classes`, `labels`, `number`, `mask`), the arrays of
-    train decide, and a note says what was assumed. Raises UsageError if the data have
-    another form, no end, or do not fit into memory.
+    `arrays.unchanged_fields`. Without `validation_data`, a part of it is held out.
+    Without `class_names`, in a form of `labels.class_names_of`, the names come from the
+    data (`find_class_names`), or else are the labels themselves. Without `input`
+    (`image`, `features`) and `target` (`classes`, `labels`, `number`, `mask`), the
+    arrays of train decide, and a note says what was assumed. Raises UsageError if the
+    data have another form, no end, or do not fit into memory.
     """
     parts = {"train": data, "validation": validation_data, "test": test_data}
     parts = {split: getattr(part, "value", part) for split, part in parts.items()}
@@ -199,7 +199,7 @@ def _read(data: Any, split: str, options: Mapping[str, Any]) -> arrays.Examples:
     """Reads all examples of a split; `options` are those of `arrays.examples`."""
     columns = arrays.arrays_of(data, split)
     if columns is not None and options["target"] == "arrays":
-        return arrays.Examples(arrays.unchanged(split, *columns))
+        return arrays.Examples(arrays.unchanged_fields(split, *columns))
     if columns is not None:
         return arrays.examples(split, *columns, **options)
     column = _column_of_values(data)

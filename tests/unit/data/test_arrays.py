@@ -10,7 +10,7 @@ import scipy.sparse
 import tensorflow as tf
 
 from pipeline.data.array_source import ArraySource
-from pipeline.data.arrays import arrays_of, examples, match_fields, unchanged
+from pipeline.data.arrays import arrays_of, examples, match_fields, unchanged_fields
 from pipeline.utils.errors import UsageError
 
 N = 60
@@ -825,7 +825,7 @@ def test_data_larger_than_the_memory_are_refused(monkeypatch):
 def test_unchanged_arrays_keep_their_shapes_and_integers():
     x = {"a": BYTES, "b": normal(2, 3, 4, 5), "c": [["é", "bc"]] * N}
     y = {"d": CLASSES.astype("int8"), "e": FLOATS * np.nan, "f": CLASSES > 1}
-    fields = unchanged("train", x, y, np.arange(N))
+    fields = unchanged_fields("train", x, y, np.arange(N))
     assert {field: (str(v.dtype), v.shape[1:]) for field, v in fields.items()} == {
         "x/a": ("uint8", (8, 8)),
         "x/b": ("float32", (2, 3, 4, 5)),
@@ -836,13 +836,13 @@ def test_unchanged_arrays_keep_their_shapes_and_integers():
         "sample_weight": ("float32", ()),
     }
     assert fields["x/c/text"][0].tobytes() == b"\xc3\xa9bc"
-    assert unchanged("train", BYTES, FLOATS).keys() == {"x", "y"}
+    assert unchanged_fields("train", BYTES, FLOATS).keys() == {"x", "y"}
 
 
 def test_unchanged_splits_get_the_same_types_and_lengths_of_texts():
     tables = {
-        "train": unchanged("train", ["a", "bcd"], [1, 2]),
-        "test": unchanged("test", ["ef"], [0.5], [3]),
+        "train": unchanged_fields("train", ["a", "bcd"], [1, 2]),
+        "test": unchanged_fields("test", ["ef"], [0.5], [3]),
     }
     match_fields(tables)
     assert tables["test"]["x/text"].tolist() == [[*b"ef\0"]]
@@ -864,5 +864,5 @@ def test_unchanged_splits_get_the_same_types_and_lengths_of_texts():
 )
 def test_other_unchanged_arrays_are_refused_in_one_line(x, y, weight, text):
     with pytest.raises(UsageError, match=text) as caught:
-        unchanged("train", x, y, weight)
+        unchanged_fields("train", x, y, weight)
     assert "\n" not in str(caught.value)
