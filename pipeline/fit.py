@@ -39,6 +39,7 @@ def fit(
     folds: int | None = None,
     class_names: Sequence[str] | None = None,
     task: Any = None,
+    target: str | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     learning_rate: Any = None,
@@ -65,6 +66,7 @@ def fit(
             trained on all of `data` after them.
         class_names: Names of the labels 0, 1, ...
         task: A name, or a function that returns a Task.
+        target: The column of a table to predict, or a name, such as `number`.
         epochs: Passes over the training examples.
         batch_size: Examples per step.
         learning_rate: A number, or a Keras schedule.

@@ -67,6 +67,10 @@ def request(
     if isinstance(recipe, Path):
         recipe = str(recipe)  # also the name of a recipe
     values = keras_words.translate(values)
+    if "target" in values:
+        task = values.get("task", {})
+        task = task if isinstance(task, Mapping) else {"name": task}
+        values["task"] = {**task, "target": values.pop("target")}
     target = _pop_column(values)
     path = _pop_path(values)
     if path and recipe is None and "model" not in values:
@@ -89,7 +93,7 @@ def _require_known(arguments: Mapping[str, Any]) -> None:
     for field in dataclasses.fields(Config):
         if not field.metadata.get("hidden"):
             fields.add(field.name)
-    known = {*_SHORT, "loss_weights", *keras_words.ARGUMENTS}
+    known = {*_SHORT, "loss_weights", "target", *keras_words.ARGUMENTS}
     for name in arguments.keys() - fields - known:
         flags = cli_parser.matching_flags(f"--{name}", Config)
         if flags == ["--train.learning-rate"]:  # `lr`
@@ -333,6 +337,8 @@ def _argument(match: re.Match[str]) -> str:
         option = flag.path[-1]
         value = str(flag.switch)
     rest = ""
+    if (section, option) == (None, "target") and name:
+        return f'target="{name}"'
     if name and option.endswith("options"):
         value = f'{{"{name}": ...}}'
     elif flag_of_word is not None and name in typing.get_args(flag_of_word.hint):

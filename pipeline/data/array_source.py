@@ -1,19 +1,16 @@
 """Sources of arrays, in memory or in `.npy` files."""
 
-import dataclasses
 import functools
 import hashlib
 import os
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, Info, Source
-from pipeline.data import array_inputs, array_targets
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import is_short
@@ -190,119 +187,11 @@ def _row(column: np.ndarray, position: int) -> np.ndarray:
     return np.frombuffer(content, column.dtype).reshape(column.shape[1:])
 
 
-@dataclasses.dataclass(frozen=True)
-class Examples:
-    """Arrays as the fields of examples, and what to say about them."""
-
-    columns: dict[str, np.ndarray]
-    """Maps each field, except for `id`, to an array (examples, ...)."""
-    notes: tuple[str, ...] = ()
-    feature_names: tuple[str, ...] | None = None
-
-    def kinds(self) -> dict[str, Any]:
-        """The arguments `input` and `target` of `examples` for the other splits."""
-        inputs = {}
-        target = None
-        for field in self.columns:
-            if array_inputs.kind_of(field) in array_inputs.KINDS:
-                name = field.rpartition("/")[0]
-                inputs[name] = array_inputs.kind_of(field)
-            target = array_targets.KINDS.get(field, target)
-        return {"input": inputs, "target": target}
-
-
-def examples(
-    where: str,
-    x: Any,
-    y: Any,
-    sample_weight: Any = None,
-    *,
-    input: str | Mapping[str, str] | None = None,
-    target: str | None = None,
-    has_class_names: bool = False,
-) -> Examples:
-    """Checks and converts arrays to the fields of examples.
-
-    Args:
-        where: The name of the arrays in messages.
-        x: Images, (n, height, width[, channels]); features, (n,) to (n, ..., ..., ...);
-            a pandas table of numbers; or a dictionary of them, of equal length.
-        y: Classes, as for `labels_of`; several labels per example, as rows of 0 and 1
-            (n, classes) or lists of strings; numbers to predict, (n,) or (n, numbers);
-            or masks of images, (n, height, width[, 1]).
-        sample_weight: At least 0, (n,).
-        input: `image` or `features`, or the kind of each name in x; None or another
-            name: recognized from rank and dtype.
-        target: `classes`, `labels`, `number` or `mask`; None or another name:
-            recognized.
-        has_class_names: Whether the user names the classes, so that whole numbers are
-            classes.
-
-    Returns:
-        The inputs, `image`, uint8, uint16 or float32 (n, height, width, channels), or
-        `features`, int64 or float32 (n, ...), with `NAME/` in front for a dictionary.
-        The target: `label` and `labels`, in which `labels.encode_targets` replaces
-        strings; `target`, float32; or `mask`, uint8 (n, height, width). And perhaps
-        `sample_weight`, float32.
-
-    Raises:
-        UsageError: The arrays have another form.
-    """
-    truth = array_targets.target_array(y, where, target)
-    inputs = array_inputs.inputs_of(x, where, input, truth.shape)
-    answer = array_targets.target_of(
-        truth,
-        where,
-        kind=target,
-        image_sizes=inputs.image_sizes(),
-        has_class_names=has_class_names,
-    )
-    fields = {**inputs.fields, answer.field: answer.values}
-    if sample_weight is not None:
-        fields["sample_weight"] = weights_of(sample_weight, len(truth), where)
-    notes = (*inputs.notes, *answer.notes)
-    return Examples(fields, notes, inputs.feature_names)
-
-
-def match_fields(tables: Mapping[str, dict[str, np.ndarray]]) -> None:
-    """Converts features to float32 where the splits have integers and floats.
-
-    Raises UsageError if a split has other fields than train.
-    """
-    train = tables["train"]
-    for split, table in tables.items():
-        if different := sorted(table.keys() ^ train.keys()):
-            raise UsageError(
-                f"{split} and train must have the same inputs and target; only one of"
-                f" them has {different[0]}"
-            )
-    for field in train:
-        dtypes = {table[field].dtype.kind for table in tables.values()}
-        if array_inputs.kind_of(field) == "features" and dtypes == {"i", "f"}:
-            for table in tables.values():
-                table[field] = table[field].astype(np.float32, copy=False)
-
-
-def weights_of(sample_weight: Any, count: int, where: str) -> np.ndarray:
-    """Checks weights of examples; float32 (count,)."""
-    values = array_inputs.array_of(sample_weight, "sample_weight", where)
-    if values.dtype.kind not in "iuf" or not np.isfinite(values).all():
-        raise UsageError(
-            f"{where}: sample_weight must be finite numbers; got {values.dtype}"
-        )
-    weight = values.astype(np.float32)
-    if weight.shape != (count,) or weight.min() < 0:
-        raise UsageError(
-            f"{where}: sample_weight must be at least 0, of shape ({count},)"
-        )
-    return weight
-
-
 def channels_notes(columns: Mapping[str, np.ndarray]) -> tuple[str, ...]:
     """A note for each input whose channels seem to be the first axis of the images."""
     notes = []
     for field, images in columns.items():
-        if array_inputs.kind_of(field) != "image" or images.ndim != 4:
+        if field.rpartition("/")[2] != "image" or images.ndim != 4:
             continue
         height, width, channels = images.shape[1:]
         is_thin = height in _CHANNELS or height < width == channels

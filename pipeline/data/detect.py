@@ -135,7 +135,7 @@ def _fields(source: str, options: Mapping[str, Any]) -> tuple[str, str]:
         return "features", ""
     value = getattr(source, "value", None)
     if value is not None:
-        return _field_of_object(value), ""
+        return _fields_of_object(value, options)
     truth = "boxes" if source in box_formats.FORMATS else ""
     path = options.get("path")
     if path is None or not Path(path).exists():
@@ -186,48 +186,47 @@ def _key(path: Path) -> tuple[str, int, int]:
     return str(path), status.st_mtime_ns, status.st_size
 
 
-def _field_of_object(data: Any) -> str:
-    """The raw field of data in memory: of strings, also as one of several inputs, or of
-    the rows of a table; else `image`.
+def _fields_of_object(data: Any, options: Mapping[str, Any]) -> tuple[str, str]:
+    """The raw fields of data in memory: of a table, of strings, also as one of several
+    inputs, or else `image`.
     """
-    columns = _titles(data)
-    if columns:
-        lower = {names.column(title) for title in columns}
-        for field, texts in file_types.value_columns().items():
-            if lower.intersection(texts) and lower.isdisjoint(names.FILES):
-                return field
-        return NUMBERS if lower.isdisjoint(names.FILES) else file_types.IMAGE
+    if isinstance(data, tuple | list) and is_mixed_table(data):
+        return NUMBERS, ""
+    read = None if has_pictures(data) else table.from_object(data, "the table")
+    if read is not None:
+        chosen = Options(predict=options.get("predict"))
+        roles = table_columns.find_roles(read, chosen)
+        return roles.field, next(iter(roles.truths))
     spec = getattr(data, "element_spec", None)
     if spec is not None:
         data = spec if isinstance(spec, tuple) else ()
     if not isinstance(data, tuple | list) or not len(data):
-        return file_types.IMAGE
+        return file_types.IMAGE, ""
     inputs = data[0].values() if isinstance(data[0], Mapping) else data[:1]
-    if _titles(data[0]) and not _are_all_numbers(data[0]):
-        return NUMBERS
     is_text = any(map(_are_texts, inputs))
-    return next(iter(file_types.value_columns())) if is_text else file_types.IMAGE
+    return next(iter(file_types.value_columns())) if is_text else file_types.IMAGE, ""
 
 
-def _titles(data: Any) -> list[Any]:
-    """The names of the columns of a table in memory; empty for anything else."""
-    if hasattr(data, "element_spec"):
-        return []
-    titles = getattr(data, "column_names", None)
-    if titles is None:
-        titles = getattr(data, "columns", ())
-    return [] if callable(titles) else [*titles]
+def is_mixed_table(data: Any) -> bool:
+    """Whether x of (x, y) is a DataFrame with other columns than numbers, or gaps."""
+    x = data[0] if len(data) in (2, 3) else None
+    if not hasattr(x, "iloc") or not hasattr(x, "dtypes") or x.ndim != 2:
+        return False
+    kinds = {getattr(dtype, "kind", "O") for dtype in x.dtypes}
+    return not kinds <= {*"biuf"} or bool(x.isna().to_numpy().any())
 
 
-def _are_all_numbers(frame: Any) -> bool:
-    """Whether all columns of a DataFrame have numbers, none of them missing."""
-    kinds = {getattr(dtype, "kind", "") for dtype in frame.dtypes}
-    return kinds <= {*"biuf"} and not frame.isna().to_numpy().any()
+def has_pictures(data: Any) -> bool:
+    """Whether a dataset of Hugging Face has a column of decoded images."""
+    features = getattr(data, "features", None)
+    if not isinstance(features, Mapping) or not hasattr(data, "column_names"):
+        return False
+    return any(type(feature).__name__ == "Image" for feature in features.values())
 
 
 def _are_texts(x: Any) -> bool:
     """Whether an input, or its specification, has a string for each example."""
-    if _titles(x):
+    if hasattr(x, "columns"):
         return False
     dtype = getattr(x, "dtype", None)
     if dtype is None and isinstance(x, list | tuple):

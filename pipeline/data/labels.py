@@ -1,5 +1,6 @@
 """Reads labels and class names in any form, the same for every source."""
 
+import contextlib
 import decimal
 import re
 from collections import Counter
@@ -11,7 +12,7 @@ import numpy as np
 
 from pipeline.utils.errors import UsageError, suggest
 
-# How NumPy and pandas write a missing value.
+# How NumPy and pandas write a missing value. "NA" and "None" may be names of classes.
 _MISSING = ("", "nan", "NaN", "<NA>", "NaT")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)
@@ -42,8 +43,7 @@ def labels_of(labels: Any, where: str) -> np.ndarray:
     if values.dtype.kind == "V" and not values.dtype.names:  # such as bfloat16
         values = values.astype(np.float32)
     if values.dtype.kind in "OST":
-        shape = values.shape
-        values = _convert_objects(values.ravel(), where).reshape(shape)
+        values = _convert_objects(values.ravel(), where).reshape(values.shape)
     if values.ndim == 2 and values.dtype.kind in "biuf":
         values = _convert_one_hot(values, where)
     if values.ndim != 1 or values.dtype.kind not in "biufU":
@@ -54,7 +54,13 @@ def labels_of(labels: Any, where: str) -> np.ndarray:
     if values.dtype.kind == "U":
         return _clean_strings(values, where)
     if values.dtype.kind == "f":
-        _require_whole(values, where)
+        _require_present(values.tolist(), where)
+        for row in np.flatnonzero(~np.isfinite(values) | (values != np.round(values))):
+            raise UsageError(
+                f"{where}: labels must be {_EXPECTED}; example {row} has"
+                f" {values[row]:g}; numbers to predict need"
+                ' task={"target": "number"}'
+            )
     return values.astype(np.int64)
 
 
@@ -62,23 +68,14 @@ def _convert_objects(values: np.ndarray, where: str) -> np.ndarray:
     """Converts objects to an array of strings or of numbers."""
     labels = [text_of(value) for value in values.tolist()]
     _require_present(labels, where)
-    is_text = [isinstance(label, str) for label in labels]
-    if all(is_text):
-        return np.array(labels, str)
-    if any(is_text):
-        text = is_text.index(True)
-        number = is_text.index(False)
-        raise UsageError(
-            f"{where}: labels must be all strings or all numbers; example {text} has "
-            f"{labels[text]!r}, example {number} has {labels[number]!r}"
-        )
+    has_text = any(isinstance(label, str) for label in labels)
     for row, label in enumerate(labels):
-        if not isinstance(label, Real | decimal.Decimal):
+        if not isinstance(label, str if has_text else Real | decimal.Decimal):
             raise UsageError(
-                f"{where}: labels must be {_EXPECTED}; example {row} has"
-                f" {type(label).__name__}"
+                f"{where}: labels must be all strings or all numbers; example {row} has"
+                f" {label!r:.40}"
             )
-    return np.array([float(label) for label in labels])
+    return np.array(labels, str if has_text else float)
 
 
 def text_of(value: Any) -> Any:
@@ -110,38 +107,21 @@ def _require_present(values: Sequence[Any], where: str) -> None:
 def _convert_one_hot(values: np.ndarray, where: str) -> np.ndarray:
     is_binary = ((values == 0) | (values == 1)).all(axis=1)
     ones = (values == 1).sum(axis=1)
-    wrong = np.flatnonzero(~is_binary | (ones != 1))
-    if not len(wrong):
-        return values.argmax(axis=1)
-    row = values[wrong[0]]
-    remedy = f"give {_EXPECTED}"
-    if is_binary[wrong[0]]:
-        problem = f"{ones[wrong[0]]} classes instead of one"
-        remedy += ', or write task={"target": "labels"} for several per example'
-    elif np.isclose(row.sum(), 1, atol=1e-3) and (row >= 0).all():
-        problem = "soft labels, not zeros and a one"
-        remedy += (
-            "; y.argmax(axis=1) is the most probable class, and with"
-            ' task={"target": "number"}, the numbers are predicted'
+    for row in np.flatnonzero(~is_binary | (ones != 1)):
+        problem = (
+            "other numbers than 0 and 1; of soft labels, y.argmax(axis=1) is the most"
+            ' probable class; numbers to predict need task={"target": "number"}'
         )
-    else:
-        problem = "other numbers than zeros and a one"
-    raise UsageError(
-        f"{where}: labels of shape {values.shape} must be one-hot, but example"
-        f" {wrong[0]} has {problem}; {remedy}"
-    )
-
-
-def _require_whole(values: np.ndarray, where: str) -> None:
-    for row in np.flatnonzero(~np.isfinite(values)):
+        if is_binary[row]:
+            problem = (
+                f"{ones[row]} classes instead of one; several labels per example need"
+                ' task={"target": "labels"}'
+            )
         raise UsageError(
-            f"{where}: example {row} has no label ({values[row]}); remove it"
+            f"{where}: labels of shape {values.shape} must be one-hot, but example"
+            f" {row} has {problem}"
         )
-    for row in np.flatnonzero(values != np.round(values)):
-        raise UsageError(
-            f"{where}: labels must be {_EXPECTED}; example {row} has {values[row]:g}."
-            ' Numbers to predict need task={"target": "number"}'
-        )
+    return values.argmax(axis=1)
 
 
 def encode_labels(
@@ -166,12 +146,17 @@ def encode_labels(
             labels = labels.astype(str)  # 1 is the class "1", not the second class
         if labels.dtype.kind != "U":
             continue  # the task checks them, after cleaning
-        if unknown := sorted({*labels.tolist()} - {*names}):
-            raise UsageError(
-                f"{split}: the label {unknown[0]!r} is not one of the classes"
-            )
+        _require_names(labels.tolist(), names, split)
         table["label"] = np.array([numbers[name] for name in labels.tolist()], np.int64)
     return names
+
+
+def _require_names(labels: Iterable[str], names: Sequence[str], where: str) -> None:
+    for name in sorted({*labels} - {*names}):
+        raise UsageError(
+            f"{where}: the label {name!r} is not one of the classes;"
+            f" {suggest(name, names)}"
+        )
 
 
 def encode_targets(
@@ -208,13 +193,15 @@ def _encode_several(
     train = tables["train"]["labels"]
     if names is None and train.dtype == object:
         names = distinct(in_order(set().union(*train)), "the labels")
-    if names is None:
-        names = tuple(map(str, range(train.shape[1])))
+    names = names or tuple(map(str, range(train.shape[1])))
     numbers = {name: number for number, name in enumerate(names)}
     for split, table in tables.items():
         labels = table["labels"]
         if labels.dtype == object:
-            table["labels"] = _rows_of(labels, numbers, split)
+            _require_names(set().union(*labels), names, split)
+            table["labels"] = np.zeros((len(labels), len(names)), np.uint8)
+            for row, present in zip(table["labels"], labels, strict=True):
+                row[[numbers[name] for name in present]] = 1
         elif labels.shape[1] != len(names):
             raise UsageError(
                 f"{split}: y has {labels.shape[1]} columns for {len(names)} classes;"
@@ -223,45 +210,30 @@ def _encode_several(
     return names
 
 
-def _rows_of(labels: np.ndarray, numbers: Mapping[str, int], split: str) -> np.ndarray:
-    """Rows of 0 and 1, uint8, of tuples of names."""
-    rows = np.zeros((len(labels), len(numbers)), np.uint8)
-    for row, present in zip(rows, labels, strict=True):
-        for name in present:
-            if name not in numbers:
-                raise UsageError(
-                    f"{split}: the label {name!r} is not one of the classes;"
-                    f" {suggest(name, list(numbers))}"
-                )
-            row[numbers[name]] = 1
-    return rows
-
-
 def _name_masks(
     tables: Mapping[str, dict[str, np.ndarray]],
     names: tuple[str, ...] | None,
     option: str,
 ) -> tuple[str, ...]:
-    """The names of the classes of masks, by default their numbers."""
+    """The names of the classes of masks, by default their numbers; 255 is no class."""
     present = np.zeros(256, bool)
     for split, table in tables.items():
         for row, mask in enumerate(table["mask"]):
             present[mask] = True
-            largest = mask[mask != 255].max(initial=0)  # 255 is no class
+            largest = mask[mask != 255].max(initial=0)
             if names is not None and largest >= len(names):
                 raise UsageError(
                     f"{split}: the mask of example {row} has the class {largest},"
                     f" but {option} has {len(names)} names, of the classes 0 to"
                     f" {len(names) - 1}"
                 )
-    classes = np.flatnonzero(present).tolist()
-    if names is None and classes == [0, 255]:
+    if names is None and np.flatnonzero(present).tolist() == [0, 255]:
         raise UsageError(
             "the masks have the values 0 and 255; divide them by 255, because they are"
             " the classes 0 and 1"
         )
-    largest = max((label for label in classes if label != 255), default=0)
-    return names or tuple(map(str, range(largest + 1)))
+    count = 1 + np.flatnonzero(present[:255]).max(initial=0)
+    return names or tuple(map(str, range(count)))
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -288,25 +260,17 @@ def class_names_of(value: Any, where: str) -> tuple[str, ...]:
         UsageError: The names have another form, are not distinct, or do not number the
             classes 0, 1, ...
     """
-    if isinstance(value, Mapping):
-        value = _sort_by_number(value, where)
-    names = _names_of_sequence(value)
+    values = _sort_by_number(value) if isinstance(value, Mapping) else value
+    names = []
+    if not isinstance(values, str | bytes):
+        with contextlib.suppress(TypeError, ValueError):  # not a sequence, or nested
+            names = [*map(_class_name, np.asarray(values, object).tolist())]
     if not names:
         raise UsageError(
-            f"{where} must have a name for each class, such as ['cat', 'dog']; got"
-            f" {value!r:.100}"
+            f"{where} must have a name for each class, such as ['cat', 'dog'] or"
+            f" {{'cat': 0, 'dog': 1}}; got {value!r:.100}"
         )
     return distinct(names, where)
-
-
-def _names_of_sequence(values: Any) -> list[str]:
-    """The class names as strings; empty if `values` is not a flat sequence."""
-    if isinstance(values, str | bytes):
-        return []
-    try:
-        return [_class_name(value) for value in np.asarray(values, object).tolist()]
-    except (TypeError, ValueError):  # not a sequence, or nested
-        return []
 
 
 def _class_name(value: Any) -> str:
@@ -319,24 +283,17 @@ def _class_name(value: Any) -> str:
     return str(int(float(value)))
 
 
-def _sort_by_number(names: Mapping[Any, Any], where: str) -> list[Any]:
-    """The names of a dictionary, name -> number or number -> name, in order."""
-    pairs = [(number, name) for name, number in names.items()]
-    if not all(_is_whole(number) for number, _ in pairs):
-        pairs = list(names.items())
-    by_number = {int(number): name for number, name in pairs if _is_whole(number)}
-    if sorted(by_number) != list(range(len(names))):
-        raise UsageError(
-            f"{where}: a dictionary must number the classes 0, 1, ...; got"
-            f" {dict(names)!r:.100}"
-        )
-    return [by_number[number] for number in range(len(by_number))]
+def _sort_by_number(names: Mapping[Any, Any]) -> list[Any]:
+    """The names of a dictionary, name -> number or number -> name, in order.
 
-
-def _is_whole(value: Any) -> bool:
-    if isinstance(value, str):  # a key of a JSON file
-        return value.isdecimal()
-    return isinstance(value, Real) and float(value).is_integer()
+    Empty unless the numbers are 0, 1, ...; keys of a JSON file are text.
+    """
+    numbers = [str(number) for number in range(len(names))]
+    for pairs in (zip(names.values(), names, strict=True), names.items()):
+        by_number = {str(number): name for number, name in pairs}
+        if sorted(by_number) == sorted(numbers):
+            return [by_number[number] for number in numbers]
+    return []
 
 
 def distinct(names: Sequence[str], where: str) -> tuple[str, ...]:
@@ -373,39 +330,23 @@ def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
     return tuple(str(int(label)) for label in present)
 
 
-def reorder(
-    rows: np.ndarray, old_names: Sequence[str], names: Sequence[str], where: str
+def match_names(
+    values: np.ndarray, old_names: Sequence[str], names: Sequence[str], where: str
 ) -> np.ndarray:
-    """Moves the columns of several labels from the order `old_names` to `names`.
+    """Converts labels that number `old_names` to labels that number `names`.
 
-    Raises UsageError if a name is unknown.
+    Of several labels (n, classes), moves the columns. Raises UsageError if a label or a
+    name is unknown.
     """
     _require_names(old_names, names, where)
-    result = np.zeros((len(rows), len(names)), rows.dtype)
-    result[:, [names.index(name) for name in old_names]] = rows
-    return result
-
-
-def _require_names(old_names: Sequence[str], names: Sequence[str], where: str) -> None:
-    for name in old_names:
-        if name not in names:
-            raise UsageError(
-                f"{where} has a class {name!r}, unknown in train;"
-                f" {suggest(name, names)}"
-            )
-
-
-def renumber(
-    labels: np.ndarray, old_names: Sequence[str], names: Sequence[str], where: str
-) -> np.ndarray:
-    """Converts labels that number `old_names` to labels that number `names`, int64.
-
-    Raises UsageError if a label or a name is unknown.
-    """
-    for row in np.flatnonzero((labels < 0) | (labels >= len(old_names))):
+    positions = np.array([names.index(name) for name in old_names])
+    if values.ndim == 2:
+        rows = np.zeros((len(values), len(names)), values.dtype)
+        rows[:, positions] = values
+        return rows
+    for row in np.flatnonzero((values < 0) | (values >= len(old_names))):
         raise UsageError(
-            f"{where}: example {row} has the label {labels[row]}, which is none of its "
+            f"{where}: example {row} has the label {values[row]}, which is none of its "
             f"{len(old_names)} classes; remove such examples with filter()"
         )
-    _require_names(old_names, names, where)
-    return np.array([names.index(name) for name in old_names])[labels]
+    return positions[values]

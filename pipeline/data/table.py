@@ -36,6 +36,8 @@ SUFFIXES = (
     ".tsv.gz",
     ".jsonl.gz",
 )
+SPLIT = "(split)"
+"""The column of the splits of joined tables."""
 _JSON = (".jsonl", ".ndjson", ".jsonl.gz")
 _MAX_HEADER = 1 << 16  # bytes of the first line
 _BLOCK_BYTES = 16 << 20  # a row must fit into a block
@@ -225,8 +227,51 @@ def from_object(data: Any, name: str) -> Table | None:
     if hasattr(data, "to_arrow"):  # polars
         return from_arrow(data.to_arrow(), name)
     if hasattr(data, "column_names") and hasattr(data, "features"):  # Hugging Face
-        return from_arrow(data.with_format("arrow")[:], name)
+        return from_arrow(_with_class_names(data), name)
     return None
+
+
+def _with_class_names(data: Any) -> pa.Table:
+    """A dataset of Hugging Face with names in place of the numbers of classes."""
+    table = data.with_format("arrow")[:]
+    for number, title in enumerate(table.column_names):
+        class_names = getattr(data.features[title], "names", None)
+        if class_names:
+            labels = table[title].cast(pa.int64())
+            labels = pc.if_else(pc.less(labels, 0), None, labels)
+            words = pc.take(pa.array(class_names), labels)
+            table = table.set_column(number, title, words)
+    return table
+
+
+def join(tables: Mapping[str, Table]) -> Table:
+    """The rows of several splits, with their names in the column `SPLIT`.
+
+    Raises UsageError if one has not the columns of the first.
+    """
+    first, *others = tables.values()
+    if not others:
+        return first
+    columns = {}
+    for title in first.columns:
+        parts = []
+        for table in tables.values():
+            found = table.find(title)
+            if found is None:
+                raise UsageError(
+                    f"{table.name} has no {table.key} {title!r}, which {first.name} has"
+                )
+            parts.append(table.columns[found])
+        if len({str(part.type) for part in parts}) > 1:
+            parts = [texts(part) for part in parts]
+        chunks = [chunk for part in parts for chunk in part.chunks]
+        columns[title] = pa.chunked_array(chunks, parts[0].type)
+    names_of_rows = [name for name, table in tables.items() for _ in range(len(table))]
+    columns[SPLIT] = pa.chunked_array([pa.array(names_of_rows)])
+    count = len(names_of_rows)
+    return dataclasses.replace(
+        first, columns=columns, row_numbers=range(count), _values={}
+    )
 
 
 def _from_pandas(values: Any) -> pa.Array:

@@ -82,7 +82,7 @@ BAD = {
     "no y": (two(data=(X, None)), "y is None; give what the loss compares"),
     "ragged": (
         {"model": one_input((2,), a=1), "data": (ragged(), X[:40]), "loss": "mse"},
-        r"x is a tf.RaggedTensor; pad it with x.to_tensor\(\)",
+        r"x is a RaggedTensor; pad it with x.to_tensor\(\)",
     ),
     "stateful": (
         {"model": stateful(), "data": (SERIES, SERIES), "loss": "mse"},

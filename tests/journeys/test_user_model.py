@@ -267,7 +267,10 @@ BAD = {
     ),
     "negative labels": ({"data": lambda: (X, Y - 1)}, "must be from 0 to"),
     "lengths": ({"data": lambda: (X[:5], Y)}, "lengths of x and y must be equal"),
-    "two inputs": ({"data": lambda: ([X, X[:, :2]], Y)}, "x must be one array; got 2"),
+    "two inputs": (
+        {"data": lambda: ([X, X[:, :2]], Y)},
+        "the parts of x have different shapes",
+    ),
     "no data": ({"data": lambda: None}, "give data=... with the model"),
     "rate twice": (
         {"optimizer": lambda: keras.optimizers.Adam(), "learning_rate": lambda: 0.1},

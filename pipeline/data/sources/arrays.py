@@ -10,16 +10,12 @@ import psutil
 
 from pipeline.contracts import Source
 from pipeline.data import split_names
-from pipeline.data.array_source import (
-    ArraySource,
-    Examples,
-    examples,
-    match_fields,
-)
+from pipeline.data.array_source import ArraySource
+from pipeline.data.arrays import Examples, examples, find_key, match_fields
 from pipeline.data.labels import class_names_of, encode_targets
 from pipeline.data.seeds import stable_hash
 from pipeline.utils import npz
-from pipeline.utils.errors import NoLabels, UsageError, reason
+from pipeline.utils.errors import UsageError, reason
 
 # Key of the input -> its kind, and of the target: None is recognized.
 _INPUT_KEYS = {"images": "image", "features": "features", "x": None}
@@ -59,13 +55,12 @@ def arrays(
             where = f"{folder}: class_names"
             names_by_split[split] = class_names_of(arrays[split]["class_names"], where)
     names = names_by_split.get("train", class_names or None)
-    options = {"has_class_names": names is not None}
-    train = _examples(arrays["train"], folders["train"], options)
-    splits = {"train": train.columns}
-    options |= train.kinds()
-    for split, folder in folders.items():
-        if split != "train":
-            splits[split] = _examples(arrays[split], folder, options).columns
+    options: dict[str, Any] = {"has_class_names": names is not None}
+    by_split = {}
+    for split in sorted(arrays, key=lambda split: split != "train"):
+        by_split[split] = _examples(arrays[split], folders[split], options)
+        options |= by_split["train"].kinds
+    splits = {split: part.columns for split, part in by_split.items()}
     match_fields(splits)
     names = encode_targets(splits, names, f"class_names in {path}")
     for split, folder in folders.items():
@@ -85,7 +80,7 @@ def arrays(
         name=path.name,
         group_names=group_names,
     )
-    notes = (*source.info.notes, *train.notes)
+    notes = (*source.info.notes, *by_split["train"].notes)
     source.info = dataclasses.replace(source.info, notes=notes)
     return source
 
@@ -127,8 +122,8 @@ def _examples(
     columns: Mapping[str, np.ndarray], path: Path, options: Mapping[str, Any]
 ) -> Examples:
     """The fields of examples, and `group` if present; options of `examples`."""
-    input_key = _only_key(columns, _INPUT_KEYS, "images", path)
-    target_key = _only_key(columns, _TARGET_KEYS, "labels", path)
+    input_key = find_key(columns, [*_INPUT_KEYS], str(path))
+    target_key = find_key(columns, [*_TARGET_KEYS], str(path))
     kinds = {"input": _INPUT_KEYS[input_key], "target": _TARGET_KEYS[target_key]}
     kinds = {name: kind for name, kind in kinds.items() if kind is not None}
     fields = examples(
@@ -138,32 +133,6 @@ def _examples(
         count = len(columns[target_key])
         fields.columns["group"] = _groups(columns["groups"], count, path)
     return fields
-
-
-def _only_key(
-    columns: Mapping[str, np.ndarray], keys: Mapping[str, Any], first: str, path: Path
-) -> str:
-    """The key that the arrays have; UsageError unless it is exactly one.
-
-    `first` is the key that is missing if there is none.
-    """
-    present = [key for key in keys if key in columns]
-    if not present:
-        names = ", ".join(columns) or "no arrays"
-        kind = NoLabels if first == "labels" else UsageError
-        raise kind(
-            f"{path} has no {first}; it has {names}; expected are images and labels"
-            f" (or {_others(_INPUT_KEYS)}; {_others(_TARGET_KEYS)})"
-        )
-    if len(present) > 1:
-        raise UsageError(
-            f"{path} has both {present[0]} and {present[1]}; remove one of them"
-        )
-    return present[0]
-
-
-def _others(keys: Mapping[str, Any]) -> str:
-    return " or ".join([*keys][1:])
 
 
 def _groups(groups: np.ndarray, count: int, path: Path) -> np.ndarray:

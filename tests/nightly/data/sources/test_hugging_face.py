@@ -65,7 +65,7 @@ def test_what_cannot_be_used_is_one_line():
             dataset(pictures, [0, 1, -1]),
             "label -1, which is none of its 3 .* with filter",
         ),
-        (dataset(larger, [0, 1, 2]), "its examples have different shapes"),
+        (dataset(larger, [0, 1, 2]), "the parts of x have different shapes"),
         (
             dataset(pictures, [0, 1, 2]).to_iterable_dataset(),
             "IterableDataset cannot be used",
@@ -76,7 +76,7 @@ def test_what_cannot_be_used_is_one_line():
         ),
         (
             dataset(pictures, [0, 1, 2]).rename_column("image", "photo"),
-            "one column must be named",
+            "exactly one field or column must be named",
         ),
     ):
         with pytest.raises(UsageError, match=message) as caught:

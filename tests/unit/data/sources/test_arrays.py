@@ -90,13 +90,16 @@ WRONG = {
     "fewer labels": ({"labels": LABELS[:11]}, "the lengths of x and y must be equal"),
     "no examples": (
         {"images": IMAGES[:0], "labels": LABELS[:0]},
-        "the lengths of x and y must be .*at least 1",
+        "of shape .0, 4, 5, 3",
     ),
     "int64": ({"images": IMAGES.astype(int)}, "uint8, uint16 or float32 .*; got int64"),
-    "not finite": ({"images": np.full(IMAGES.shape, np.nan)}, "images must be finite"),
+    "not finite": (
+        {"images": np.full(IMAGES.shape, np.nan)},
+        r"x\[0, 0, 0, 0\] is nan",
+    ),
     "rank 2": (
         {"images": IMAGES.reshape(12, -1)},
-        r"images must have shape \(n, height, width",
+        r"images must be .* of shape \(n, height, width",
     ),
     "a fraction": (
         {"labels": LABELS / 2},
@@ -111,21 +114,27 @@ WRONG = {
         r"must be one-hot, but example 0 has 3 classes",
     ),
     "names twice": ({"class_names": ["a", "a", "b"]}, "class_names must be distinct"),
-    "no images": ({"images": False}, "has no images; it has labels"),
-    "no labels": ({"labels": False}, "has no labels; it has images"),
-    "two inputs": ({"x": IMAGES}, "has both images and x; remove one of them"),
-    "two targets": ({"masks": LABELS}, "has both labels and masks; remove one of them"),
+    "no images": ({"images": False}, "one field .* named images or .*; it has labels"),
+    "no labels": ({"labels": False}, "one field .* named labels or .*; it has images"),
+    "two inputs": (
+        {"x": IMAGES},
+        "exactly one .* named images .*; it has images, labels, x",
+    ),
+    "two targets": (
+        {"masks": LABELS},
+        "exactly one .* labels .*; it has images, labels, masks",
+    ),
     "labels as targets": (
         {"labels": False, "targets": LABELS.astype(str)},
-        "y must be numbers to predict; got <U21",
+        "y is <U21 .* give numbers to predict",
     ),
     "small masks": (
         {"labels": False, "masks": IMAGES[:, :2, :, 0]},
-        "a mask of 2x5 pixels for an image of 4x5",
+        r"images \(4x5\); got uint8 of shape \(12, 2, 5\)",
     ),
     "flat features": (
         {"images": False, "features": IMAGES[..., None]},
-        r"has shape \(12, 4, 5, 3, 1\); images have",
+        r"of shape \(12, 4, 5, 3, 1\); features are",
     ),
     "a pickle": ({"labels": np.array([{}] * 12)}, "is not an? .*of (a )?plain array"),
 }
