@@ -151,11 +151,12 @@ def _pop_column(arguments: dict[str, Any]) -> str | None:
     """Removes and returns the target in `task={"target": ...}` if it is the name of a
     column, not a registered target.
     """
-    task = arguments.get("task")
+    task: Any = arguments.get("task")
     target = task.get("target") if isinstance(task, Mapping) else None
     if not isinstance(target, str) or command_line.is_target(target):
         return None
-    arguments["task"] = {name: task[name] for name in task if name != "target"}
+    arguments["task"] = {**task}
+    del arguments["task"]["target"]
     return target
 
 

@@ -8,8 +8,8 @@ that an installed package offers as an entry point of the group `pipeline.REGIST
 Python, it may contain the function or the object itself.
 
 The keyword-only arguments of a function, and arguments with a default, are its options.
-Only `load` and `detector` import modules; everything else reads the source, so that a misspelled name
-is reported without importing TensorFlow.
+Only `load` and `detector` import modules; everything else reads the source, so that a
+misspelled name is reported without importing TensorFlow.
 """
 
 import ast

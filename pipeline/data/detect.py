@@ -105,7 +105,7 @@ def find_recipe(source: str, options: Mapping[str, Any], task: str | None) -> st
         suits = registry.find("recipes", name).options
         if "field" in suits and _default(suits, "field") == field:
             recipes[_default(suits, "target"), _default(suits, "task")] = name
-    keys = [(truth or None, None), (None, None)]
+    keys: list[tuple[str | None, str | None]] = [(truth or None, None), (None, None)]
     if task:
         keys.insert(0, (None, task))
     for key in keys:
@@ -209,8 +209,8 @@ def _fields_of_object(data: Any, options: Mapping[str, Any]) -> tuple[str, str]:
 
 def is_mixed_table(data: Any) -> bool:
     """Whether x of (x, y) is a DataFrame with other columns than numbers, or gaps."""
-    x = data[0] if len(data) in (2, 3) else None
-    if not hasattr(x, "iloc") or not hasattr(x, "dtypes") or x.ndim != 2:
+    x: Any = data[0] if len(data) in (2, 3) else None
+    if not hasattr(x, "iloc") or x.ndim != 2:
         return False
     kinds = {getattr(dtype, "kind", "O") for dtype in x.dtypes}
     return not kinds <= {*"biuf"} or bool(x.isna().to_numpy().any())
@@ -221,7 +221,8 @@ def has_pictures(data: Any) -> bool:
     features = getattr(data, "features", None)
     if not isinstance(features, Mapping) or not hasattr(data, "column_names"):
         return False
-    return any(type(feature).__name__ == "Image" for feature in features.values())
+    kinds = {title: type(feature).__name__ for title, feature in features.items()}
+    return any(kinds.get(title, "Value") != "Value" for title in ("image", "img"))
 
 
 def _are_texts(x: Any) -> bool:
@@ -331,8 +332,8 @@ def _expected(types: Mapping[str, tuple[str, ...]]) -> str:
     suffixes = ", ".join(itertools.chain(*types.values()))
     return (
         f"expected are folders of files ({suffixes}), one for each class; an .npz of"
-        " arrays; TFRecord files; a table (.csv, .tsv, .jsonl, .parquet, .feather) with a"
-        " row for each example; or boxes in the format of COCO, VOC or YOLO"
+        " arrays; TFRecord files; a table (.csv, .tsv, .jsonl, .parquet, .feather) with"
+        " a row for each example; or boxes in the format of COCO, VOC or YOLO"
     )
 
 

@@ -199,10 +199,10 @@ def _match_class_names(
             f"class_names has {len(names)} names; the data have {len(train_names)}"
         )
     field = "label" if "label" in tables["train"] else "labels"
-    for split, table in tables.items():
+    for split, columns in tables.items():
         old_names = names_by_split[split]
-        if new_names and old_names and table[field].dtype.kind not in "UO":
-            table[field] = match_names(table[field], old_names, new_names, split)
+        if new_names and old_names and columns[field].dtype.kind not in "UO":
+            columns[field] = match_names(columns[field], old_names, new_names, split)
     return names or train_names
 
 
@@ -225,7 +225,7 @@ def _tables(parts: Mapping[str, Any]) -> dict[str, Table] | None:
 
     Raises UsageError if only some of the splits are tables.
     """
-    tables = {}
+    tables: dict[str, Table] = {}
     for split, part in parts.items():
         read = _table(part, f"the table of {split}")
         if read is None and tables:

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,8 @@ _MIN_WORDS = 3  # on average, in a column of texts
 _MIN_WORDS_ALONE = 8  # on average, in texts beside which other columns are left out
 _MIN_SHARE_OF_TEXTS = 0.2  # of different values in a column of texts
 _MAX_CLASSES_OF_WORDS = 0.5  # of the rows; more are names of rows
-_MIN_SHARE_OF_NUMBERS = 0.5  # of a column in which the rest are errors
+# Of numbers in a column in which the rest are errors; in one of any name.
+_MIN_SHARE_OF_NUMBERS, _MIN_SHARE_OF_ALL = 0.5, 0.9
 _SEPARATORS = re.compile(r"\s*[|;,]\s*")
 _MAX_NAMED = 5  # columns in a message
 
@@ -97,42 +98,47 @@ def find_roles(table: Table, options: Options) -> Roles:
     for titles in truths.values():
         used.update(titles)
     file = "" if options.column else _file_column(table, options, used)
-    if file and not truths:
-        truths = _transcripts(table)
-    roles = {"truths": truths, "split": split, "group": group}
     if file:
+        truths = truths or _transcripts(table)
         field = options.field or _field_of_files(table, file, options)
-        _require_truths(table, truths)
-        return Roles(field, source=file, has_files=True, **roles)
-    field, column = _column_of_values(table, options, used)
+        roles = Roles(field, truths, source=file, has_files=True)
+    else:
+        roles = _roles_without_files(table, options, truths, used)
+        group = group or names.first(["group"], table.columns)
+    if not roles.truths:
+        raise _no_truths(table, used | {roles.source})
+    return dataclasses.replace(roles, split=split, group=group)
+
+
+def _roles_without_files(
+    table: Table,
+    options: Options,
+    truths: Mapping[str, Sequence[str]],
+    used: set[str | None],
+) -> Roles:
+    """The roles of a column of texts or of lists, or else of all columns."""
     if options.columns is not None:
-        column = ""
-    if not truths:
-        raise _no_truths(table, used | {column})
+        return Roles(NUMBERS, truths, columns=_matching(table, options.columns))
+    field, column = _column_of_values(table, options, used)
+    used = used | {names.first(["group"], table.columns)}
     if column and (options.column or _is_text_alone(table, column, used)):
         left_out = _others(table, used | {column})
-        return Roles(field, source=column, left_out=left_out, **roles)
-    if group is None:
-        roles["group"] = group = names.first(["group"], table.columns)
-        used.add(group)
+        return Roles(field, truths, source=column, left_out=left_out)
     title = table.find("features")
     if title and title not in used and lists(table.columns[title]):
         left_out = _others(table, used | {title})
-        return Roles("features", source=title, left_out=left_out, **roles)
-    if options.columns is not None:
-        return Roles(NUMBERS, columns=_matching(table, options.columns), **roles)
+        return Roles("features", truths, source=title, left_out=left_out)
     columns, left_out = _input_columns(table, used)
-    only_texts = columns and all(column.kind == "text" for column in columns)
-    if only_texts and len(columns) == 1 and options.field != NUMBERS:
+    if [column.kind for column in columns] == ["text"] and options.field != NUMBERS:
         field = next(iter(file_types.value_columns()))
-        return Roles(field, source=columns[0].name, left_out=left_out, **roles)
-    if not columns:
+        return Roles(field, truths, source=columns[0].name, left_out=left_out)
+    if not columns and truths:
         reasons = [f"{title!r} ({why})" for title, why in left_out.items()]
         raise UsageError(
             f"{table.name} has nothing to predict from:"
             f" {join_words(reasons) or 'it has no other columns'}"
         )
-    return Roles(NUMBERS, columns=columns, left_out=left_out, **roles)
+    return Roles(NUMBERS, truths, columns=columns, left_out=left_out)
 
 
 def _matching(table: Table, columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -178,11 +184,6 @@ def _require(table: Table, name: str, flag: str) -> str:
             f" {', '.join(table.columns)}; name one with {flag}"
         )
     return title
-
-
-def _require_truths(table: Table, truths: Mapping[str, Any]) -> None:
-    if not truths:
-        raise _no_truths(table, ())
 
 
 def _no_truths(table: Table, used: Collection[str | None]) -> NoLabels:
@@ -267,9 +268,10 @@ def _kind(table: Table, title: str, field: str) -> str:
         return "labels" if pa.types.is_string(values.type.value_type) else "target"
     numbers = table.numbers(title)
     if numbers is None:
-        if mostly_numbers(table, title):
-            return "target"  # whose other values are reported
-        return "label"
+        # Other values of a column of numbers are reported.
+        share = _MIN_SHARE_OF_NUMBERS if field == "target" else _MIN_SHARE_OF_ALL
+        are_labels = field == "label" or not _mostly_numbers(table, title, share)
+        return "label" if are_labels else "target"
     different = np.unique(numbers[~np.isnan(numbers)])
     if (different != np.round(different)).any():
         return "target"
@@ -284,15 +286,14 @@ def _kind(table: Table, title: str, field: str) -> str:
     return "label" if len(different) <= _MAX_CLASSES else "target"
 
 
-def mostly_numbers(table: Table, title: str) -> bool:
-    """Whether most values of a column of words are numbers."""
+def _mostly_numbers(table: Table, title: str, share: float) -> bool:
+    """Whether more than a share of the values of a column of words are numbers."""
     values = table.columns[title]
     if not pa.types.is_string(values.type):
         return False
     wrong = len(table.not_numbers(title))
     present = len(values) - int(missing(values).sum())
-    is_number_first = present - wrong
-    return wrong > 0 and is_number_first > _MIN_SHARE_OF_NUMBERS * present
+    return present - wrong > share * present
 
 
 def _file_column(table: Table, options: Options, used: Collection[str | None]) -> str:
@@ -306,11 +307,10 @@ def _file_column(table: Table, options: Options, used: Collection[str | None]) -
     types = file_types.select(_field_of_type(options), options.suffixes)
     for field in types:
         title = names.first([field], table.columns)
-        if title and title not in used and _are_words(table, title):
-            if field not in file_types.value_columns() or _are_files(
-                table, title, types
-            ):
-                return title
+        if not title or title in used or not _are_words(table, title):
+            continue
+        if field not in file_types.value_columns() or _are_files(table, title, types):
+            return title
     title = table.find("id")
     if title is None or title in used or not _are_words_or_files(table, title, types):
         return ""
@@ -432,7 +432,7 @@ def _input_column(table: Table, title: str) -> tuple[Column | None, str]:
 
 
 def _are_row_numbers(title: str, numbers: np.ndarray) -> bool:
-    """Whether a column such as `PassengerId` has a different whole number in each row."""
+    """Whether a column such as `PassengerId` has a whole number for each row."""
     if not re.search(r"(?<![a-z])ids?$|Ids?$|ID$|_no$|number$", title):
         return False
     is_whole = np.isfinite(numbers).all() and (numbers == np.round(numbers)).all()

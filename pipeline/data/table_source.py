@@ -106,7 +106,7 @@ def _bytes(strings: pa.ChunkedArray) -> np.ndarray:
 
 
 def _row_fields(table: Table, roles: Roles) -> dict[str, np.ndarray]:
-    """`numbers`, float64 (rows, n), NaN where there is none, and `strings` (rows, m)."""
+    """`numbers`, float64 (rows, n) with NaN for none, and `strings`, (rows, m)."""
     numbers = []
     strings = []
     for column in roles.columns:
@@ -173,7 +173,8 @@ def _several_labels(
     """The labels of each row, an object array of tuples (rows,)."""
     result = np.empty(len(table), object)
     if len(titles) > 1:
-        marks = np.stack([table.numbers(title) for title in titles], axis=1)
+        columns: list[Any] = [table.numbers(title) for title in titles]
+        marks = np.stack(columns, axis=1)
         for row, mark in enumerate(marks == 1):
             result[row] = tuple(np.array(titles)[mark].tolist())
         return result, np.ones(len(table), bool)
@@ -202,16 +203,16 @@ def _targets(table: Table, title: str) -> tuple[np.ndarray, np.ndarray]:
     if numbers is None:
         row = table.not_numbers(title)[0]
         raise UsageError(
-            f"{table.where(row)}: {quote_cell(values, row)} in the {table.key} {title!r}"
-            f" is not a number; correct it, or write --source.label {title} to predict"
-            " classes"
+            f"{table.where(row)}: {quote_cell(values, row)} in the {table.key}"
+            f" {title!r} is not a number; correct it, or write --source.label {title}"
+            " to predict classes"
         )
     has_value = ~np.isnan(numbers)
     too_large = np.flatnonzero(has_value & ~(np.abs(numbers) <= _LARGEST))
     for row in too_large[:1].tolist():
         raise UsageError(
-            f"{table.where(row)}: {quote_cell(values, row)} in the {table.key} {title!r}"
-            " is not a finite number; correct it"
+            f"{table.where(row)}: {quote_cell(values, row)} in the {table.key}"
+            f" {title!r} is not a finite number; correct it"
         )
     return numbers.astype(np.float32), has_value
 
@@ -487,7 +488,7 @@ def _file_source(
     is_used &= _first_of_files(table, roles, files, truths, is_used, words)
     root = os.path.abspath(table.folder)
     ids = np.zeros(len(table), np.int64)
-    for row in np.flatnonzero(is_used):
+    for row in np.flatnonzero(is_used).tolist():
         ids[row] = stable_hash(os.fsencode(os.path.relpath(files[row], root)))
     field = file_types.most_common(
         [file for file, used in zip(files, is_used, strict=True) if used], types

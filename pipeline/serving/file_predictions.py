@@ -212,13 +212,13 @@ def table_rows(
             yield Item({"file": name, "row": row}, values)
 
 
-def _column(read: table.Table, title: str, dtype: np.dtype) -> Sequence[Any]:
+def _column(read: table.Table, title: str, dtype: np.dtype) -> Any:
     """The values of a column in the type of the model.
 
     Raises UsageError naming the first row with another value.
     """
     values = read.columns[title]
-    if dtype == object:
+    if dtype.kind == "O":
         words = table.words(values).to_pylist()
         return [word.encode("utf-8", "surrogatepass") for word in words]
     numbers = read.booleans(title)
@@ -226,7 +226,7 @@ def _column(read: table.Table, title: str, dtype: np.dtype) -> Sequence[Any]:
         numbers = read.numbers(title)
     problem = "a number"
     wrong = read.not_numbers(title) if numbers is None else []
-    if dtype == bool and numbers is not None:
+    if dtype.kind == "b" and numbers is not None:
         problem = "true or false"
         wrong = np.flatnonzero(~np.isin(numbers, (0, 1))).tolist()
     if numbers is None or wrong:
@@ -296,9 +296,10 @@ def predict(
     The client is a `Client`, or a model of this process with the same methods. The
     words are files of the kind that the model takes, such as images, or directories or
     patterns of them; for a model that takes feature vectors, `.csv` or `.npy` files;
-    for one that takes columns, tables; for one that takes texts, text files, tables with a column of texts, or `-` for the
-    lines of the standard input. A request has `batch_size` files or rows. `column` is
-    that of the texts in a table, by default the one of training if the client knows it.
+    for one that takes columns, tables; for one that takes texts, text files, tables
+    with a column of texts, or `-` for the lines of the standard input. A request has
+    `batch_size` files or rows. `column` is the one of texts in a table, by default the
+    one of training if the client knows it.
 
     A record has `file`, for a row of a table also `row`, and the outputs of the model.
     Of a model that finds boxes, only the first `count` boxes are listed. Of a
@@ -312,6 +313,7 @@ def predict(
     """
     served = client.metadata()
     takes_columns = takes_rows(served)
+    shape: tuple[int, ...]
     if takes_columns:
         signature, name, shape = "serving_default", "", ()
     else:

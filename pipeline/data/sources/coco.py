@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pipeline.data import box_formats, file_search
 from pipeline.contracts import Source
-from pipeline.data import box_files
+from pipeline.data import box_files, box_formats, file_search
 from pipeline.data.box_files import Picture
 from pipeline.data.labels import distinct
 from pipeline.utils import image_formats, safe_io

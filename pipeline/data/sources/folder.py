@@ -11,9 +11,8 @@ from typing import Annotated
 
 import numpy as np
 
-from pipeline.data import detect, file_types
 from pipeline.contracts import Source
-from pipeline.data import split_names
+from pipeline.data import detect, file_types, split_names
 from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource
 from pipeline.data.labels import distinct, in_order

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
 
-from pipeline.data import box_formats
 from pipeline.contracts import Source
-from pipeline.data import box_files
+from pipeline.data import box_files, box_formats
 from pipeline.data.box_files import ImageIndex, Picture
 from pipeline.data.labels import distinct, in_order
 from pipeline.utils import image_formats, safe_io

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import yaml
 
-from pipeline.data import box_formats
 from pipeline.contracts import Source
-from pipeline.data import box_files
+from pipeline.data import box_files, box_formats
 from pipeline.data.box_files import Picture
 from pipeline.data.labels import distinct
 from pipeline.utils import image_formats, safe_io

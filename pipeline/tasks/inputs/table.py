@@ -150,7 +150,7 @@ class TableInput(Input):
         for column, words in zip(self._categories, counts, strict=True):
             vocabulary, unknown = _vocabulary(words)
             named[column["name"]] |= {"vocabulary": vocabulary, "unknown": unknown}
-        dates = np.concatenate(years) if years else None
+        dates = np.concatenate(years) if years else np.empty((0, 0, _DATE_PARTS))
         for position, column in enumerate(self._dates):
             named[column["name"]] |= _moments_of_dates(dates[:, position])
         return {"columns": columns}
@@ -187,10 +187,10 @@ class TableInput(Input):
     def decode(self, example: Example) -> tuple[Example, None]:
         """Takes one example, or a batch with the batch as the first axis."""
         numbers = tf.cast(example[self._field], tf.float64)
-        strings = example["strings"] if self._words else None
+        strings = example.get("strings", tf.zeros((), tf.string))
         if self._order is not None:
             numbers = tf.gather(numbers, self._order[0], axis=-1)
-            if strings is not None:
+            if self._words:
                 strings = tf.gather(strings, self._order[1], axis=-1)
         fields: Example = {}
         if self._numbers:
@@ -227,7 +227,7 @@ class TableInput(Input):
         return np.array(mean), np.array(deviation)
 
     def _date_parts(self, strings: tf.Tensor) -> tf.Tensor:
-        """Year, month, day, hour, minute and second, int32 (..., d, 6); 0 for no date."""
+        """Year, month, day, hour, minute and second, int32 (..., d, 6); 0: no date."""
         parts = []
         for column in self._dates:
             words = strings[..., self._words.index(column)]
@@ -286,9 +286,7 @@ class TableInput(Input):
         return matched
 
     def prepare(self, batch: Example) -> Example:
-        """Adds what the network gets: `features`, float32 (batch, n), and codes of words
-        to embed.
-        """
+        """Adds `features`, float32 (batch, n), and codes of words to embed."""
         parts = [batch[name] for name in ("numbers", "gaps") if name in batch]
         embedded = []
         for position, column in enumerate(self._categories):

@@ -10,8 +10,8 @@ import pytest
 
 from pipeline import clean, inspect
 from pipeline.config import command_line, formats, python_call, registry
-from pipeline.data import detect
 from pipeline.config.config import SourceConfig
+from pipeline.data import detect
 from pipeline.utils.errors import UsageError
 
 TABLE = "path,label\na.png,x\n"

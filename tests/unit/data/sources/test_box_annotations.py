@@ -11,8 +11,7 @@ from PIL import Image
 from toy_problem import read
 
 from pipeline.config import registry
-from pipeline.data import detect
-from pipeline.data import image_decoding
+from pipeline.data import detect, image_decoding
 from pipeline.data.box_files import MAX_BOXES
 from pipeline.utils.errors import UsageError
 
