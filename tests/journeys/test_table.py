@@ -3,6 +3,7 @@ differences.
 """
 
 import json
+from pathlib import Path
 
 import diabetes_table
 import keras
@@ -13,12 +14,15 @@ from diabetes_table import RECIPE
 from report_text import FAILED, text_of
 from sklearn import metrics as reference
 
+from pipeline import evaluate, predict
 from pipeline.config import registry
 from pipeline.data import batching
 from pipeline.fit import main
+from pipeline.report.run import Run
 from pipeline.runtime import environment
 from pipeline.serving import version_manifest
 from pipeline.training.model_builder import build
+from pipeline.utils.errors import UsageError
 
 
 def least_squares(split):
@@ -115,3 +119,84 @@ def test_the_errors_of_numbers_are_a_table(tmp_path, monkeypatch):
     errors = text[text.index("example predicted true error") :]
     errors = errors[: errors.index("Setup fact")]
     assert errors.count("of houses.csv") == 8 and FAILED not in text
+
+
+def people(count):
+    """Rows of a table with columns of every kind; the label follows from them."""
+    generator = np.random.default_rng(0)
+    rows = ["Person Id,age,city,is new,since,remark,bought"]
+    for number in range(count):
+        age = "" if number % 11 == 0 else f"{generator.integers(18, 80)}"
+        city = generator.choice(["Oslo", "Rome", "Bern"])
+        is_new = generator.random() < 0.5
+        since = f"2024-{generator.integers(1, 13):02}-{generator.integers(1, 29):02}"
+        remark = generator.choice(["asks a lot of things", "never says a word"])
+        bought = "yes" if (city == "Rome") != is_new else "no"
+        cells = [1000 + number, age, city, is_new, since, f"{remark} {number}", bought]
+        rows.append(",".join(map(str, cells)))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def people_run(tmp_path_factory):
+    """A directory with `people.csv`, the run `runs/people-1` and its export."""
+    folder = tmp_path_factory.mktemp("people")
+    (folder / "people.csv").write_text("\n".join(people(400)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert main(["people.csv", "--target", "bought", "--train.epochs", "30"]) == 0
+    return folder
+
+
+def test_a_table_of_any_columns_is_exported_and_served_by_their_names(
+    people_run, monkeypatch, capsys
+):
+    monkeypatch.chdir(people_run)
+    run = Run.load("runs/people-1")
+    assert run.config.recipe == "tables" and run.result["verification"]["passed"]
+    assert run.test["accuracy"] > 0.9
+    kinds = [column["kind"] for column in run.task.metadata["columns"]]
+    assert kinds == ["number", "category", "boolean", "date", "text"]
+    served = tf.saved_model.load(run.export).signatures["serving_default"]
+    row = {
+        "age": tf.constant([np.nan], tf.float32),
+        "city": tf.constant(["Rome"]),
+        "is_new": tf.constant([False]),
+        "since": tf.constant(["2024-05-17"]),
+        "remark": tf.constant(["never says a word"]),
+    }
+    assert served(**row)["label"].numpy() == [b"yes"]
+    row["city"] = tf.constant(["a city that training has not seen"])
+    assert np.isfinite(served(**row)["probabilities"]).all()
+
+
+def test_rows_are_predicted_as_in_the_test_whatever_the_order_of_the_columns(
+    people_run, monkeypatch, capsys
+):
+    monkeypatch.chdir(people_run)
+    run = Run.load("runs/people-1")
+    header, *rows = people(400)
+    columns = [row.split(",") for row in [header, *rows]]
+    turned = [",".join(reversed(cells[:-1])) for cells in columns]
+    Path("new.csv").write_text("\n".join(turned))
+    assert predict.main(["saved_models/people", "new.csv"]) == 0
+    output = capsys.readouterr()
+    assert "does not take: Person Id" in output.err + output.out
+    lines = [x for x in output.out.splitlines() if x.startswith("{")]
+    labels = [json.loads(line)["label"] for line in lines]
+    table = run.test_evaluation().rows()
+    names = [int(name.split()[1]) - 2 for name in table["file"]]
+    assert [labels[row] for row in names] == list(table["prediction"])
+    again = evaluate.main(["saved_models/people", "people.csv"])
+    assert again == 0
+    for problem, text in {
+        "new.csv has no column 'city', which": turned[0].replace("city", "town"),
+        "new.csv, row 2: 'old' in the column 'age' is not a number": turned[0],
+    }.items():
+        Path("new.csv").write_text("\n".join([text, *turned[1:3]]).replace("Id", "Id"))
+        if "old" in problem:
+            cells = turned[1].split(",")
+            cells[-2] = "old"
+            Path("new.csv").write_text("\n".join([text, ",".join(cells)]))
+        with pytest.raises(UsageError, match=problem):
+            predict.main(["saved_models/people", "new.csv"])
