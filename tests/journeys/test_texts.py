@@ -83,7 +83,7 @@ def test_columns_with_other_names_are_named(trained, monkeypatch):
         assert evaluate.main([str(model), "new.csv", *words, "--output", "new"]) == 0
         metrics = json.loads((root / "new/metrics.json").read_text())
         assert metrics["f1"] == pytest.approx(run.evaluate("reviews.csv").metrics["f1"])
-    with pytest.raises(UsageError, match="--source.colum: csv has no option"):
+    with pytest.raises(UsageError, match="--source.colum: table has no option"):
         evaluate.main([str(run.directory), "new.csv", "--source.colum", "said"])
 
 
