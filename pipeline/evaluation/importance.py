@@ -81,14 +81,14 @@ def measure(
     orders = [random.permutation(len(positions)) for _ in range(repeats)]
     importances = []
     for column in columns:
-        losses = []
+        worse = []
         for order in orders:
             shuffled = metric(_shuffle(examples, column, order))
             if shuffled is None:
                 return None
-            losses.append(direction * (intact - shuffled))
-        mean = float(np.mean(losses))
-        importances.append(Importance(column.name, mean, float(np.std(losses))))
+            worse.append(direction * (intact - shuffled))
+        mean = float(np.mean(worse))
+        importances.append(Importance(column.name, mean, float(np.std(worse))))
     importances.sort(key=lambda importance: -importance.mean)
     name, _ = task.selection_metric
     return Importances(name, len(positions), repeats, intact, importances)
@@ -116,20 +116,19 @@ def _metric_function(
     name, _ = task.selection_metric
 
     @tf.function(reduce_retracing=True)
-    def predict(batch: Example) -> tuple[Any, Example]:
+    def predict(batch: Example) -> tuple[Any, tf.Tensor]:
         y, outputs, _ = forward(task, model, batch)
-        answers = dict(task.answer(outputs, batch))
-        answers["loss"] = tf.fill(tf.shape(batch["id"]), np.float32(np.nan))
-        if loss is not None:
-            answers["loss"] = loss(y, outputs)
-        return outputs, answers
+        if loss is None:
+            return outputs, tf.fill(tf.shape(batch["id"]), np.float32(np.nan))
+        return outputs, loss(y, outputs)
 
     def metric(examples: Mapping[str, np.ndarray]) -> float | None:
         evaluator = task.evaluator(model)
         for start in range(0, len(examples["id"]), _BATCH):
             rows = {key: v[start : start + _BATCH] for key, v in examples.items()}
             batch = evaluate.batch_of(rows)
-            outputs, answers = predict(batch)
+            outputs, losses = predict(batch)
+            answers = {**task.answer(outputs, batch), "loss": losses}
             evaluator.update(outputs, answers, batch)
         value = evaluator.result().get(name)
         return None if value is None or not np.isfinite(value) else float(value)

@@ -450,7 +450,7 @@ class TableInput(Input):
             rows.append(
                 f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
             )
-        return f"<table>{''.join(rows)}</table>"
+        return f'<div class="table"><table>{"".join(rows)}</table></div>'
 
     def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
         """Writes the first columns with their values."""
