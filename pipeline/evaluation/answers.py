@@ -22,7 +22,7 @@ _CHUNK = 4096  # rows of a file that are formatted at once
 _EXPLAINED = 3  # mistakes in the terminal
 _PARTS = 4  # of each
 _COLUMNS = 6  # of a table, whose importance is printed
-_SECONDS = 5.0  # that their importance may take
+_MAX_SECONDS = 5.0  # that their importance may take
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -120,7 +120,7 @@ class Evaluation:
         """
         if self.network is None:
             return None
-        return importance.measure(self.network, self.task, self.examples, _SECONDS)
+        return importance.measure(self.network, self.task, self.examples, _MAX_SECONDS)
 
     @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:

@@ -18,10 +18,11 @@ from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.training.train_step import SteppedModel, forward
 
-_EXAMPLES = 2000  # at most
+_MAX_EXAMPLES = 2000
 _BATCH = 1024
-_SHUFFLES = 200  # of all columns together
-_REPEATS = (2, 5)  # of a column, at least and at most
+_MAX_SHUFFLES = 200  # of all columns together, unless _MIN_REPEATS are more
+_MIN_REPEATS = 2  # of the shuffle of a column
+_MAX_REPEATS = 5
 
 
 class Importance(NamedTuple):
@@ -54,27 +55,27 @@ def measure(
     model: SteppedModel,
     task: Task,
     split: Split,
-    most_seconds: float = float("inf"),
+    max_seconds: float = float("inf"),
 ) -> Importances | None:
     """Measures the importance of each column on at most 2,000 examples of a split.
 
     A column is shuffled as a whole, such as a number with its gaps. None if the task
     has no columns, the metric is undefined, or this would take longer than
-    `most_seconds`, as far as the time for the intact examples tells.
+    `max_seconds`, as far as the time for the intact examples tells.
     """
     columns = task.learned_columns()
     if not columns:
         return None
-    positions = spread(len(split), _EXAMPLES)
+    positions = spread(len(split), _MAX_EXAMPLES)
     examples = split.take(positions)
     metric = _metric_function(model, task)
     metric(examples)  # traces the network
     start = time.monotonic()
     intact = metric(examples)
     seconds = time.monotonic() - start
-    least, most = _REPEATS
-    repeats = max(least, min(most, _SHUFFLES // len(columns)))
-    if intact is None or seconds * repeats * len(columns) > most_seconds:
+    repeats = min(_MAX_REPEATS, _MAX_SHUFFLES // len(columns))
+    repeats = max(_MIN_REPEATS, repeats)
+    if intact is None or seconds * repeats * len(columns) > max_seconds:
         return None
     _, direction = task.selection_metric
     random = np.random.default_rng(0)

@@ -481,7 +481,7 @@ class TableInput(Input):
                     column["name"],
                     column["kind"],
                     column.get("missing", 0.0),
-                    _learned(column),
+                    _summary(column),
                     self._fields(column),
                 )
             )
@@ -547,7 +547,7 @@ def _moments(values: np.ndarray, kind: str) -> dict[str, Any]:
     return {**learned, "missing": missing}
 
 
-def _learned(column: Mapping[str, Any]) -> str:
+def _summary(column: Mapping[str, Any]) -> str:
     """What was learned of a column, in words."""
     kind = column["kind"]
     mean = column.get("mean", 0.0)

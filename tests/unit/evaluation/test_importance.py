@@ -92,7 +92,7 @@ def test_it_is_measured_again_the_same_and_not_if_it_takes_too_long():
     split = labelled(task, network, rows())
     first = importance.measure(network, task, split)
     assert importance.measure(network, task, split) == first
-    assert importance.measure(network, task, split, most_seconds=0) is None
+    assert importance.measure(network, task, split, max_seconds=0) is None
 
 
 def test_numbers_lose_their_r2():
@@ -139,7 +139,7 @@ def evaluation_of(network, task, split):
 
 
 def test_the_summary_and_the_report_show_the_columns(monkeypatch):
-    monkeypatch.setattr("pipeline.evaluation.answers._SECONDS", float("inf"))
+    monkeypatch.setattr("pipeline.evaluation.answers._MAX_SECONDS", float("inf"))
     task = task_of(class_names=["no", "yes"])
     network = network_of(task, SCORES["<fare>"])
     evaluation = evaluation_of(network, task, labelled(task, network, rows()))
