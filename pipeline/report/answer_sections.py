@@ -83,7 +83,8 @@ def mistakes(subject: Subject) -> Iterator[Block]:
         return
     yield Table(errors)
     pictures = examples.answered(evaluation, order[:_ERRORS])
-    if not all(card.is_wide for card in pictures):
+    has_columns = bool(evaluation.task.learned_columns())
+    if has_columns or not all(card.is_wide for card in pictures):
         yield Cards(pictures)
 
 
