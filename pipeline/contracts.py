@@ -44,6 +44,22 @@ class TableColumn:
 
 
 @dataclasses.dataclass(frozen=True)
+class LearnedColumn:
+    """A column of the input, and what was learned of it from the training examples."""
+
+    name: str
+    kind: str
+    missing: float
+    """The share of the training examples without a value."""
+    learned: str
+    """Such as mean and deviation, in words."""
+    fields: Mapping[str, int]
+    """The decoded fields that have its values, and its position in each of them, as the
+    index after the batch.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
 class Info:
     """A source's description of itself."""
 
@@ -721,6 +737,10 @@ class Task(Objective):
         """As in `Input`."""
         return {}
 
+    def learned_columns(self) -> list[LearnedColumn]:
+        """As in `Input`."""
+        return []
+
     @abc.abstractmethod
     def serving_inputs(self) -> list[ServingInput]:
         """The signatures of the export, `serving_default` first."""
@@ -848,6 +868,12 @@ class Input(BatchDecoder, abc.ABC):
         strengths from 1 to 3: what may go wrong with this input in use.
         """
         return {}
+
+    def learned_columns(self) -> list[LearnedColumn]:
+        """The columns of a table, whose values can be shuffled between examples; empty
+        for other inputs.
+        """
+        return []
 
     def limitations(self) -> list[str]:
         return []

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from pipeline.contracts import Task
 from pipeline.data.splits import Split
-from pipeline.evaluation import occlusion
+from pipeline.evaluation import importance, occlusion
+from pipeline.evaluation.evaluate import batch_of
+from pipeline.evaluation.importance import Importances
 from pipeline.evaluation.occlusion import Influence
 from pipeline.training.train_step import forward
 from pipeline.utils import console
@@ -20,6 +21,8 @@ from pipeline.utils.errors import UsageError
 _CHUNK = 4096  # rows of a file that are formatted at once
 _EXPLAINED = 3  # mistakes in the terminal
 _PARTS = 4  # of each
+_COLUMNS = 6  # of a table, whose importance is printed
+_MAX_SECONDS = 5.0  # that their importance may take
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -111,6 +114,15 @@ class Evaluation:
         return {}
 
     @functools.cached_property
+    def importances(self) -> Importances | None:
+        """How much worse the answers become if a column is shuffled; None if the input
+        has no columns, the network is not at hand, or it would take too long.
+        """
+        if self.network is None:
+            return None
+        return importance.measure(self.network, self.task, self.examples, _MAX_SECONDS)
+
+    @functools.cached_property
     def worst(self) -> tuple[np.ndarray, str]:
         """The positions of the worst predictions, and a sentence about them.
 
@@ -189,7 +201,25 @@ class Evaluation:
         sentence = sentence.replace("\n", "\\n")
         mistakes = f"{'mistakes':10} {sentence}"
         explanations = self._explanations(order[:_EXPLAINED])
-        return "\n".join([*self._summary, mistakes, *explanations])
+        columns = self._important_columns()
+        return "\n".join([*self._summary, mistakes, *columns, *explanations])
+
+    def _important_columns(self) -> Iterator[str]:
+        """A line about the columns without which the answers become worst."""
+        importances = self.importances
+        if importances is None:
+            return
+        shown = importances.columns[:_COLUMNS]
+        parts = []
+        for column in shown:
+            name = " ".join(column.name.split())  # the line must stay one
+            parts.append(f"{name} {column.mean:.3f}")
+        if len(importances.columns) > len(shown):
+            parts.append("...")
+        yield (
+            f"{'importance':10} {', '.join(parts)}"
+            f" (how much worse the {importances.metric} is if the column is shuffled)"
+        )
 
     def _explanations(self, positions: np.ndarray) -> Iterator[str]:
         """Lines about the most influential parts of examples."""
@@ -263,12 +293,3 @@ def output_function(
         return values
 
     return outputs
-
-
-def batch_of(examples: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
-    """Decoded examples as a batch."""
-    count = len(examples["id"])
-    batch = {name: tf.constant(values) for name, values in examples.items()}
-    batch["weight"] = tf.ones(count)
-    batch["epoch"] = tf.zeros(count, tf.int64)
-    return batch

@@ -22,6 +22,9 @@ from pipeline.utils.html_pages import PageSection, Picture, Row
 Lines = Iterator[tuple[str, str]]
 _SAMPLE = 500  # examples to read if reading all of them would take long
 _ROWS = 20  # classes in the table
+_TABLE_ROWS = 100_000  # of which the columns are described
+_WORDS = 3  # of a category or date, the most frequent
+_LONGEST_WORD = 40  # characters
 _CLASSES = 50  # classes with images
 _PER_CLASS = 8  # images of a class
 # Images before and after; a multiple of 4, because some augmentations join them.
@@ -40,6 +43,7 @@ def statistics(data: LoadedData) -> Lines:
         columns[name] = {key: split.column(key) for key in split.store.short}
     yield from data.task.describe(columns)
     yield from files(data.source)
+    yield from table_columns(data)
     train = data.splits["train"]
     subset = train.take(spread(len(train), _SAMPLE))  # for fields too large to keep
     for name, spec in train.store.specs.items():
@@ -54,6 +58,59 @@ def statistics(data: LoadedData) -> Lines:
         if len(values) < len(train):
             line += f" ({len(values):,} examples)"
         yield "field", line
+
+
+def table_columns(data: LoadedData) -> Lines:
+    """Yields kind, share of missing values, and range or most frequent values of each
+    column, if the source is a table of rows.
+    """
+    columns = data.source.info.columns
+    if not columns:
+        return
+    train = data.splits["train"]
+    raw = train.raw(spread(len(train), _TABLE_ROWS))
+    numbers = iter(raw["numbers"].T)
+    strings = iter(raw["strings"].T)
+    for column in columns:
+        if column.kind in ("number", "boolean"):
+            values = next(numbers)
+            present = values[~np.isnan(values)]
+            text = _range(present)
+        else:
+            values = next(strings)
+            present = values[values != b""]
+            text = _frequent(present, column.kind)
+        parts = [f"{column.name}: {column.kind}"]
+        if len(present) < len(values):
+            parts.append(f"{1 - len(present) / len(values):.1%} missing")
+        yield "column", ", ".join([*parts, text])
+
+
+def _range(numbers: np.ndarray) -> str:
+    """The smallest and the largest number."""
+    if not len(numbers):
+        return "no values"
+    return f"{numbers.min():.6g} to {numbers.max():.6g}"
+
+
+def _frequent(strings: np.ndarray, kind: str) -> str:
+    """The most frequent values of a category, or examples of other strings."""
+    counts = collections.Counter(strings.tolist())
+    shown = []
+    for word, count in counts.most_common(_WORDS):
+        text = _shorten(word.decode(errors="replace"))
+        share = f" ({count / len(strings):.1%})" if kind == "category" else ""
+        shown.append(f"{text!r}{share}")
+    if not shown:
+        return "no values"
+    return f"{len(counts):,} different, such as {', '.join(shown)}"
+
+
+def _shorten(text: str) -> str:
+    """A text that is cut if it is long."""
+    if len(text) <= _LONGEST_WORD:
+        return text
+    return f"{text[:_LONGEST_WORD]}..."
 
 
 def files(source: Source) -> Lines:

@@ -3,7 +3,7 @@ calibration.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -102,7 +102,7 @@ def _output_function(
     compiled = model.step.compiled if model.step else {}
     if key in compiled:
         return compiled[key]
-    loss = _loss(model, task)
+    loss = loss_function(model, task)
 
     def compute(batch: Any) -> tuple[dict[str, Any], tf.Tensor]:
         batch = batches.gather(batch)
@@ -120,7 +120,9 @@ def _output_function(
     return compiled[key]
 
 
-def _loss(model: SteppedModel, task: Task) -> Callable[[Any, Any], tf.Tensor] | None:
+def loss_function(
+    model: SteppedModel, task: Task
+) -> Callable[[Any, Any], tf.Tensor] | None:
     """The loss of a network; None if only the process that trained it knew it."""
     if model.step:
         return model.step.loss
@@ -198,6 +200,15 @@ def examples(batches: Batches) -> Iterator[Example]:
         for batch in with_options(batches.dataset(0)):
             batch = batches.gather(batch)
             yield _first(int(np.count_nonzero(batch["weight"])), batch)
+
+
+def batch_of(examples: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    """Decoded examples as a batch."""
+    count = len(examples["id"])
+    batch = {name: tf.constant(values) for name, values in examples.items()}
+    batch["weight"] = tf.ones(count)
+    batch["epoch"] = tf.zeros(count, tf.int64)
+    return batch
 
 
 def concatenate(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Batches, Example, Task
 from pipeline.evaluation import evaluate
-from pipeline.evaluation.answers import batch_of
-from pipeline.evaluation.evaluate import Predictions
+from pipeline.evaluation.evaluate import Predictions, batch_of
 from pipeline.utils import tf_paths
 
 

@@ -83,7 +83,8 @@ def mistakes(subject: Subject) -> Iterator[Block]:
         return
     yield Table(errors)
     pictures = examples.answered(evaluation, order[:_ERRORS])
-    if not all(card.is_wide for card in pictures):
+    has_columns = bool(evaluation.task.learned_columns())
+    if has_columns or not all(card.is_wide for card in pictures):
         yield Cards(pictures)
 
 
@@ -149,6 +150,38 @@ def _influences(evaluation: Evaluation, positions: np.ndarray) -> Iterator[Block
         " if the part is left out (occlusion)."
     )
     yield Cards(examples.answered(evaluation, positions, influences=influences))
+
+
+def columns(subject: Subject) -> Iterator[Block]:
+    """The columns of a table: what was learned of them, and their importance."""
+    evaluation = subject.evaluation
+    learned = evaluation.task.learned_columns()
+    if not learned:
+        return
+    importances = evaluation.importances
+    values: dict[str, list[Any]] = {}
+    if importances is not None:
+        name = importances.metric.replace("_", " ")
+        yield Text(
+            f"The importance of a column is how much worse the {name}"
+            f" ({blocks.number(importances.intact)}) becomes if its values are shuffled"
+            f" between {importances.examples:,} examples of {subject.place}: mean and"
+            f" standard deviation of {importances.repeats} shuffles. Columns that say"
+            " the same share their importance."
+        )
+        order = [column.name for column in importances.columns]
+        learned.sort(key=lambda column: order.index(column.name))
+        values["importance"] = [column.mean for column in importances.columns]
+        values["±"] = [column.deviation for column in importances.columns]
+    yield Table(
+        Columns(
+            column=[column.name for column in learned],
+            kind=[column.kind for column in learned],
+            **values,
+            missing=[f"{column.missing:.1%}" for column in learned],
+            learned=[column.learned for column in learned],
+        )
+    )
 
 
 def robustness(subject: Subject) -> Iterator[Block]:

@@ -20,6 +20,7 @@ _SECTIONS: _Sections = {
     _MISTAKES: answer_sections.mistakes,
     "Least certain answers": answer_sections.least_certain,
     "What the network looks at": answer_sections.explanations,
+    "Columns": answer_sections.columns,
     "Robustness": answer_sections.robustness,
     "How to reproduce": run_sections.repeat_evaluation,
 }

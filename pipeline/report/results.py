@@ -15,7 +15,8 @@ from pipeline.utils.image_sheets import png
 if TYPE_CHECKING:
     from pipeline.report.subject import Subject
 
-_KEYS = ("note ", "answered ", "mistakes ")  # begin the lines of a summary
+# These begin the lines of a summary.
+_KEYS = ("note ", "answered ", "mistakes ", "importance ")
 
 
 def show(

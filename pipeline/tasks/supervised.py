@@ -17,6 +17,7 @@ from pipeline.contracts import (
     Example,
     Info,
     Input,
+    LearnedColumn,
     Metadata,
     Panel,
     Score,
@@ -407,6 +408,9 @@ class Supervised(Task):
 
     def corruptions(self) -> Mapping[str, Callable[..., Example]]:
         return self.input.corruptions()
+
+    def learned_columns(self) -> list[LearnedColumn]:
+        return self.input.learned_columns()
 
     def answer_notes(self) -> list[str]:
         return self.objective.answer_notes()

@@ -1,6 +1,7 @@
 """Rows of a table: numbers, words, dates and short texts, with or without gaps."""
 
 import html
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from pipeline.contracts import (
     Example,
     Info,
     Input,
+    LearnedColumn,
     Metadata,
     Request,
     ServingInput,
@@ -125,10 +127,13 @@ class TableInput(Input):
         return [column for column in self.columns if column["kind"] in kinds]
 
     def learn(self, examples: TrainingExamples) -> Metadata:
-        """Learns mean and deviation of numbers, and the words of categories."""
+        """Learns mean and deviation of numbers, the words of categories, and the share
+        of the examples in which a column is missing.
+        """
         numbers: list[np.ndarray] = []
         years: list[np.ndarray] = []
         counts: list[Counter[bytes]] = [Counter() for _ in self._categories]
+        empty = np.zeros(len(self._words), np.int64)
         is_short = self._field in examples.short_fields
         if is_short:
             numbers.append(examples.column(self._field))
@@ -138,6 +143,7 @@ class TableInput(Input):
                     numbers.append(batch[self._field])
                 if self._words:
                     self._count(batch["strings"], counts)
+                    empty += (batch["strings"] == b"").sum(axis=0)
                 if self._dates:
                     years.append(self._date_parts(tf.constant(batch["strings"])))
         columns = [dict(column) for column in self.columns]
@@ -147,6 +153,8 @@ class TableInput(Input):
                 values = np.concatenate([part[:, position] for part in numbers])
                 values = values.astype(np.float64)
                 named[column["name"]] |= _moments(values, column["kind"])
+        for column, count in zip(self._words, empty.tolist(), strict=True):
+            named[column["name"]]["missing"] = count / max(len(examples), 1)
         for column, words in zip(self._categories, counts, strict=True):
             vocabulary, unknown = _vocabulary(words)
             named[column["name"]] |= {"vocabulary": vocabulary, "unknown": unknown}
@@ -433,7 +441,7 @@ class TableInput(Input):
             if isinstance(value, bytes):
                 text = value.decode(errors="replace").replace(_UNKNOWN, "(unknown)")
             else:
-                text = "" if np.isnan(value) else f"{float(value):.6g}"
+                text = "" if np.isnan(value) else _number(float(value), column)
             yield column["name"], text
 
     def html(self, example: Mapping[str, Any]) -> str:
@@ -442,7 +450,7 @@ class TableInput(Input):
             rows.append(
                 f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
             )
-        return f"<table>{''.join(rows)}</table>"
+        return f'<div class="table"><table>{"".join(rows)}</table></div>'
 
     def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
         """Writes the first columns with their values."""
@@ -464,6 +472,35 @@ class TableInput(Input):
     ) -> tuple[list[str], dict[str, np.ndarray]] | None:
         """None: a column cannot be left out of a row."""
         return None
+
+    def learned_columns(self) -> list[LearnedColumn]:
+        learned = []
+        for column in self.columns:
+            learned.append(
+                LearnedColumn(
+                    column["name"],
+                    column["kind"],
+                    column.get("missing", 0.0),
+                    _summary(column),
+                    self._fields(column),
+                )
+            )
+        return learned
+
+    def _fields(self, column: dict[str, Any]) -> dict[str, int]:
+        """The decoded fields with the values of a column, and its position in each."""
+        fields = {}
+        for name, columns in (
+            ("numbers", self._numbers),
+            ("gaps", self._gaps),
+            ("codes", self._categories),
+            ("dates", self._dates),
+            (WORDS, self._texts),
+            ("texts", self._texts),
+        ):
+            if column in columns:
+                fields[name] = columns.index(column)
+        return fields
 
     def limitations(self) -> list[str]:
         titles = ", ".join(column["name"] for column in self.columns)
@@ -492,6 +529,7 @@ def _moments(values: np.ndarray, kind: str) -> dict[str, Any]:
     """Mean and deviation of the numbers of a column, and whether they need float64."""
     present = values[~np.isnan(values)]
     learned: dict[str, Any] = {"mean": 0.0, "deviation": 1.0}
+    missing = 1 - len(present) / max(len(values), 1)
     if len(present):
         mean = float(present.mean())
         deviation = float(present.std())
@@ -506,7 +544,25 @@ def _moments(values: np.ndarray, kind: str) -> dict[str, Any]:
         learned["has_gaps"] = True
     if kind == "boolean":
         learned.pop("dtype", None)
-    return learned
+    return {**learned, "missing": missing}
+
+
+def _summary(column: Mapping[str, Any]) -> str:
+    """What was learned of a column, in words."""
+    kind = column["kind"]
+    mean = column.get("mean", 0.0)
+    deviation = column.get("deviation", 1.0)
+    if kind == "number":
+        return f"mean {mean:.4g}, deviation {deviation:.4g}"
+    if kind == "boolean":
+        return f"true in {mean:.1%}"
+    if kind == "date":
+        return f"mean {mean:.1f}, deviation {deviation:.2g} years"
+    if kind == "text":
+        return f"nothing; its first {_MAX_TEXT_WORDS} words are used"
+    count = len([word for word in column.get("vocabulary", ()) if word])
+    unknown = column.get("unknown", 0.0)
+    return f"{pluralize(count, 'word')}, {unknown:.1%} unknown"
 
 
 def _vocabulary(counts: Counter[bytes]) -> tuple[list[str], float]:
@@ -567,6 +623,12 @@ def _weekday(parts: Any) -> Any:
     leap_days = year // 4 - year // 100 + year // 400
     number = (day + 13 * (month + 1) // 5 + year + leap_days) % 7
     return ops.cast(number, "float32")
+
+
+def _number(value: float, column: Mapping[str, Any]) -> str:
+    """A number that was scaled in float32, without the digits that it has lost."""
+    digits = 6 - math.floor(math.log10(column.get("deviation", 1.0)))
+    return f"{round(value, digits) + 0.0:.6g}"  # never -0
 
 
 def _date(parts: Sequence[int], order: str) -> bytes:
