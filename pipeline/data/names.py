@@ -56,6 +56,7 @@ MISSING_NUMBERS = (
     "nat",
     "nil",
     "none",
+    "(none)",
     "null",
     "missing",
     "unknown",

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.data import file_search, file_types, names
-from pipeline.data.table import Table, lists, missing, quote_cell, texts
+from pipeline.data.table import Table, is_text, lists, missing, quote_cell, texts
 from pipeline.utils.console import join_words, pluralize
 from pipeline.utils.errors import NoLabels, UsageError
 
@@ -265,7 +265,7 @@ def _kind(table: Table, title: str, field: str) -> str:
     if field in ("labels", "mask"):
         return field
     if lists(values):
-        return "labels" if pa.types.is_string(values.type.value_type) else "target"
+        return "labels" if is_text(values.type.value_type) else "target"
     numbers = table.numbers(title)
     if numbers is None:
         # Other values of a column of numbers are reported.
