@@ -78,6 +78,10 @@ def argument(title: str) -> str:
     as signatures of TensorFlow need.
     """
     plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
+    if not re.search("[A-Za-z]", plain):  # of another alphabet
+        plain = "".join(
+            f"u{ord(letter):04x}" if ord(letter) > 127 else letter for letter in title
+        )
     name = re.sub(r"\W+", "_", plain).strip("_")
     return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
 

@@ -716,14 +716,14 @@ def _plain_numbers(
 
 def _not_numbers(table: Table, title: str) -> list[int]:
     words = _without_missing(texts(table.columns[title]))
-    positions = []
-    for position, word in enumerate(words.to_pylist()):
-        if word is None:
-            continue
+    wrong = []
+    for word in words.unique().drop_null().to_pylist():
         cell = pa.chunked_array([pa.array([word])])
         is_number = _begins_like_number(word)
         if not is_number or _numbers(cell, table.has_decimal_comma) is None:
-            positions.append(position)
+            wrong.append(word)
+    is_wrong = pc.is_in(words, pa.array(wrong, pa.string()))
+    positions: list[int] = np.flatnonzero(is_wrong.to_numpy()).tolist()
     if not positions and table.numbers(title) is None:  # 1,234.5 beside 1,5
         plain = pc.match_substring_regex(words, r"^[+-]?\d+$")
         positions = np.flatnonzero(~pc.fill_null(plain, True).to_numpy()).tolist()

@@ -417,9 +417,15 @@ def _class_notes(table: Table, roles: Roles) -> list[str]:
         )
     wrong = table.not_numbers(title) if table.numbers(title) is None else []
     count = len(words)
+    numbers: list[int] = []
     if wrong and len(wrong) < count:
-        numbers = sorted({*range(len(table))} - {*wrong})
+        others = {*range(len(table))} - {*wrong}
+        cells = texts(table.columns[title]).to_pylist()
+        numbers = sorted(
+            row for row in others if cells[row].lower() not in names.MISSING_NUMBERS
+        )
         rarer = min(numbers, wrong, key=len)
+    if wrong and numbers:
         kind = "numbers" if rarer is numbers else "words"
         notes.append(
             f"{table.name}: {len(rarer):,} of {count:,} labels are {kind} unlike the"

@@ -63,9 +63,28 @@ def test_numbers_as_people_write_them(tmp_path, delimiter, words, numbers):
 
 @pytest.mark.parametrize(
     "gap",
-    "- -- . ? NA N/A n/a #N/A <NA> NaN nan NaT nil None (none) NULL null missing"
-    " Unknown".split()
-    + [""],
+    [
+        "",
+        "-",
+        "--",
+        ".",
+        "?",
+        "NA",
+        "N/A",
+        "n/a",
+        "#N/A",
+        "<NA>",
+        "NaN",
+        "nan",
+        "NaT",
+        "nil",
+        "None",
+        "(none)",
+        "NULL",
+        "null",
+        "missing",
+        "Unknown",
+    ],
 )
 def test_gaps_among_numbers_and_dates(tmp_path, gap):
     assert column(tmp_path, "1", gap, "$3").numbers("a").tolist()[::2] == [1, 3]
