@@ -332,6 +332,13 @@ def test_columns_of_other_alphabets_have_arguments():
     assert all(name.isascii() and name.isidentifier() for name in serving.specs)
 
 
+def test_words_of_python_are_no_arguments():
+    titles = ["self", "return", "class", "None", "Self"]
+    own = learned([TableColumn(title, "number") for title in titles], np.eye(5))
+    (serving,) = own.signatures()
+    assert list(serving.specs) == [*(f"column_{t}" for t in titles[:4]), "Self"]
+
+
 def test_requests_with_infinity_are_refused():
     own = learned([TableColumn("x", "number")], [[1.0], [2.0]])
     (serving,) = own.signatures()
