@@ -101,7 +101,8 @@ def _shapes(data: Any) -> str:
     parts = []
     for array in data:
         if hasattr(array, "shape"):
-            parts.append(f"{array.shape} {array.dtype}")
+            dtype = getattr(array, "dtype", type(array).__name__)
+            parts.append(f"{array.shape} {dtype}")
         elif hasattr(array, "__len__"):
             parts.append(f"{len(array)} {type(array).__name__}")
         else:

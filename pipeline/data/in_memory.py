@@ -246,7 +246,17 @@ def _table(data: Any, name: str) -> Table | None:
                 " supported; leave it out"
             )
         title = str(getattr(y, "name", None) or "y")
-        return table.from_object(x.assign(**{title: y}), name)
+        if title in map(str, x.columns):
+            raise UsageError(
+                f"{name}: x has the column {title!r}, which is y; remove it from x"
+            )
+        values = getattr(y, "array", y)  # by position, whatever the index of a Series
+        if np.shape(y) != (len(x),):
+            raise UsageError(
+                f"{name}: beside columns of words, y must be one value for each of the"
+                f" {len(x):,} rows of x; got the shape {np.shape(y)}"
+            )
+        return table.from_object(x.assign(**{title: values}), name)
     if detect.has_pictures(data):
         return None
     return table.from_object(data, name)

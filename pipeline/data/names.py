@@ -1,5 +1,6 @@
 """Names of columns and what a cell without a value contains: the only lists of them."""
 
+import keyword
 import re
 import unicodedata
 from collections.abc import Collection
@@ -56,6 +57,7 @@ MISSING_NUMBERS = (
     "nat",
     "nil",
     "none",
+    "(none)",
     "null",
     "missing",
     "unknown",
@@ -74,11 +76,16 @@ def column(name: object) -> str:
 
 def argument(title: str) -> str:
     """The argument of a request for a column: letters of ASCII, digits and underscores,
-    as signatures of TensorFlow need.
+    as signatures of TensorFlow need, and no word that Python takes.
     """
     plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()
+    if not re.search("[A-Za-z]", plain):  # of another alphabet
+        plain = "".join(
+            f"u{ord(letter):04x}" if ord(letter) > 127 else letter for letter in title
+        )
     name = re.sub(r"\W+", "_", plain).strip("_")
-    return name if name[:1].isalpha() else f"column_{name}".rstrip("_")
+    is_free = name[:1].isalpha() and not keyword.iskeyword(name) and name != "self"
+    return name if is_free else f"column_{name}".rstrip("_")
 
 
 def first(names: Collection[str], titles: Collection[str]) -> str | None:

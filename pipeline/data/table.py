@@ -8,6 +8,7 @@ import gzip
 import io
 import json
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,10 @@ SUFFIXES = (
 )
 SPLIT = "(split)"
 """The column of the splits of joined tables."""
+_READING = (OSError, EOFError, zlib.error, pa.ArrowException)
+"""Errors of files that cannot be read."""
+_CONVERTING = (pa.ArrowException, OverflowError, UnicodeError)
+"""Errors of values of different types, large integers and half characters."""
 _JSON = (".jsonl", ".ndjson", ".jsonl.gz")
 _MAX_HEADER = 1 << 16  # bytes of the first line
 _BLOCK_BYTES = 16 << 20  # a row must fit into a block
@@ -53,6 +58,7 @@ _DATES = {
     "ymd": rf"^\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}{_TIME}$",
     "dmy": rf"^\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{4}}{_TIME}$",
 }
+_MAX_WHOLE = 2.0**53  # beyond, not each whole number is a float64
 _BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
 
@@ -145,7 +151,7 @@ def read(path: Path) -> Table:
             reader = _read_json_lines if name.endswith(_JSON) else _read_csv
             table = reader(text, path)
             table = dataclasses.replace(table, notes=(*notes, *table.notes))
-    except (OSError, EOFError, pa.ArrowException) as error:
+    except _READING as error:
         raise _unreadable(path, error) from None
     return dataclasses.replace(table, folder=path.parent)
 
@@ -168,14 +174,23 @@ def header(path: Path) -> list[str]:
             return pa.feather.read_table(path, memory_map=True).column_names
         opener = gzip.open if name.endswith(".gz") else open
         with opener(path, "rb") as file:
-            content, _ = _utf8(file.readline(_MAX_HEADER), path)
-    except (OSError, EOFError, pa.ArrowException) as error:
+            content = file.read(_MAX_HEADER)
+            if len(content) == _MAX_HEADER:  # without half a character at the end
+                content = content[: content.rfind(b"\n") + 1] or content
+            content, _ = _utf8(content, path)
+    except _READING as error:
         raise _unreadable(path, error) from None
-    line = content.decode()
+    content = content.lstrip(b"\r\n")
     if name.endswith(_JSON):
+        line = content.partition(b"\n")[0].decode()
         return [*_json_object(line, str(path))] if line.strip() else []
-    delimiter = _delimiter(line, name)
-    cells = next(csv.reader([line.strip()], delimiter=delimiter), [])
+    content, delimiter = _delimited(content, name)
+    lines = io.StringIO(content.decode(errors="replace"), newline="")
+    reader = csv.reader(lines, delimiter=delimiter, skipinitialspace=True)
+    try:
+        cells = [cell.strip() for cell in next(reader, [])]
+    except csv.Error as error:
+        raise _unreadable(path, error) from None
     if delimiter == "|" and _has_no_header(cells):
         return [*names.LJ_SPEECH[: len(cells)]]
     return cells
@@ -190,19 +205,36 @@ def from_arrow(table: pa.Table, name: str) -> Table:
     for title, values in zip(table.column_names, table.columns, strict=True):
         if title in columns:
             raise _repeated(name, title)
-        if pa.types.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
+        values = _plain_type(values)
         if pa.types.is_struct(values.type) or pa.types.is_map(values.type):
             raise UsageError(
                 f"{name}: the column {title!r} contains {values.type}; flatten it, for"
                 " example with pyarrow's Table.flatten, or remove it"
             )
-        if _is_text(values.type):
+        if is_text(values.type):
             values = pc.utf8_trim_whitespace(values.cast(pa.string()))
         columns[title] = values
     if not table.num_rows:
         raise UsageError(f"{name} has no rows; add one for each example")
     return Table(name, columns, range(table.num_rows))
+
+
+def _plain_type(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The values without an encoding of Arrow, and lists of any length."""
+    kind = values.type
+    if isinstance(kind, pa.BaseExtensionType):
+        values = values.cast(kind.storage_type)
+    elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+        chunks = [
+            chunk.dictionary_decode()
+            if pa.types.is_dictionary(kind)
+            else pc.run_end_decode(chunk)
+            for chunk in values.chunks
+        ]
+        values = pa.chunked_array(chunks, kind.value_type)
+    elif pa.types.is_fixed_size_list(kind):
+        values = values.cast(pa.list_(kind.value_type))
+    return values
 
 
 def _repeated(name: str, title: str) -> UsageError:
@@ -216,13 +248,14 @@ def from_object(data: Any, name: str) -> Table | None:
     Raises UsageError as `from_arrow`.
     """
     if hasattr(data, "iloc") and hasattr(data, "columns"):  # pandas
-        if not data.columns.is_unique:
-            raise _repeated(name, data.columns[data.columns.duplicated()][0])
+        titles = [str(title) for title in data.columns]
+        for title in titles:
+            if titles.count(title) > 1:
+                raise _repeated(name, title)
         columns = {str(title): _from_pandas(data[title]) for title in data.columns}
         table = from_arrow(pa.table(columns), name)
         rows = data.index.tolist()
-        is_numbered = all(isinstance(row, int) for row in rows)
-        is_numbered = is_numbered and len({*rows}) == len(rows)
+        is_numbered = data.index.dtype.kind in "iu" and data.index.is_unique
         return dataclasses.replace(table, row_numbers=rows) if is_numbered else table
     if hasattr(data, "to_arrow"):  # polars
         return from_arrow(data.to_arrow(), name)
@@ -280,16 +313,17 @@ def _from_pandas(values: Any) -> pa.Array:
         values = values.astype(object).where(values.notna(), None)
     try:
         return pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    except _CONVERTING:
         present = values.notna().tolist()
         pairs = zip(values.tolist(), present, strict=True)
-        return pa.array([str(value) if there else None for value, there in pairs])
+        return pa.array([_plain(str(cell)) if there else None for cell, there in pairs])
 
 
 def _utf8(content: bytes, path: Path) -> tuple[bytes, list[str]]:
     """The content of a text file in UTF-8, and a note if it had another encoding."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return content.decode("utf-16").encode(), [f"{path} is in UTF-16"]
+        text = content.decode("utf-16", errors="replace")
+        return text.encode(), [f"{path} is in UTF-16"]
     if content.startswith(_MAGIC) or _is_binary(content[:_MAX_HEADER]):
         raise UsageError(
             f"{path} is not a text file; save it as .csv or .parquet, for example from"
@@ -318,12 +352,7 @@ def _read_csv(content: bytes, path: Path) -> Table:
     The delimiter is the most common one of the first line: comma, semicolon, tab or
     bar.
     """
-    content = content.lstrip(b"\r\n")
-    first_line = _first_line(content)
-    delimiter = _delimiter(first_line, path.name.lower())
-    if first_line.lower().startswith("sep=") and len(first_line) == 5:  # of Excel
-        delimiter = first_line[4]
-        content = content[5:].lstrip(b"\r\n")
+    content, delimiter = _delimited(content.lstrip(b"\r\n"), path.name.lower())
     rows, notes = _parse(content, delimiter, path)
     header = [cells[0].as_py().strip() for cells in rows]
     first = 1
@@ -350,6 +379,14 @@ def _read_csv(content: bytes, path: Path) -> Table:
         notes=tuple(notes),
         has_decimal_comma=delimiter == ";",
     )
+
+
+def _delimited(content: bytes, name: str) -> tuple[bytes, str]:
+    """The content without the line of Excel that names the delimiter; the delimiter."""
+    line = _first_line(content)
+    if line.lower().startswith("sep=") and len(line) == 5:
+        return content[5:].lstrip(b"\r\n"), line[4]
+    return content, _delimiter(line, name)
 
 
 def _first_line(content: bytes) -> str:
@@ -529,16 +566,20 @@ def _json_column(values: list[Any], where: str) -> pa.ChunkedArray:
         raise UsageError(f"{where} has objects; give numbers, strings, lists or null")
     try:
         array = pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeError):  # different types
+    except _CONVERTING:
         texts = [value if value is None else _json_text(value) for value in values]
         array = pa.array(texts)
-    if _is_text(array.type):
+    if is_text(array.type):
         array = pc.utf8_trim_whitespace(array)
     return pa.chunked_array([array])
 
 
 def _json_text(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
+    return _plain(value if isinstance(value, str) else json.dumps(value))
+
+
+def _plain(text: str) -> str:
+    """A text without half characters, which Arrow does not take."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -558,13 +599,14 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return value
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
+    """Whether the values are strings."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """The cells as strings, as the file writes them; empty where there is no value."""
-    if _is_text(values.type):
+    if is_text(values.type):
         return pc.fill_null(values, "")
     if pa.types.is_temporal(values.type):
         return pc.fill_null(_write_dates(values), "")
@@ -574,13 +616,27 @@ def texts(values: pa.ChunkedArray) -> pa.ChunkedArray:
         return pa.chunked_array([pa.array([""] * len(values))])
     if pa.types.is_floating(values.type) and _are_whole(values):
         values = values.cast(pa.int64())
+    if not _is_castable(values.type):
+        cells = ["" if cell is None else _written(cell) for cell in values.to_pylist()]
+        values = pa.chunked_array([pa.array(cells, pa.string())])
     return pc.fill_null(values.cast(pa.string()), "")
 
 
 def _are_whole(values: pa.ChunkedArray) -> bool:
     """Whether all numbers are whole, as pandas writes 1.0 in a column with a gap."""
     numbers = values.drop_null().to_numpy().astype(np.float64)
-    return bool(np.isfinite(numbers).all() and (numbers == np.round(numbers)).all())
+    is_whole = (numbers == np.round(numbers)) & (np.abs(numbers) < _MAX_WHOLE)
+    return bool(is_whole.all())
+
+
+def _written(cell: Any) -> str:
+    return cell.decode(errors="replace") if isinstance(cell, bytes) else str(cell)
+
+
+def _is_castable(kind: pa.DataType) -> bool:
+    """Whether Arrow can write all values of a type as strings."""
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+    return is_number or pa.types.is_decimal(kind)
 
 
 def _write_dates(values: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -619,7 +675,7 @@ def _numbers(
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if is_number or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         return values.cast(pa.float64(), safe=False)
-    if not _is_text(kind):
+    if not is_text(kind):
         return None
     with contextlib.suppress(pa.ArrowInvalid):
         return values.cast(pa.float64())
@@ -660,14 +716,17 @@ def _plain_numbers(
 
 def _not_numbers(table: Table, title: str) -> list[int]:
     words = _without_missing(texts(table.columns[title]))
-    positions = []
-    for position, word in enumerate(words.to_pylist()):
-        if word is None:
-            continue
+    wrong = []
+    for word in words.unique().drop_null().to_pylist():
         cell = pa.chunked_array([pa.array([word])])
         is_number = _begins_like_number(word)
         if not is_number or _numbers(cell, table.has_decimal_comma) is None:
-            positions.append(position)
+            wrong.append(word)
+    is_wrong = pc.is_in(words, pa.array(wrong, pa.string()))
+    positions: list[int] = np.flatnonzero(is_wrong.to_numpy()).tolist()
+    if not positions and table.numbers(title) is None:  # 1,234.5 beside 1,5
+        plain = pc.match_substring_regex(words, r"^[+-]?\d+$")
+        positions = np.flatnonzero(~pc.fill_null(plain, True).to_numpy()).tolist()
     return positions
 
 
@@ -675,7 +734,7 @@ def _booleans_of(table: Table, title: str) -> np.ndarray | None:
     values = table.columns[title]
     if pa.types.is_boolean(values.type):
         return values.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    if not _is_text(values.type) or not _are_few(values):
+    if not is_text(values.type) or not _are_few(values):
         return None
     words = pc.utf8_lower(_without_missing(values))
     different = [word for word in words.unique().to_pylist() if word is not None]
@@ -697,7 +756,7 @@ def _date_order(table: Table, title: str) -> str | None:
     values = table.columns[title]
     if pa.types.is_timestamp(values.type) or pa.types.is_date(values.type):
         return "ymd"
-    if not _is_text(values.type):
+    if not is_text(values.type):
         return None
     sample = _sample(values)
     for order, pattern in _DATES.items():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.data import file_search, file_types, names
-from pipeline.data.table import Table, lists, missing, quote_cell, texts
+from pipeline.data.table import Table, is_text, lists, missing, quote_cell, texts
 from pipeline.utils.console import join_words, pluralize
 from pipeline.utils.errors import NoLabels, UsageError
 
@@ -91,7 +91,7 @@ def find_roles(table: Table, options: Options) -> Roles:
     be predicted.
     """
     truths = _named_truths(table, options) or _usual_truths(table, options)
-    split = options.split or ("split" if "split" in table.columns else None)
+    split = options.split or names.first(["split"], table.columns)
     split = split and _require(table, split, "--source.split")
     group = options.group and _require(table, options.group, "--source.group")
     used: set[str | None] = {split, group}
@@ -265,7 +265,7 @@ def _kind(table: Table, title: str, field: str) -> str:
     if field in ("labels", "mask"):
         return field
     if lists(values):
-        return "labels" if pa.types.is_string(values.type.value_type) else "target"
+        return "labels" if is_text(values.type.value_type) else "target"
     numbers = table.numbers(title)
     if numbers is None:
         # Other values of a column of numbers are reported.
@@ -428,7 +428,12 @@ def _input_column(table: Table, title: str) -> tuple[Column | None, str]:
     order = table.date_order(title)
     if order:
         return Column(title, "date", order), ""
-    return _column_of_words(table, title)
+    column, reason = _column_of_words(table, title)
+    if column is None and _mostly_numbers(table, title, _MIN_SHARE_OF_ALL):
+        row = table.not_numbers(title)[0]
+        cell = f"{quote_cell(values, row)} in {table.noun} {table.row_numbers[row]}"
+        return None, f"{cell} is not a number"
+    return column, reason
 
 
 def _are_row_numbers(title: str, numbers: np.ndarray) -> bool:

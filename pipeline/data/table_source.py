@@ -112,8 +112,7 @@ def _row_fields(table: Table, roles: Roles) -> dict[str, np.ndarray]:
     for column in roles.columns:
         title = str(table.find(column.name))
         if column.kind in ("number", "boolean"):
-            values = table.booleans(title)
-            numbers.append(table.numbers(title) if values is None else values)
+            numbers.append(_finite(table, title))
         else:
             strings.append(_bytes(words(table.columns[title])))
     count = len(table)
@@ -197,24 +196,31 @@ def _targets(table: Table, title: str) -> tuple[np.ndarray, np.ndarray]:
     values = table.columns[title]
     if lists(values):
         return _lists(table, title).astype(np.float32), np.ones(len(table), bool)
-    numbers = table.booleans(title)
-    if numbers is None:
-        numbers = table.numbers(title)
-    if numbers is None:
+    if table.booleans(title) is None and table.numbers(title) is None:
         row = table.not_numbers(title)[0]
         raise UsageError(
             f"{table.where(row)}: {quote_cell(values, row)} in the {table.key}"
             f" {title!r} is not a number; correct it, or write --source.label {title}"
             " to predict classes"
         )
-    has_value = ~np.isnan(numbers)
-    too_large = np.flatnonzero(has_value & ~(np.abs(numbers) <= _LARGEST))
-    for row in too_large[:1].tolist():
+    numbers = _finite(table, title)
+    return numbers.astype(np.float32), ~np.isnan(numbers)
+
+
+def _finite(table: Table, title: str) -> np.ndarray:
+    """The numbers or booleans of a column, float64 (rows,), NaN for none.
+
+    Raises UsageError naming the first row with infinity, or more than float32 has.
+    """
+    numbers = table.booleans(title)
+    if numbers is None:
+        numbers = np.asarray(table.numbers(title))
+    for row in np.flatnonzero(np.abs(numbers) > _LARGEST)[:1].tolist():
         raise UsageError(
-            f"{table.where(row)}: {quote_cell(values, row)} in the {table.key}"
-            f" {title!r} is not a finite number; correct it"
+            f"{table.where(row)}: {quote_cell(table.columns[title], row)} in the"
+            f" {table.key} {title!r} is not a finite number; correct it"
         )
-    return numbers.astype(np.float32), has_value
+    return numbers
 
 
 def _lists(table: Table, title: str) -> np.ndarray:
@@ -411,9 +417,15 @@ def _class_notes(table: Table, roles: Roles) -> list[str]:
         )
     wrong = table.not_numbers(title) if table.numbers(title) is None else []
     count = len(words)
+    numbers: list[int] = []
     if wrong and len(wrong) < count:
-        numbers = sorted({*range(len(table))} - {*wrong})
+        others = {*range(len(table))} - {*wrong}
+        cells = texts(table.columns[title]).to_pylist()
+        numbers = sorted(
+            row for row in others if cells[row].lower() not in names.MISSING_NUMBERS
+        )
         rarer = min(numbers, wrong, key=len)
+    if wrong and numbers:
         kind = "numbers" if rarer is numbers else "words"
         notes.append(
             f"{table.name}: {len(rarer):,} of {count:,} labels are {kind} unlike the"

@@ -39,6 +39,8 @@ _MAX_TEXT_WORDS = 16
 _MAX_TEXT_BYTES = 128
 _MAX_HASH = 2**31 - 2
 _DATE_PARTS = 6  # year, month, day, hour, minute, second
+_MAX_DAY = 31
+_TIME_ZONE = r"(:\d{2}(?:\.\d+)?)[+-]\d{2}:?\d{2}$"
 _UNKNOWN = "?unknown?"
 _SINGLE_PRECISION = 1e-4  # of a deviation, which float32 must be able to tell
 
@@ -205,7 +207,7 @@ class TableInput(Input):
             is_missing = tf.math.is_nan(numbers)
             mean, deviation = self._scale()
             scaled = (numbers - mean) / deviation
-            scaled = tf.where(is_missing, tf.zeros_like(scaled), scaled)
+            scaled = tf.where(is_missing, self._default(), scaled)
             fields["numbers"] = tf.cast(scaled, tf.float32)
             positions = [self._numbers.index(column) for column in self._gaps]
             if positions:
@@ -234,17 +236,31 @@ class TableInput(Input):
         deviation = [column.get("deviation", 1.0) for column in self._numbers]
         return np.array(mean), np.array(deviation)
 
+    def _default(self) -> np.ndarray:
+        """The scaled number where one is missing, float64 (n,): the mean, or of a
+        boolean without gaps in training the more frequent value, as requests have it.
+        """
+        values = np.zeros(len(self._numbers))
+        for position, column in enumerate(self._numbers):
+            if column["kind"] == "boolean" and not column.get("has_gaps"):
+                mean, deviation = (scale[position] for scale in self._scale())
+                values[position] = (np.round(mean) - mean) / deviation
+        return values
+
     def _date_parts(self, strings: tf.Tensor) -> tf.Tensor:
         """Year, month, day, hour, minute and second, int32 (..., d, 6); 0: no date."""
         parts = []
         for column in self._dates:
             words = strings[..., self._words.index(column)]
-            digits = tf.strings.regex_replace(words, r"\D+", " ")
+            local = tf.strings.regex_replace(words, _TIME_ZONE, r"\1")
+            digits = tf.strings.regex_replace(local, r"\D+|\d{10,}", " ")
             split = tf.strings.split(tf.strings.strip(tf.reshape(digits, [-1])))
             split = split[:, :_DATE_PARTS].to_tensor("0", shape=(None, _DATE_PARTS))
             values = tf.strings.to_number(split, tf.int32)
             order = [column["order"].index(part) for part in "ymd"]
-            values = tf.gather(values, [*order, 3, 4, 5], axis=-1)
+            ordered = tf.gather(values, [*order, 3, 4, 5], axis=-1)
+            # 2020-01-31 is understood whatever the order of the others.
+            values = tf.where(values[:, :1] > _MAX_DAY, values, ordered)
             shape = tf.concat([tf.shape(words), [_DATE_PARTS]], 0)
             parts.append(tf.reshape(values, shape))
         stacked = tf.stack(parts, axis=-2)
@@ -531,12 +547,12 @@ def _moments(values: np.ndarray, kind: str) -> dict[str, Any]:
     learned: dict[str, Any] = {"mean": 0.0, "deviation": 1.0}
     missing = 1 - len(present) / max(len(values), 1)
     if len(present):
-        mean = float(present.mean())
+        learned["mean"] = mean = float(present.mean())
         deviation = float(present.std())
         largest = float(np.abs(present).max())
         # Dividing a constant would only amplify rounding errors.
         if deviation > abs(mean) * np.finfo(np.float64).eps * 8:
-            learned = {"mean": mean, "deviation": deviation}
+            learned["deviation"] = deviation
         resolution = largest * np.finfo(np.float32).eps
         if resolution > _SINGLE_PRECISION * learned["deviation"]:
             learned["dtype"] = "float64"

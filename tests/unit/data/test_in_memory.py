@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image
 
+from pipeline.config import objects
 from pipeline.data.in_memory import adapt, from_object
 from pipeline.utils.errors import UsageError
 
@@ -339,3 +340,20 @@ def test_sample_weights_may_be_those_of_one_split():
             np.testing.assert_array_equal(
                 source.columns(split)["sample_weight"], expected
             )
+
+
+def test_y_beside_words_belongs_to_the_rows_by_position():
+    x, y = FRAME.drop(columns="price"), FRAME["price"]
+    shifted = y.set_axis([8, 9, 10, 11])
+    source = from_object((x, shifted))
+    assert source.columns("train")["target"].tolist() == [1.5, 2.5, 3.5, 4.5]
+    for wrong in (y[:2], FRAME[["age", "price"]]):
+        with pytest.raises(UsageError, match="one value for each of the 4 rows"):
+            from_object((x, wrong))
+    with pytest.raises(UsageError, match="x has the column 'price', which is y"):
+        from_object((FRAME, y))
+
+
+def test_a_table_and_labels_are_named_by_their_shapes():
+    name = objects.name_of((FRAME, FRAME["price"]), "sources")
+    assert str(name) == "<arrays (4, 5) DataFrame, (4,) float64>"

@@ -391,3 +391,38 @@ def test_the_target_of_the_task_names_no_column(workplace):
     source = dataset.open_source(config)
     assert set(source.info.fields) == {"id", "numbers", "strings", "target"}
     assert "target_shape" not in dataset.create_task(config, source.info).metadata
+
+
+def test_infinity_is_refused_with_its_row(table):
+    for column in ("x", "target"):
+        cells = ["1.5,2.5,a"] * 3 + ["inf,2,b" if column == "x" else "1,-inf,b"]
+        message = f"row 5: '-?inf' in the column '{column}' is not a finite number"
+        with pytest.raises(UsageError, match=message):
+            table("\n".join(["x,target,z", *cells]))
+
+
+def test_numbers_in_two_forms_are_refused_with_their_row(table):
+    with pytest.raises(UsageError, match="row 2: '1,234.5' in the column 'price'"):
+        table('x,price\n1,"1,234.5"\n2,"1,5"\n', target="price")
+
+
+def test_a_word_among_numbers_is_why_a_column_is_left_out(table):
+    rows = [f"{number},{number % 3},{'ab'[number % 2]}" for number in range(60)]
+    rows[40] = "err,1,a"
+    source = table("\n".join(["x,z,label", *rows]))
+    assert [column.name for column in source.info.columns] == ["z"]
+    (note,) = [note for note in source.info.notes if "left out" in note]
+    assert "'x' ('err' in row 42 is not a number)" in note
+
+
+def test_a_class_called_na_is_no_number_among_words(table):
+    rows = [f"{number},{('NA', 'EU')[number % 2]}" for number in range(8)]
+    source = table("\n".join(["x,label", *rows]))
+    assert source.info.class_names == ("EU", "NA")
+    assert any("'NA' in the column 'label' is a class" in n for n in source.info.notes)
+    assert not any("unlike the others" in note for note in source.info.notes)
+
+
+def test_the_column_of_splits_in_upper_case(table):
+    source = table("x,label,Split\n1,a,train\n2,b,TRAIN\n3,a,test\n")
+    assert source.info.splits == {"train": 2, "test": 1}
