@@ -350,9 +350,7 @@ class FeatureInput(Input):
         scaled = ((values - self._mean) / self._deviation).tolist()
         rows = []
         for name, value in zip(self._names, scaled, strict=True):
-            rows.append(
-                f"<tr><th>{html.escape(name)}</th><td>{value:.3g}</td></tr>"
-            )
+            rows.append(f"<tr><th>{html.escape(name)}</th><td>{value:.3g}</td></tr>")
         return f"<table>{''.join(rows)}</table>"
 
     def limitations(self) -> list[str]:
