@@ -18,7 +18,7 @@ from typing import Any
 from pipeline.config import registry
 from pipeline.data import box_formats, file_types, names, table, table_columns
 from pipeline.data.table import Table
-from pipeline.data.table_columns import NUMBERS, Options
+from pipeline.data.table_columns import NUMBERS, Options, Roles
 from pipeline.utils.console import pluralize, say
 from pipeline.utils.errors import NoLabels, UsageError
 from pipeline.utils.image_formats import is_ignored, walk
@@ -86,9 +86,9 @@ def truth_options(
             f"--target {target}: it is neither a registered target nor, as"
             f" {options.get('path', source)} is no table, a column"
         )
-    read = _read_once(Path(options["path"]))
-    (field,) = table_columns.find_roles(read, Options(predict=target)).truths
-    return {field: str(read.find(target))}
+    roles = _roles(Path(options["path"]), Options(predict=target))
+    ((field, (title,)),) = roles.truths.items()
+    return {field: title}
 
 
 def find_recipe(source: str, options: Mapping[str, Any], task: str | None) -> str:
@@ -155,18 +155,30 @@ def _fields(source: str, options: Mapping[str, Any]) -> tuple[str, str]:
 def _fields_of_table(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     known = {field.name for field in dataclasses.fields(Options)}
     chosen = {name: value for name, value in options.items() if name in known}
-    roles = table_columns.find_roles(_read_once(path), Options(**chosen))
+    roles = _roles(path, Options(**chosen))
     return roles.field, next(iter(roles.truths))
 
 
-# The table that was looked at last, until its source takes it.
-_tables: dict[tuple[str, int, int], Table] = {}
+_Key = tuple[str, int, int]
+# The table that was looked at last, until its source takes it; and what its columns
+# are for, so that the report does not read the file again.
+_tables: dict[_Key, Table] = {}
+_roles_of_table: dict[tuple[_Key, Options], Roles] = {}
+
+
+def _roles(path: Path, options: Options) -> Roles:
+    key = (_key(path), options)
+    if key not in _roles_of_table:
+        read = _read_once(path)
+        _roles_of_table[key] = table_columns.find_roles(read, options)
+    return _roles_of_table[key]
 
 
 def _read_once(path: Path) -> Table:
     key = _key(path)
     if key not in _tables:
         _tables.clear()
+        _roles_of_table.clear()
         _tables[key] = table.read(path)
     return _tables[key]
 

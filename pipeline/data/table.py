@@ -51,6 +51,7 @@ _CONTROLS = bytes({*range(32)} - {*b"\t\n\v\f\r"})
 _MAX_CONTROLS = 0.08  # share of control characters in a text
 _SAMPLE = 100  # values that decide what a column of words could be
 _SIGNS = r"[\s\x{A0}\x{202F}'$€£¥₹%]|\b(USD|EUR|GBP|CHF)\b"
+_PLAIN = r"^-?\d+(\.\d+)?$"
 _THOUSANDS = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d*)?$"
 _DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)?(,\d+)?$"
 _TIME = r"([ T]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
@@ -359,14 +360,14 @@ def _read_csv(content: bytes, path: Path) -> Table:
     if delimiter == "|" and _has_no_header(header):
         header, first = [*names.LJ_SPEECH[: len(header)]], 0
     columns: dict[str, pa.ChunkedArray] = {}
-    for title, cells in zip(header, rows, strict=True):
-        cells = pc.utf8_trim_whitespace(cells[first:])
+    count = len(rows[0]) - first
+    for title in header:
+        cells = pc.utf8_trim_whitespace(rows.pop(0)[first:])  # frees the untrimmed
         if not title and not _any_text(cells):
             continue
         if title in columns:
             raise _repeated(str(path), title)
         columns[title] = cells
-    count = len(rows[0]) - first
     if count < 1:
         raise UsageError(
             f"{path} has no rows; add one with a file, numbers or a text, and its"
@@ -716,8 +717,10 @@ def _plain_numbers(
 
 def _not_numbers(table: Table, title: str) -> list[int]:
     words = _without_missing(texts(table.columns[title]))
+    different = words.unique().drop_null()
+    is_plain = pc.match_substring_regex(different, _PLAIN)
     wrong = []
-    for word in words.unique().drop_null().to_pylist():
+    for word in different.filter(pc.invert(is_plain)).to_pylist():
         cell = pa.chunked_array([pa.array([word])])
         is_number = _begins_like_number(word)
         if not is_number or _numbers(cell, table.has_decimal_comma) is None:

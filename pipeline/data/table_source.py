@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.config.validation import only_one
 from pipeline.contracts import Source, TableColumn
@@ -24,6 +25,7 @@ from pipeline.utils.errors import UsageError, quote
 _SPLITS = {
     name: split for split, aliases in split_names.ALIASES.items() for name in aliases
 }
+_SPLIT_DTYPE = np.array(split_names.SPLITS).dtype
 _LARGEST = float(np.finfo(np.float32).max)
 _MOST_AXES = 3  # of the features of an example
 
@@ -48,7 +50,7 @@ def from_table(table: Table, options: Options) -> Source:
     notes = [*table.notes, *table_columns.describe(table, roles)]
     notes += _left_out_note(table, roles, is_used)
     columns |= truths
-    ids = np.array(table.row_numbers, np.int64)
+    ids = _ids(table.row_numbers)
     columns_by_split = _by_split(table, roles, {"id": ids, **columns}, is_used)
     class_names = _encode(columns_by_split, table, roles, options)
     notes += _class_notes(table, roles)
@@ -69,6 +71,12 @@ def from_table(table: Table, options: Options) -> Source:
         columns=_described(table, roles),
     )
     return source
+
+
+def _ids(row_numbers: Sequence[int]) -> np.ndarray:
+    if isinstance(row_numbers, range):  # much faster than one by one
+        return np.arange(row_numbers.start, row_numbers.stop, dtype=np.int64)
+    return np.array(row_numbers, np.int64)
 
 
 class _RowSource(ArraySource):
@@ -281,11 +289,11 @@ def _left_out_note(table: Table, roles: Roles, is_used: np.ndarray) -> list[str]
 
 
 def _split_of_rows(table: Table, roles: Roles) -> np.ndarray:
-    """The split of each row, an object array of `SPLITS` (rows,)."""
+    """The split of each row, one of `SPLITS`, strings (rows,)."""
     if not roles.split:
-        return np.full(len(table), "train", object)
+        return np.full(len(table), "train", _SPLIT_DTYPE)
     words = texts(table.columns[roles.split]).to_pylist()
-    splits = np.empty(len(words), object)
+    splits = np.empty(len(words), _SPLIT_DTYPE)
     for row, word in enumerate(words):
         split = _SPLITS.get(word.lower())
         if split is None:
@@ -407,9 +415,10 @@ def _class_notes(table: Table, roles: Roles) -> list[str]:
     if "label" not in roles.truths:
         return []
     title = roles.truths["label"][0]
-    words = [word for word in texts(table.columns[title]).to_pylist() if word]
+    words = texts(table.columns[title])
+    words = words.filter(pc.not_equal(words, ""))
     notes = []
-    ambiguous = sorted({*words} & {*names.AMBIGUOUS_TEXTS})
+    ambiguous = sorted({*words.unique().to_pylist()} & {*names.AMBIGUOUS_TEXTS})
     if ambiguous:
         notes.append(
             f"{table.name}: {join_words([repr(word) for word in ambiguous])} in the"

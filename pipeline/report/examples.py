@@ -1,6 +1,5 @@
 """Examples as cards: what the input draws, with the title of the target."""
 
-import dataclasses
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -44,7 +43,7 @@ def answered(
     raw = evaluation.raw(positions)
     rows = evaluation.rows(positions)
     task = evaluation.task
-    cards: list[tuple[Card, str, str]] = []
+    cards: list[_Sketch] = []
     for row, id in enumerate(examples["id"].tolist()):
         example: dict[str, Any] = _row(examples, row)
         example["raw"] = _row(raw, row)
@@ -55,11 +54,11 @@ def answered(
         def draw(axes: Any, example: Any = example, answer: Any = answer) -> None:
             task.draw(axes, example, answer)
 
-        card = _card(draw, None if heat is None else heat[row])
-        if not card.title:
-            card = dataclasses.replace(card, title=_cells(rows, row))
-        html = task.html(example) if heat is None else ""
-        cards.append((card, html, evaluation.locate(id)))
+        sketch = _Sketch(draw, evaluation.locate(id))
+        sketch.title = sketch.title or _cells(rows, row)
+        sketch.heat = None if heat is None else heat[row]
+        sketch.html = task.html(example) if heat is None else ""
+        cards.append(sketch)
     return _finished(cards)
 
 
@@ -74,8 +73,11 @@ def plain(
         def draw(axes: Any, example: Any = example) -> None:
             task.draw_input(axes, example)
 
-        card = dataclasses.replace(_card(draw), title=task.truth(example), color="")
-        cards.append((card, task.html(example), name))
+        sketch = _Sketch(draw, name)
+        sketch.title = task.truth(example)
+        sketch.color = ""
+        sketch.html = task.html(example)
+        cards.append(sketch)
     return _finished(cards)
 
 
@@ -89,48 +91,65 @@ def _row(columns: Mapping[str, np.ndarray], row: int) -> dict[str, Any]:
     return {name: column[row] for name, column in columns.items()}
 
 
-def _finished(cards: Iterable[tuple[Card, str, str]]) -> list[Card]:
-    """The cards with their names and the HTML of the input, if it has any and as long
-    as there is room for it.
+class _Sketch:
+    """An example as `draw` draws it, with the title as text; rendered only if the
+    input has no HTML, as that takes longest.
+    """
+
+    def __init__(self, draw: Callable[[Any], None], name: str) -> None:
+        self.name = name
+        self.heat: np.ndarray | None = None
+        self.html = ""
+        self._figure = Figure(figsize=_PLOT, dpi=_DPI, layout="constrained")
+        self._axes = self._figure.add_subplot()
+        draw(self._axes)
+        self.title = self._axes.get_title()
+        self.color = _color(self._axes.title.get_color())
+        self._axes.set_title("")
+
+    @property
+    def is_wide(self) -> bool:
+        return not self._axes.get_images()
+
+    def render(self) -> Markup:
+        """What is drawn, as HTML: an image without margins, or a figure."""
+        if self.is_wide:
+            return blocks.embed(self._figure)[0]
+        figure, axes = self._figure, self._axes
+        figure.set_layout_engine("none")
+        left, right, bottom, top = axes.get_images()[0].get_extent()
+        width, height = abs(right - left), abs(top - bottom)
+        if self.heat is not None:
+            axes.imshow(
+                self.heat,
+                extent=(left, right, bottom, top),
+                alpha=_OPACITY * self.heat,
+                cmap="autumn",
+                interpolation="bilinear",
+            )
+        scale = _INCHES / max(width, height)
+        figure.set_size_inches(width * scale, height * scale)
+        axes.set_position((0, 0, 1, 1))
+        axes.axis("off")
+        file = io.BytesIO()
+        picture = Image.fromarray(blocks.pixels(figure))
+        picture.save(file, "jpeg", quality=_QUALITY)
+        return blocks.image("jpeg", file.getvalue())
+
+
+def _finished(sketches: Iterable[_Sketch]) -> list[Card]:
+    """The cards, with the HTML of the input, if it has any and as long as there is room
+    for it.
     """
     room = _MOST_HTML
-    finished = []
-    for card, html, name in cards:
-        room -= len(html)
-        picture = Markup(html) if html and room >= 0 else card.picture
-        finished.append(dataclasses.replace(card, picture=picture, caption=name))
-    return finished
-
-
-def _card(draw: Callable[[Any], None], heat: np.ndarray | None = None) -> Card:
-    """Draws a card; the title that is drawn becomes its text."""
-    figure = Figure(figsize=_PLOT, dpi=_DPI, layout="constrained")
-    axes = figure.add_subplot()
-    draw(axes)
-    title = axes.get_title()
-    color = _color(axes.title.get_color())
-    axes.set_title("")
-    if not axes.get_images():
-        return Card(blocks.embed(figure)[0], title, color, is_wide=True)
-    figure.set_layout_engine("none")
-    left, right, bottom, top = axes.get_images()[0].get_extent()
-    width, height = abs(right - left), abs(top - bottom)
-    if heat is not None:
-        axes.imshow(
-            heat,
-            extent=(left, right, bottom, top),
-            alpha=_OPACITY * heat,
-            cmap="autumn",
-            interpolation="bilinear",
-        )
-    scale = _INCHES / max(width, height)
-    figure.set_size_inches(width * scale, height * scale)
-    axes.set_position((0, 0, 1, 1))
-    axes.axis("off")
-    file = io.BytesIO()
-    picture = Image.fromarray(blocks.pixels(figure))
-    picture.save(file, "jpeg", quality=_QUALITY)
-    return Card(blocks.image("jpeg", file.getvalue()), title, color)
+    cards = []
+    for sketch in sketches:
+        room -= len(sketch.html)
+        has_html = sketch.html and room >= 0
+        picture = Markup(sketch.html) if has_html else sketch.render()
+        is_wide = sketch.is_wide
+        cards.append(Card(picture, sketch.title, sketch.color, sketch.name, is_wide))
+    return cards
 
 
 def _color(color: Any) -> str:

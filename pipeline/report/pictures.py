@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # curves need no TensorFlow
     from pipeline.evaluation.answers import Evaluation
 
 SHOWN = 24  # examples in a figure
+_SHOWN_AS_TEXT = 12  # of inputs that are shown as text, which takes long to draw
 _COLUMNS = 6  # examples in a row
 # Installed fonts whose names begin so draw the characters that matplotlib's own font
 # lacks.
@@ -92,28 +93,37 @@ def curves(history: Mapping[str, list[float]]) -> NotebookFigure:
 def mistakes(evaluation: "Evaluation") -> NotebookFigure:
     """Draws the worst predictions with their examples and the names of their files."""
     order, title = evaluation.worst
-    positions = order[:SHOWN]
-    columns = min(_COLUMNS, len(positions))
-    rows = -(-len(positions) // _COLUMNS)
+    shown = _examples(evaluation, order[:SHOWN]) if len(order) else []
+    if shown and evaluation.task.html(shown[0][0]):
+        shown = shown[:_SHOWN_AS_TEXT]
+    columns = min(_COLUMNS, len(shown))
+    rows = -(-len(shown) // _COLUMNS)
     size = (max(2.05 * columns, 6), 2.6 * rows + 0.6)
     picture = NotebookFigure(figsize=size, layout="constrained")
     picture.suptitle(title, fontsize=10)
-    if not len(positions):
-        return picture
-    examples, answers = evaluation.answers(positions)
-    raw = evaluation.raw(positions)
-    for row, id in enumerate(examples["id"].tolist()):
-        axes = picture.add_subplot(rows, columns, row + 1)
-        example: dict[str, Any]
-        example = {name: column[row] for name, column in examples.items()}
-        example["raw"] = {name: column[row] for name, column in raw.items()}
-        if influence := evaluation.influence(int(positions[row])):
+    for number, (example, answer) in enumerate(shown):
+        axes = picture.add_subplot(rows, columns, number + 1)
+        if influence := evaluation.influence(int(order[number])):
             example["influence"] = influence.values
-        answer = {name: column[row] for name, column in answers.items()}
         evaluation.task.draw(axes, example, answer)
-        name = evaluation.locate(id)
+        name = evaluation.locate(int(example["id"]))
         file = name.encode(errors="replace").decode()
         if len(file) > 32:
             file = f"...{file[-29:]}"
         axes.set_xlabel(file, fontsize=7, color="dimgray", parse_math=False)
     return picture
+
+
+def _examples(
+    evaluation: "Evaluation", positions: np.ndarray
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The examples at these positions with their answers."""
+    examples, answers = evaluation.answers(positions)
+    raw = evaluation.raw(positions)
+    pairs = []
+    for row in range(len(positions)):
+        example: dict[str, Any] = {key: values[row] for key, values in examples.items()}
+        example["raw"] = {key: values[row] for key, values in raw.items()}
+        answer = {key: values[row] for key, values in answers.items()}
+        pairs.append((example, answer))
+    return pairs

@@ -1,5 +1,6 @@
 """Features: numbers of any meaning, such as measurements, time series or token ids."""
 
+import html
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -338,6 +339,19 @@ class FeatureInput(Input):
                 transform=axes.transAxes,
                 in_layout=False,
             )
+
+    def html(self, example: Mapping[str, Any]) -> str:
+        """A table of the scaled features of a short vector, whose drawing as bars takes
+        long in a report.
+        """
+        values = np.asarray(example["features"], np.float32)
+        if values.ndim != 1 or len(values) > _NAMED:
+            return ""
+        scaled = ((values - self._mean) / self._deviation).tolist()
+        rows = []
+        for name, value in zip(self._names, scaled, strict=True):
+            rows.append(f"<tr><th>{html.escape(name)}</th><td>{value:.3g}</td></tr>")
+        return f"<table>{''.join(rows)}</table>"
 
     def limitations(self) -> list[str]:
         sentences = [

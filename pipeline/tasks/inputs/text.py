@@ -152,14 +152,15 @@ class TextInput(Input):
         counts: Counter[Any] = Counter()
         lengths: list[np.ndarray] = []
         sizes: list[np.ndarray] = []
+        spec = tf.TensorSpec((None,), tf.string)
+        count_words = tf.function(self._count_words, input_signature=[spec])
         for batch in examples.batches():
-            texts = self._standardize(tf.constant(batch[self._field], tf.string))
-            words = text_decoding.split(texts, self._unit)
-            if self._unit == "pieces":
-                words = self._vocabulary.encode(words, text_decoding.MOST_BYTES)
-            counts.update(words.values.numpy().tolist())
-            lengths.append(words.row_lengths().numpy())
-            sizes.append(tf.strings.length(texts).numpy())
+            texts = tf.constant(batch[self._field], tf.string)
+            different, count, length, size = count_words(texts)
+            pairs = zip(different.numpy().tolist(), count.numpy().tolist(), strict=True)
+            counts.update(dict(pairs))
+            lengths.append(length.numpy())
+            sizes.append(size.numpy())
             if len(counts) > _MOST_COUNTED:
                 counts = Counter(dict(counts.most_common(_MOST_COUNTED // 2)))
         number_of_bytes = np.concatenate(sizes)
@@ -202,6 +203,19 @@ class TextInput(Input):
             "length": [f"{length:,} {unit}", reason],
         }
         return learned
+
+    def _count_words(
+        self, texts: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The different words of texts and how often they occur; and the number of
+        words and of bytes of each text, (n,).
+        """
+        texts = self._standardize(texts)
+        words = text_decoding.split(texts, self._unit)
+        if self._unit == "pieces":
+            words = self._vocabulary.encode(words, text_decoding.MOST_BYTES)
+        different, _, count = tf.unique_with_counts(words.values)
+        return different, count, words.row_lengths(), tf.strings.length(texts)
 
     def review(self) -> list[Decision]:
         notes = self.metadata.get("text_notes", {})

@@ -258,6 +258,8 @@ class NumberTarget(Target):
             axes.axline((start, start), slope=1, color="black", linewidth=0.8)
             error = float(np.sqrt(np.mean((truth - predicted) ** 2.0)))
             title = f"root mean squared error {error:.4g}"
+            if len(rows) < len(truth):
+                title += f"\n({len(rows):,} of {len(truth):,} examples are shown)"
             if ending:
                 title = f"number {ending[1:]}: {title}"
             axes.set(xlabel="true", ylabel="predicted", title=title)
