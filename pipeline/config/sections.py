@@ -558,5 +558,5 @@ class ReportConfig(Checked):
     robustness: Literal["auto", "on", "off"] = "auto"
     """Measure the model on corrupted test examples: for images, noise, blur,
     brightness, contrast and JPEG at three strengths. auto: only if this takes less than
-    a tenth of the training time.
+    a tenth of the training time, and ends within --runtime.time-limit.
     """

@@ -43,6 +43,8 @@ def measure(
     None if this would take longer than `most_seconds`, as far as the time for the clean
     examples tells.
     """
+    if most_seconds <= 0:
+        return None
     corruptions = evaluation.task.corruptions()
     positions = spread(len(evaluation), _EXAMPLES)
     columns = evaluation.examples.take(positions)

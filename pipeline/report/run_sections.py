@@ -162,8 +162,8 @@ def decisions(subject: Subject) -> Iterator[Block]:
     is_left_out = subject.wants_robustness and subject.robustness is None
     if is_left_out and subject.run.result:
         reason = (
-            "would take more than 10% of the training time; --report.robustness on"
-            " measures it"
+            "would take more than 10% of the training time, or exceed"
+            " --runtime.time-limit; --report.robustness on measures it"
         )
         rows.append(["robustness", "not measured", reason])
     if rows:

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+from pipeline.config.formats import parse_duration
 from pipeline.data.dataset import LoadedData
 from pipeline.evaluation import robustness
 from pipeline.evaluation.answers import Evaluation
@@ -60,5 +61,10 @@ class Subject:
             return None
         seconds = float("inf")
         if self.run.config.report.robustness == "auto":
-            seconds = self.run.result.get("stages", {}).get("training", 0.0) * _SHARE
+            result = self.run.result
+            seconds = result.get("stages", {}).get("training", 0.0) * _SHARE
+            limit = self.run.config.runtime.time_limit
+            if limit is not None and self.measured is None:
+                left = parse_duration(limit) - result.get("seconds", 0.0)
+                seconds = min(seconds, left)
         return robustness.measure(self.evaluation, self.run.config.train, seconds)

@@ -47,8 +47,8 @@ def main():
     forward_and_backward = Step._forward_and_backward
 
     def wrong(*arguments):
-        gradients, measured = forward_and_backward(*arguments)
-        return [-gradient for gradient in gradients], measured
+        measured, gradients = forward_and_backward(*arguments)
+        return measured, [-gradient for gradient in gradients]
 
     Step._forward_and_backward = wrong
     measured["wrong"] = measure(table, Case(1, "float32", 1, False))

@@ -56,8 +56,7 @@ def mask(
     names = info.class_names or ()
     if len(names) < 2:
         raise UsageError(
-            "masks need the names of at least 2 classes: class_names=[...], or"
-            " --source.class-names"
+            "masks need the names of at least 2 classes: --source.class-names"
         )
     if spec.dtype == tf.string:
         size = image_size or info.exact_image_shape()[:2]

@@ -11,8 +11,11 @@ import pytest
 from random_evaluations import evaluation_of
 from report_text import FAILED, text_of
 
+from pipeline.config import command_line
+from pipeline.evaluation import robustness
 from pipeline.report import blocks, examples, page, results, run_sections
-from pipeline.report.subject import Subject
+from pipeline.report.run import Run
+from pipeline.report.subject import Measured, Subject
 from pipeline.tasks.targets import _panels
 from pipeline.utils import files
 
@@ -35,6 +38,27 @@ def test_few_examples_are_warned_of():
     interval = f"{100 * float(low):.1f}-{float(high):.1%}"
     assert interval in text_of(content)  # as in the headline
     assert "Too few examples to tell (41" in text_of(content)
+
+
+@pytest.mark.parametrize(
+    ("limit", "measured", "seconds"),
+    [
+        ("1h", None, 30.0),
+        ("3m", None, 10.0),
+        (None, None, 30.0),
+        ("3m", Measured("runs/digits-1", "photos", "pipeline evaluate"), 30.0),
+    ],
+)
+def test_robustness_has_a_tenth_of_the_training_time_within_the_limit(
+    tmp_path, monkeypatch, limit, measured, seconds
+):
+    monkeypatch.setattr(robustness, "measure", lambda *arguments: arguments[-1])
+    found = SimpleNamespace(
+        network=object(), task=SimpleNamespace(corruptions=lambda: {"noise": None})
+    )
+    config = command_line.configure(["digits"]).changed(runtime={"time_limit": limit})
+    run = Run(config, tmp_path, {}, {"stages": {"training": 300.0}, "seconds": 170.0})
+    assert Subject(found, run, None, measured).robustness == seconds
 
 
 def test_long_recordings_are_played_until_the_room_for_them_is_used():

@@ -220,6 +220,12 @@ def test_each_of_several_numbers_is_measured():
     assert len(figure.axes) == 2
 
 
+def test_masks_without_the_names_of_classes_name_the_option():
+    info = Info({"train": 2}, {"mask": tf.TensorSpec((), tf.string)})
+    with pytest.raises(UsageError, match=r"at least 2 classes: --source\.class-names$"):
+        mask(info)
+
+
 def test_masks_of_black_and_white_in_files_are_refused():
     info = Info(
         {"train": 2},
