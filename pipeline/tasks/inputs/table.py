@@ -68,7 +68,8 @@ def table(info: Info | Metadata, *, field: str = "numbers", raw: bool = False) -
     for column in info.columns or _numbered(info, field):
         values: dict[str, Any] = {"name": column.name, "kind": column.kind}
         argument = names.argument(column.name)
-        other = arguments.setdefault(argument, column.name)
+        # Graphs of TensorFlow do not distinguish a and A.
+        other = arguments.setdefault(argument.lower(), column.name)
         if other != column.name:
             raise UsageError(
                 f"the columns {other!r} and {column.name!r} would both be the argument"

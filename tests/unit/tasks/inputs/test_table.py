@@ -318,7 +318,7 @@ def test_a_column_of_another_kind_is_named(own):
         own.match(Source())
 
 
-@pytest.mark.parametrize("titles", [("a b", "a_b"), ("price $", "price €")])
+@pytest.mark.parametrize("titles", [("a b", "a_b"), ("price $", "price €"), ("a", "A")])
 def test_columns_with_one_argument_are_named(titles):
     with pytest.raises(UsageError, match="rename one"):
         table(info([TableColumn(title, "number") for title in titles], 2, 0))
