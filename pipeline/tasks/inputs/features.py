@@ -345,7 +345,7 @@ class FeatureInput(Input):
         long in a report.
         """
         values = np.asarray(example["features"], np.float32)
-        if values.ndim != 1 or len(values) > _NAMED:
+        if values.ndim != 1 or not len(self._names) == len(values) <= _NAMED:
             return ""
         scaled = ((values - self._mean) / self._deviation).tolist()
         rows = []

@@ -178,11 +178,19 @@ def test_a_table_is_read_once(workplace, monkeypatch):
     Path("iris.csv").write_text("width,height,species\n1,2,x\n3,4,y\n")
     opened = []
     read = Path.read_bytes
-    monkeypatch.setattr(
-        Path, "read_bytes", lambda path: opened.append(path) or read(path)
-    )
+
+    def remember(path):
+        if path.suffix == ".csv":
+            opened.append(path)
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", remember)
     config = command_line.configure(["iris.csv", "--target", "species"])
     registry.call("sources", "table", config.source.options)
+    assert opened == [Path("iris.csv")]
+    # As the report does, to find the command of the run.
+    again = command_line.configure(["iris.csv", "--target", "species"])
+    assert again.source.options == config.source.options
     assert opened == [Path("iris.csv")]
 
 

@@ -114,3 +114,14 @@ def test_columns_of_other_data_are_matched_by_name():
     Table.info = Info({"test": 1}, spec, feature_names=("b", "x", "y"))
     with pytest.raises(UsageError, match="no column 'a'"):
         own_input.match(Table())
+
+
+def test_a_short_vector_is_a_table_of_scaled_numbers_in_a_report():
+    task_input = FeatureInput(
+        {"feature_names": ["a<b", "c"], "mean": [1.0, 2.0], "deviation": [2.0, 1.0]}
+    )
+    html = task_input.html({"features": np.array([5.0, 2.0], np.float32)})
+    assert "<th>a&lt;b</th><td>2</td>" in html
+    assert "<th>c</th><td>0</td>" in html
+    long = FeatureInput({"feature_names": [str(n) for n in range(50)]})
+    assert long.html({"features": np.zeros(50, np.float32)}) == ""
