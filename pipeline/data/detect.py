@@ -154,7 +154,10 @@ def _fields(source: str, options: Mapping[str, Any]) -> tuple[str, str]:
 
 def _fields_of_table(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     known = {field.name for field in dataclasses.fields(Options)}
-    chosen = {name: value for name, value in options.items() if name in known}
+    chosen = {}
+    for name, value in options.items():
+        if name in known:
+            chosen[name] = tuple(value) if isinstance(value, list) else value
     roles = _roles(path, Options(**chosen))
     return roles.field, next(iter(roles.truths))
 

@@ -115,6 +115,11 @@ class Table:
         """The positions of cells with a value that is not a number."""
         return self._once(_not_numbers, title)
 
+    def forget(self, title: str) -> None:
+        """Frees the converted values of a column, which is not asked for again."""
+        for key in [key for key in self._values if key[1] == title]:
+            del self._values[key]
+
     def _once(self, convert: Callable[["Table", str], Any], title: str) -> Any:
         key = (convert.__name__, title)
         if key not in self._values:

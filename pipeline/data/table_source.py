@@ -43,18 +43,16 @@ def from_table(table: Table, options: Options) -> Source:
     truths, has_truths = _truths(table, roles)
     if roles.has_files:
         return _file_source(table, roles, options, truths, has_truths)
-    columns = _columns(table, roles)
     is_used = has_truths
     if roles.source and not lists(table.columns[roles.source]):
         is_used = is_used & ~missing(table.columns[roles.source])
     notes = [*table.notes, *table_columns.describe(table, roles)]
     notes += _left_out_note(table, roles, is_used)
-    columns |= truths
-    ids = _ids(table.row_numbers)
-    columns_by_split = _by_split(table, roles, {"id": ids, **columns}, is_used)
-    class_names = _encode(columns_by_split, table, roles, options)
     notes += _class_notes(table, roles)
     notes += _leak_notes(table, roles)
+    columns = {"id": _ids(table.row_numbers), **_columns(table, roles), **truths}
+    columns_by_split = _by_split(table, roles, columns, is_used)
+    class_names = _encode(columns_by_split, table, roles, options)
     source = _RowSource(
         table,
         columns_by_split.pop("train"),
@@ -115,22 +113,19 @@ def _bytes(strings: pa.ChunkedArray) -> np.ndarray:
 
 def _row_fields(table: Table, roles: Roles) -> dict[str, np.ndarray]:
     """`numbers`, float64 (rows, n) with NaN for none, and `strings`, (rows, m)."""
-    numbers = []
-    strings = []
-    for column in roles.columns:
+    are_numbers = [column.kind in ("number", "boolean") for column in roles.columns]
+    numbers = np.empty((len(table), sum(are_numbers)), np.float64)
+    strings = np.empty((len(table), len(are_numbers) - sum(are_numbers)), object)
+    position = {"numbers": 0, "strings": 0}
+    for column, is_number in zip(roles.columns, are_numbers, strict=True):
         title = str(table.find(column.name))
-        if column.kind in ("number", "boolean"):
-            numbers.append(_finite(table, title))
+        if is_number:
+            numbers[:, position["numbers"]] = _finite(table, title)
         else:
-            strings.append(_bytes(words(table.columns[title])))
-    count = len(table)
-    stacked = np.empty((count, len(numbers)), np.float64)
-    for position, values in enumerate(numbers):
-        stacked[:, position] = values
-    texts_of_rows = np.empty((count, len(strings)), object)
-    for position, values in enumerate(strings):
-        texts_of_rows[:, position] = values
-    return {NUMBERS: stacked, "strings": texts_of_rows}
+            strings[:, position["strings"]] = _bytes(words(table.columns[title]))
+        position["numbers" if is_number else "strings"] += 1
+        table.forget(title)  # one copy of a large table is enough
+    return {NUMBERS: numbers, "strings": strings}
 
 
 def _described(table: Table, roles: Roles) -> tuple[TableColumn, ...] | None:

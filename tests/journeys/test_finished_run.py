@@ -301,6 +301,7 @@ def test_the_report_answers_the_questions_of_a_reader(digits_run, written):
     headings = [*page._SECTIONS, *page._RUN_SECTIONS]
     headings.remove("How to reproduce")  # of an evaluation
     headings.remove("Robustness")  # unless it would take long
+    headings.remove("Columns")  # of tables
     for heading in headings:
         assert f"<h2>{heading}</h2>" in content
     assert FAILED not in content and len(content) < 1_000_000
@@ -438,8 +439,7 @@ def test_a_table_is_drawn_without_files_classes_and_augmentation(
     assert "task       number from features (requested)" in said
     html = page.read_text()
     assert re.findall("<h2>(.*)</h2>", html) == ["Examples in train"]
-    ((figure, _),) = pictures(html)
-    assert figure.shape[1] > 1000 and len(np.unique(figure)) > 10
+    assert html.count("<th>bmi</th>") >= 8
     assert re.search(r"field +target float32, 25 to 346\n", said)
     assert re.search(r"field +features 10 float32, -0\.\d+ to 0\.\d+", said)
 
