@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
+from pipeline.utils.table_column import TableColumn
 from pipeline.utils.tf_data import concatenate, is_short
 
 Example = dict[str, tf.Tensor]
@@ -27,20 +28,6 @@ Request = dict[str, np.ndarray | list[bytes]]
 """The arguments of a signature by name."""
 ImageShape = tuple[int | None, int | None, int | None]
 """Height, width and channels; None where images differ."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TableColumn:
-    """A column of the rows of a table.
-
-    Numbers and booleans are in the raw field `numbers`, the others in `strings`, both
-    in the order of the columns.
-    """
-
-    name: str
-    kind: Literal["number", "boolean", "category", "date", "text"]
-    order: str = ""
-    """Of dates: the order of year, month and day in a string, such as `ymd`."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -154,7 +154,7 @@ def _fields(source: str, options: Mapping[str, Any]) -> tuple[str, str]:
 
 def _fields_of_table(path: Path, options: Mapping[str, Any]) -> tuple[str, str]:
     known = {field.name for field in dataclasses.fields(Options)}
-    chosen = {}
+    chosen: dict[str, Any] = {}
     for name, value in options.items():
         if name in known:
             chosen[name] = tuple(value) if isinstance(value, list) else value

@@ -3,7 +3,6 @@
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +12,7 @@ from pipeline.data import file_search, file_types, names
 from pipeline.data.table import Table, is_text, lists, missing, quote_cell, texts
 from pipeline.utils.console import join_words, pluralize
 from pipeline.utils.errors import NoLabels, UsageError
+from pipeline.utils.table_column import TableColumn
 
 TRUTHS = ("label", "labels", "target", "mask", "transcript")
 """Fields of what is to be predicted; each has an option that names its column."""
@@ -27,8 +27,7 @@ _MAX_CLASSES_OF_WORDS = 0.5  # of the rows; more are names of rows
 _MIN_SHARE_OF_NUMBERS, _MIN_SHARE_OF_ALL = 0.5, 0.9
 _SEPARATORS = re.compile(r"\s*[|;,]\s*")
 _MAX_NAMED = 5  # columns in a message
-
-Kind = Literal["number", "boolean", "category", "date", "text"]
+_SAMPLE = 100  # rows whose files are searched
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Options:
 
     image: str | None = None
     column: str | None = None
-    """Column of the values of an input, such as texts."""
+    """TableColumn of the values of an input, such as texts."""
     label: str | None = None
     labels: str | None = None
     target: str | None = None
@@ -47,22 +46,12 @@ class Options:
     """What is to be predicted: classes or numbers by its values."""
     group: str | None = None
     split: str | None = None
-    columns: tuple["Column", ...] | None = None
+    columns: tuple[TableColumn, ...] | None = None
     """The columns that a model takes; None: all that can be used."""
     field: str | None = None
     """The raw field for the content of a file, or of the rows."""
     suffixes: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Column:
-    """A column from which is predicted."""
-
-    name: str
-    kind: Kind
-    order: str = ""
-    """Of a date: the order of year, month and day, such as `ymd`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +65,10 @@ class Roles:
     source: str = ""
     """The column of files, of texts or of lists; empty for the rows of a table."""
     has_files: bool = False
-    columns: tuple[Column, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
     """The columns of the rows."""
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Column that is not used -> why; empty beside texts or files."""
+    """TableColumn that is not used -> why; empty beside texts or files."""
     group: str | None = None
     split: str | None = None
 
@@ -141,7 +130,7 @@ def _roles_without_files(
     return Roles(NUMBERS, truths, columns=columns, left_out=left_out)
 
 
-def _matching(table: Table, columns: Sequence[Column]) -> tuple[Column, ...]:
+def _matching(table: Table, columns: Sequence[TableColumn]) -> tuple[TableColumn, ...]:
     """The columns of a model in a table, which has the same names in upper or lower
     case.
 
@@ -211,7 +200,7 @@ def _named_truths(table: Table, options: Options) -> dict[str, Sequence[str]]:
             truths[field] = (_require(table, name, f"--source.{field}"),)
     if options.predict:
         title = _require(table, options.predict, "--target")
-        truths[kind_of_truth(table, title)] = (title,)
+        truths[_kind(table, title, "")] = (title,)
     return truths
 
 
@@ -247,11 +236,6 @@ def _usual_truths(table: Table, options: Options) -> dict[str, Sequence[str]]:
 def _transcripts(table: Table) -> dict[str, Sequence[str]]:
     title = names.first(names.TRANSCRIPTS, table.columns)
     return {"transcript": (title,)} if title else {}
-
-
-def kind_of_truth(table: Table, title: str) -> str:
-    """`label`, `labels` or `target` for a column of any name, by its values."""
-    return _kind(table, title, "")
 
 
 def _kind(table: Table, title: str, field: str) -> str:
@@ -312,7 +296,7 @@ def _file_column(table: Table, options: Options, used: Collection[str | None]) -
         if field not in file_types.value_columns() or _are_files(table, title, types):
             return title
     title = table.find("id")
-    if title is None or title in used or not _are_words_or_files(table, title, types):
+    if title is None or title in used or not _names_files(table, title, types):
         return ""
     return title
 
@@ -323,8 +307,7 @@ def _field_of_type(options: Options) -> str | None:
 
 def _are_words(table: Table, title: str) -> bool:
     """Whether a column has words, not numbers or lists."""
-    is_text = pa.types.is_string(table.columns[title].type)
-    return is_text and table.numbers(title) is None
+    return is_text(table.columns[title].type) and table.numbers(title) is None
 
 
 def _are_files(table: Table, title: str, types: Mapping[str, tuple[str, ...]]) -> bool:
@@ -332,12 +315,12 @@ def _are_files(table: Table, title: str, types: Mapping[str, tuple[str, ...]]) -
     return bool(words) and all(file_types.field_of(word, types) for word in words)
 
 
-def _are_words_or_files(
+def _names_files(
     table: Table, title: str, types: Mapping[str, tuple[str, ...]]
 ) -> bool:
-    """Whether the column `id` names files, as in tables of Kaggle."""
-    words = texts(table.columns[title]).to_pylist()
-    if any(file_types.field_of(word, types) for word in words[:10]):
+    """Whether the first rows of the column `id` name files, as in tables of Kaggle."""
+    words = texts(table.columns[title][:_SAMPLE]).to_pylist()
+    if any(file_types.field_of(word, types) for word in words):
         return True
     files, _ = file_search.find_files(words, table.folder, table.name, types)
     return any(files)
@@ -395,7 +378,7 @@ def text_column(table: Table, options: Options) -> str:
 
 def _input_columns(
     table: Table, used: Collection[str | None]
-) -> tuple[tuple[Column, ...], dict[str, str]]:
+) -> tuple[tuple[TableColumn, ...], dict[str, str]]:
     """The columns from which is predicted, and why others are left out."""
     columns = []
     left_out = {}
@@ -410,7 +393,7 @@ def _input_columns(
     return tuple(columns), left_out
 
 
-def _input_column(table: Table, title: str) -> tuple[Column | None, str]:
+def _input_column(table: Table, title: str) -> tuple[TableColumn | None, str]:
     values = table.columns[title]
     if lists(values):
         return None, "lists"
@@ -424,10 +407,10 @@ def _input_column(table: Table, title: str) -> tuple[Column | None, str]:
             return None, "one value"
         if names.column(title) in names.ROW_NAMES or _are_row_numbers(title, numbers):
             return None, "it names the rows"
-        return Column(title, "number" if booleans is None else "boolean"), ""
+        return TableColumn(title, "number" if booleans is None else "boolean"), ""
     order = table.date_order(title)
     if order:
-        return Column(title, "date", order), ""
+        return TableColumn(title, "date", order), ""
     column, reason = _column_of_words(table, title)
     if column is None and _mostly_numbers(table, title, _MIN_SHARE_OF_ALL):
         row = table.not_numbers(title)[0]
@@ -444,7 +427,7 @@ def _are_row_numbers(title: str, numbers: np.ndarray) -> bool:
     return bool(is_whole) and len(np.unique(numbers)) == len(numbers)
 
 
-def _column_of_words(table: Table, title: str) -> tuple[Column | None, str]:
+def _column_of_words(table: Table, title: str) -> tuple[TableColumn | None, str]:
     words = texts(table.columns[title])
     present = words.filter(pa.array(~missing(words)))
     count = pc.count_distinct(present).as_py()
@@ -455,12 +438,12 @@ def _column_of_words(table: Table, title: str) -> tuple[Column | None, str]:
     share = count / len(present)
     spaces = pc.count_substring(present[:1000], " ")
     if share > _MIN_SHARE_OF_TEXTS and pc.mean(spaces).as_py() >= _MIN_WORDS - 1:
-        return Column(title, "text"), ""
+        return TableColumn(title, "text"), ""
     if names.column(title) in names.ROW_NAMES or share == 1:
         return None, "it names the rows"
     if count > 10 and share > _MAX_CLASSES_OF_WORDS and len(present) > 100:
         return None, f"{count:,} different words in {len(present):,} rows"
-    return Column(title, "category"), ""
+    return TableColumn(title, "category"), ""
 
 
 def split_labels(text: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.config.validation import only_one
-from pipeline.contracts import Source, TableColumn
+from pipeline.contracts import Source
 from pipeline.data import file_search, file_types, names, split_names, table_columns
 from pipeline.data.array_source import ArraySource
 from pipeline.data.file_list import FileList
@@ -66,7 +66,7 @@ def from_table(table: Table, options: Options) -> Source:
         source.info,
         notes=tuple(notes),
         target_name=target or None,
-        columns=_described(table, roles),
+        columns=roles.columns or None,
     )
     return source
 
@@ -126,16 +126,6 @@ def _row_fields(table: Table, roles: Roles) -> dict[str, np.ndarray]:
         position["numbers" if is_number else "strings"] += 1
         table.forget(title)  # one copy of a large table is enough
     return {NUMBERS: numbers, "strings": strings}
-
-
-def _described(table: Table, roles: Roles) -> tuple[TableColumn, ...] | None:
-    """The columns of the rows for `Info`."""
-    if roles.field != NUMBERS:
-        return None
-    columns = []
-    for column in roles.columns:
-        columns.append(TableColumn(column.name, column.kind, column.order))
-    return tuple(columns)
 
 
 def _truths(table: Table, roles: Roles) -> tuple[dict[str, np.ndarray], np.ndarray]:

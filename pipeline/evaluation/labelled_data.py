@@ -21,7 +21,7 @@ from pipeline.data import (
 from pipeline.data.example_store import OnTheFly, decoded_specs, short_columns
 from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
-from pipeline.data.table_columns import TRUTHS, Column, Options
+from pipeline.data.table_columns import TRUTHS, Options
 from pipeline.evaluation import evaluate
 from pipeline.evaluation.answers import (
     Evaluation,
@@ -33,6 +33,7 @@ from pipeline.evaluation.exported import ExportedNetwork
 from pipeline.serving import version_manifest
 from pipeline.utils.console import say
 from pipeline.utils.errors import NoLabels, UsageError, suggest
+from pipeline.utils.table_column import TableColumn
 
 # Options that name columns with the same content in other tables.
 _COLUMN_OPTIONS = ("image", "column", *TRUTHS)
@@ -133,7 +134,9 @@ def _table(options: dict[str, Any], task: Task) -> Source:
     """A table with the columns that a model takes."""
     columns = []
     for column in task.metadata["columns"]:
-        columns.append(Column(column["name"], column["kind"], column.get("order", "")))
+        columns.append(
+            TableColumn(column["name"], column["kind"], column.get("order", ""))
+        )
     path = options.pop("path")
     chosen = Options(**options, columns=tuple(columns))
     return table_source.from_table(detect.take_table(path), chosen)

@@ -13,7 +13,8 @@ FEATURES = "features"
 CATEGORIES = "categories"
 WORDS = "words"
 """Inputs of a network for rows: numbers, codes to embed, and hashes of words."""
-_MAX_ONE_HOT = 10  # as in the input `table`
+MAX_ONE_HOT = 10
+"""Words of a column that are one-hot; a column with more is embedded."""
 _BUCKETS = 4096  # of words and pairs of words
 
 
@@ -34,7 +35,7 @@ def join_columns(
         sizes = []
         for column in (metadata or {}).get("columns", ()):
             size = len(column.get("vocabulary", ())) + 1
-            if column["kind"] == "category" and size > _MAX_ONE_HOT:
+            if column["kind"] == "category" and size > MAX_ONE_HOT:
                 sizes.append(size)
         starts = [sum(sizes[:position]) for position in range(len(sizes))]
         codes = x[CATEGORIES] + ops.convert_to_tensor(starts, "int32")

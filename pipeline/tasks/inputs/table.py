@@ -26,13 +26,11 @@ from pipeline.contracts import (
 )
 from pipeline.data import names, text_decoding
 from pipeline.data.text_decoding import FIRST, Vocabulary
-from pipeline.layers.columns import CATEGORIES, FEATURES, WORDS
+from pipeline.layers.columns import CATEGORIES, FEATURES, MAX_ONE_HOT, WORDS
 from pipeline.serving import request_guards
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, suggest
 
-MAX_ONE_HOT = 10
-"""Words of a column that are one-hot; a column with more is embedded."""
 _MIN_COUNT = 3  # of a word in the training examples; others are unknown
 _MAX_WORDS = 10_000  # of a column
 _MAX_TEXT_WORDS = 16
@@ -484,12 +482,6 @@ class TableInput(Input):
             transform=axes.transAxes,
             in_layout=False,  # measuring texts takes longest
         )
-
-    def occlusions(
-        self, example: Mapping[str, Any]
-    ) -> tuple[list[str], dict[str, np.ndarray]] | None:
-        """None: a column cannot be left out of a row."""
-        return None
 
     def learned_columns(self) -> list[LearnedColumn]:
         learned = []
