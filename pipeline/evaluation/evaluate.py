@@ -61,6 +61,8 @@ def outputs(model: SteppedModel, task: Task, batches: Batches) -> Iterator[Outpu
     """Yields the outputs for all examples, in the order of the split."""
     dataset = batches.dataset(0)
     compute = _output_function(model, task, batches, dataset.element_spec)
+    if model.step and model.step.is_compiled("outputs"):
+        compute = xla_support.with_notice(compute, "outputs")
     with name_undecodable_examples(batches, 0, batches.last_step):
         for batch in with_options(dataset):
             try:

@@ -289,11 +289,23 @@ class StepFunction:
         """
         while True:
             try:
+                if self._is_one_program and not self._block:
+                    self._compile()
                 return self._take(count)
             except xla_support.ERRORS as error:
                 self._model.step.disable_xla(self._name, error, self._model)
                 self._model.reset_metrics()  # a replica's forward pass may have run
                 self._open()
+
+    def _compile(self) -> None:
+        """Takes no step of an empty block: XLA compiles the program while the first
+        block is decoded.
+        """
+        block = tf.nest.map_structure(
+            lambda spec: tf.zeros(spec.shape, spec.dtype), self._source.element_spec
+        )
+        with xla_support.say_if_slow(self._name):
+            self._run(block, tf.zeros(2, tf.int64), self._model.step.phase)
 
     def _take(self, count: int) -> dict[str, Any]:
         phase = self._model.step.phase

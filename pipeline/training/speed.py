@@ -33,7 +33,9 @@ class RepeatedSource:
     """
 
     def __init__(self, step: Step, batches: Batches) -> None:
-        self._first = next(distributed.open_iterator(step, "train", batches))
+        iterator = distributed.open_iterator(step, "train", batches)
+        self.element_spec = iterator.element_spec
+        self._first = next(iterator)
         self._is_block = step.is_one_program("train")
 
     def __next__(self) -> Any:

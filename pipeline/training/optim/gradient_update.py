@@ -57,6 +57,7 @@ class Update:
         # Otherwise it would create its variables inside the first trace, and `fit`
         # would draw an extra batch to build it.
         optimizer.build(variables)
+        _require_known_variables(optimizer)
         for part in (optimizer, *getattr(optimizer, "_inner_optimizers", ())):
             _restrict_to_replica(part)
         self._optimizer = optimizer
@@ -334,6 +335,18 @@ def _require_plain_optimizer(optimizer: keras.optimizers.Optimizer) -> None:
     for name, flag in flags.items():
         if getattr(optimizer, name, None):
             raise UsageError(f"--train.optimizer: remove {name} and use --train.{flag}")
+
+
+def _require_known_variables(optimizer: keras.optimizers.Optimizer) -> None:
+    """Raises UsageError for state that would be in no checkpoint."""
+    for name, value in vars(optimizer).items():
+        if name.startswith("_self_"):  # TensorFlow's own references
+            continue
+        if any(isinstance(part, tf.Variable) for part in tf.nest.flatten(value)):
+            raise UsageError(
+                f"--train.optimizer: {name} is a tf.Variable, which Keras does not"
+                " track; create it with add_variable in the optimizer's build"
+            )
 
 
 def _assign(variables: Sequence[keras.Variable], values: list[tf.Tensor]) -> None:

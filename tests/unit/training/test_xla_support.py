@@ -1,9 +1,12 @@
 """Errors of compilation are told from other errors of the same type."""
 
+import threading
+
 import keras
 import pytest
 import tensorflow as tf
 
+from pipeline.training import xla_support
 from pipeline.training.xla_support import ERRORS, why_not_compiled
 
 
@@ -31,3 +34,21 @@ def test_an_error_of_xla_is_named(function, xla, found):
     reason = why_not_compiled(caught.value, model)
     assert found in reason and "\n" not in reason
     assert bool(reason) == xla
+
+
+def test_a_long_compilation_is_said_once(monkeypatch):
+    said = []
+    is_said = threading.Event()
+
+    def say(name, line):
+        said.append((name, line))
+        is_said.set()
+
+    monkeypatch.setattr(xla_support, "say", say)
+    monkeypatch.setattr(xla_support, "_LONG", 0.0)
+    compiled = xla_support.with_notice(lambda _: is_said.wait(60), "outputs")
+    assert compiled(0)
+    monkeypatch.setattr(xla_support, "_LONG", 60.0)
+    assert compiled(1)
+    ((name, line),) = said
+    assert name == "xla" and "compiling outputs takes more than a minute" in line

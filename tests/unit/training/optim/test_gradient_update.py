@@ -104,6 +104,7 @@ def test_frozen_layers_do_not_change_until_they_are_released(engine):
 
 OPTIMIZERS = """
 import keras
+import tensorflow as tf
 def accumulating(rate):
     return keras.optimizers.SGD(rate, gradient_accumulation_steps=2)
 def averaging(rate):
@@ -112,6 +113,10 @@ def scaling(rate):
     return keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(rate))
 def nothing(rate):
     return None
+class Untracked(keras.optimizers.SGD):
+    def build(self, variables):
+        super().build(variables)
+        self.moments = [tf.Variable(0.0)]
 """
 
 
@@ -121,6 +126,7 @@ def nothing(rate):
         ({"optimizer": "foreign.accumulating"}, "use --train.accumulate"),
         ({"optimizer": "foreign.averaging"}, "use --train.ema"),
         ({"optimizer": "foreign.scaling"}, "loss scaling is built in"),
+        ({"optimizer": "foreign.Untracked"}, "moments is a tf.Variable, which Keras"),
         ({"optimizer": "foreign.nothing"}, "nothing must return a Keras optimizer"),
         ({"freeze": ("dens_",)}, "--train.freeze: .*'dens_'; .*'dense"),
         ({"freeze": ("conv", "dense", "logits")}, "nothing is left to train"),
