@@ -38,7 +38,14 @@ from pipeline.data.splits import Split
 from pipeline.utils import progress_bar
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, reason
-from pipeline.utils.tf_data import READ_ERRORS, is_short, row_bytes, with_options
+from pipeline.utils.tf_data import (
+    READ_ERRORS,
+    as_tensor,
+    empty,
+    is_short,
+    row_bytes,
+    with_options,
+)
 
 _BLOCK_BYTES = 8 << 20  # of decoded examples; several blocks are decoded at once
 _SMALL_BYTES = 1 << 20  # of decoded examples, in a batch
@@ -132,7 +139,7 @@ def _create_store(
     if arrays is not None and kind != "disk":
         columns = _decode_arrays(arrays, part, task)
         digest = block_decoding.digests(columns, specs, len(part))
-        return store_type(columns, digest), ""
+        return store_type(_tensors(columns), digest), ""
     specs = {**specs, DIGEST: tf.TensorSpec((), tf.int64)}
     block = max(1, min(256, _BLOCK_BYTES // max(1, row_bytes(specs))))
     batches = _decode(source, task, split, excluded, block, warnings)
@@ -141,7 +148,11 @@ def _create_store(
         return cache.load_or_build(folder, state, specs, batches)
     columns = _concatenate(batches, specs, source.info.splits[split])
     digest = columns.pop(DIGEST)
-    return store_type(columns, digest), ""
+    return store_type(_tensors(columns), digest), ""
+
+
+def _tensors(columns: Mapping[str, np.ndarray]) -> dict[str, tf.Tensor]:
+    return {name: as_tensor(column) for name, column in columns.items()}
 
 
 def _concatenate(
@@ -152,7 +163,7 @@ def _concatenate(
     """Concatenates batches of up to `count` examples."""
     # With `np.concatenate`, the memory of the batches is not returned to the system.
     columns = {
-        name: np.empty((count, *spec.shape), spec.dtype.as_numpy_dtype)
+        name: empty((count, *spec.shape), spec.dtype.as_numpy_dtype)
         for name, spec in specs.items()
     }
     start = 0
@@ -167,22 +178,17 @@ def _concatenate(
 def _decode_arrays(
     arrays: Mapping[str, np.ndarray], part: RawSplit, task: Task
 ) -> dict[str, np.ndarray]:
-    """The decoded fields of examples in memory, (examples, ...), many at a time.
-
-    Fields that `decode` leaves as they are are not copied, unless examples are
-    excluded.
-    """
+    """The decoded fields of examples in memory, (examples, ...), many at a time."""
     specs, unchanged = trace(part.source, task)
-    is_whole = len(part) == len(arrays["id"])
     columns = {}
     changed = {}
     for name, spec in specs.items():
+        shape = (len(part), *spec.shape)
+        columns[name] = empty(shape, spec.dtype.as_numpy_dtype)
         if name in unchanged:
-            column = arrays[unchanged[name]]
-            columns[name] = column if is_whole else column[part.positions]
+            values = arrays[unchanged[name]]
+            np.take(values, part.positions, 0, columns[name], mode="clip")  # unbuffered
         else:
-            shape = (len(part), *spec.shape)
-            columns[name] = np.empty(shape, spec.dtype.as_numpy_dtype)
             changed[name] = columns[name]
     decode_arrays(part.source, task, part.source_split, part.positions, specs, changed)
     return columns

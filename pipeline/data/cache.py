@@ -51,7 +51,7 @@ def choose(
     size = row_bytes(specs) * sum(source.info.splits.values())
     free, total = memory()
     sizes = f"{size / 1e6:,.1f} MB decoded, {free / 1e9:.0f} GB of memory free"
-    # Twice the size, because TensorFlow copies each column once it is full.
+    # Twice the size, because `tf.data` has a copy for a moment when an iterator starts.
     limit = free if options.cache == "auto" else total
     fits = 2 * size <= limit
     if options.cache == "disk" and not has_fingerprint:

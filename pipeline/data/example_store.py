@@ -66,16 +66,17 @@ class MemoryStore(Store):
     def __init__(
         self, columns: Mapping[str, Any], digest: np.ndarray | None = None
     ) -> None:
-        self.columns = {
-            name: tf.convert_to_tensor(column) for name, column in columns.items()
-        }
+        with tf.device("CPU"):
+            self.columns = {
+                name: tf.convert_to_tensor(column) for name, column in columns.items()
+            }
         specs = {
             name: tf.TensorSpec(column.shape[1:], column.dtype)
             for name, column in self.columns.items()
         }
         # Not `numpy`, which copies.
         short = {
-            name: np.asarray(columns[name])
+            name: np.asarray(memoryview(self.columns[name]))
             for name, spec in specs.items()
             if is_short(spec)
         }

@@ -119,6 +119,7 @@ class Table:
         """Frees the converted values of a column, which is not asked for again."""
         for key in [key for key in self._values if key[1] == title]:
             del self._values[key]
+        pa.default_memory_pool().release_unused()
 
     def _once(self, convert: Callable[["Table", str], Any], title: str) -> Any:
         key = (convert.__name__, title)

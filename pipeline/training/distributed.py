@@ -27,8 +27,8 @@ MAX_BLOCK_STEPS = 1024
 MAX_DATA_STEPS = 16
 
 
-def open_iterator(step: Any, name: str, batches: Batches) -> Iterator[Any]:
-    """Returns an iterator of batches or, if the step is one XLA program, of blocks.
+def open_iterator(step: Any, name: str, batches: Batches) -> Any:
+    """Returns TensorFlow's iterator of batches or, if the step is one XLA program, of blocks.
 
     For an evaluation, it repeats.
     """

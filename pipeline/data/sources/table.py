@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow as pa
+
 from pipeline.contracts import Source
 from pipeline.data import detect, table_source
 from pipeline.data.table_columns import Options
@@ -89,4 +91,6 @@ def table(
         suffixes=suffixes,
         class_names=class_names,
     )
-    return table_source.from_table(detect.take_table(path), options)
+    source = table_source.from_table(detect.take_table(path), options)
+    pa.default_memory_pool().release_unused()  # of the table
+    return source

@@ -13,6 +13,7 @@ from pipeline.data.splits import Subset
 from pipeline.tasks.inputs.image import image
 from pipeline.tasks.supervised import Supervised, supervised
 from pipeline.tasks.targets.classes import ClassTarget
+from pipeline.utils import tf_data
 from pipeline.utils.errors import UsageError
 
 COUNT = 30
@@ -96,10 +97,22 @@ def test_no_example_passes_through_a_graph_by_itself():
     assert shapes.count(tf.TensorShape([None])) == 1
 
 
-def test_arrays_that_decoding_leaves_alone_are_not_copied_before_the_cache():
+def test_a_cache_has_one_copy_of_the_arrays(monkeypatch):
+    """TensorFlow uses the memory that the examples were decoded into."""
+    decoded = {}
+
+    def as_tensor(array):
+        tensor = tf_data.as_tensor(array)
+        decoded[tensor.ref()] = array
+        return tensor
+
+    monkeypatch.setattr(batching, "as_tensor", as_tensor)
     source = source_of("features", "target")
     store = store_of(source, task_of(source))
-    assert np.shares_memory(store.short["features"], INPUTS["features"])
+    for name, column in store.columns.items():
+        assert np.shares_memory(store.short[name], decoded[column.ref()])
+    np.testing.assert_array_equal(store.short["features"], INPUTS["features"])
+    assert not np.shares_memory(store.short["features"], INPUTS["features"])
 
 
 def test_a_subclass_says_itself_that_it_decodes_batches():
