@@ -252,6 +252,8 @@ class ServingInput:
     """Values of arguments that are one number each, for `pipeline predict`; empty if
     requests are made of files.
     """
+    example: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Typical values of arguments, for `SERVING.md`."""
     optional: tuple[str, ...] = ()
     """Arguments of numbers in which NaN means that there is no value."""
     counts_up: tuple[str, ...] = ()
@@ -636,7 +638,7 @@ class Task(Objective):
     of a run; `learn` adds the metadata that depends on the training examples.
     """
 
-    compared: tuple[str, ...] = ()
+    compared: tuple[str, ...] | None = ()
     """As in `Input`."""
 
     @property
@@ -754,9 +756,9 @@ class Input(BatchDecoder, abc.ABC):
     """
 
     not_decoded: frozenset[str] = frozenset()
-    compared: tuple[str, ...] = ()
-    """Short decoded fields that are equal in copies of an example only, such as a text;
-    the numbers of a table may be equal by chance. Long fields are always compared.
+    compared: tuple[str, ...] | None = ()
+    """Short decoded fields that are equal in copies of an example, such as a text; long
+    fields are compared, too. None: all fields may be equal by chance.
     """
 
     def __init__(self, metadata: Metadata) -> None:

@@ -29,6 +29,7 @@ _FILES = {
     "arrays": re.compile(r".*\.npz|images\.npy", re.IGNORECASE),
     "tfrecord": re.compile(r".*\.tfrec.*|.*-\d{5,}-of-\d{5,}", re.IGNORECASE),
 }
+_SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
 # Files that hold the arrays of all examples, not one example each.
 _ARRAYS = {"images.npy", "features.npy", "labels.npy"}
 
@@ -338,6 +339,8 @@ def _find(
     if not path.exists():
         raise UsageError(f"{path}: no such file or directory")
     kind = _kind(path.name) or box_formats.format_of(path)
+    if path.suffix.lower() in _SPREADSHEETS:
+        raise UsageError(f"{path} is a spreadsheet; save it as .csv")
     if not kind:
         raise UsageError(f"{path} is not a file of examples; {_expected(types)}")
     return _source(kind, path, root)
@@ -407,6 +410,13 @@ def _problem(
             f"{path} contains {found}, but no class folders; move the {noun}"
             " of each class into a folder of its own, or list them in a .csv with the"
             " columns path and label"
+        )
+    tables = [name for name in files if _kind(name) == "table"]
+    if len(tables) > 1:
+        first = path / min(tables, key=lambda name: "train" not in name)
+        return UsageError(
+            f"{path} contains {len(tables)} tables; give one of them, and --target with"
+            f" the column to predict: {first}"
         )
     entries = [*(f"{name}/" for name in folders), *files]
     if not entries:

@@ -226,8 +226,10 @@ def _tables(parts: Mapping[str, Any]) -> dict[str, Table] | None:
     Raises UsageError if only some of the splits are tables.
     """
     tables: dict[str, Table] = {}
+    has_words = any(map(_has_words, parts.values()))
     for split, part in parts.items():
-        read = _table(part, f"the table of {split}")
+        name = f"the table of {split}" if len(parts) > 1 else "the table"
+        read = table_of(part, name, has_words)
         if read is None and tables:
             raise UsageError(f"{split} is no table like train; give the same type")
         if read is None:
@@ -236,9 +238,15 @@ def _tables(parts: Mapping[str, Any]) -> dict[str, Table] | None:
     return tables
 
 
-def _table(data: Any, name: str) -> Table | None:
-    """A table as a whole, or x and y of which x has other columns than numbers."""
-    if isinstance(data, tuple | list) and detect.is_mixed_table(data):
+def _has_words(data: Any) -> bool:
+    """Whether x of (x, y) is a DataFrame with other columns than numbers, or gaps."""
+    return isinstance(data, tuple | list) and detect.is_mixed_table(data)
+
+
+def table_of(data: Any, name: str, takes_pairs: bool) -> Table | None:
+    """A table or, if it takes pairs, x with y as the last column; None for others."""
+    is_pair = isinstance(data, tuple | list) and len(data) in (2, 3)
+    if takes_pairs and is_pair and hasattr(data[0], "iloc"):
         x, y, *weight = data
         if weight:
             raise UsageError(

@@ -53,12 +53,17 @@ _SAMPLE = 100  # values that decide what a column of words could be
 _SIGNS = r"[\s\x{A0}\x{202F}'$€£¥₹%]|\b(USD|EUR|GBP|CHF)\b"
 _PLAIN = r"^-?\d+(\.\d+)?$"
 _THOUSANDS = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d*)?$"
+_GROUPED = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)$"
 _DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)?(,\d+)?$"
 _TIME = r"([ T]\d{1,2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:?\d{2})?)?"
-_DATES = {
-    "ymd": rf"^\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}{_TIME}$",
-    "dmy": rf"^\d{{1,2}}[-/.]\d{{1,2}}[-/.]\d{{4}}{_TIME}$",
+_MONTH = r"(0?[1-9]|1[0-2])"
+_DAY = r"(0?[1-9]|[12]\d|3[01])"
+DATES = {
+    "ymd": rf"^\d{{4}}[-/.]{_MONTH}[-/.]{_DAY}{_TIME}$",
+    "dmy": rf"^{_DAY}[-/.]{_MONTH}[-/.]\d{{4}}{_TIME}$",
+    "mdy": rf"^{_MONTH}[-/]{_DAY}[-/]\d{{4}}{_TIME}$",
 }
+"""Order of year, month and day -> how a date is written."""
 _MAX_WHOLE = 2.0**53  # beyond, not each whole number is a float64
 _BOOLEANS = {"true": 1.0, "false": 0.0, "yes": 1.0, "no": 0.0}
 
@@ -80,7 +85,11 @@ class Table:
     folder: Path = Path()
     """Where the files are that the cells name."""
     has_decimal_comma: bool = False
-    """Whether 1,234 means a number below 2, as where semicolons separate the cells."""
+    """Whether 1,234 means a number below 2 and 1.234 one above 1000: semicolons
+    separate the cells, and some of these are numbers with a comma.
+    """
+    separator: str = ""
+    """What separates the cells of a text file."""
     _values: dict[Any, Any] = dataclasses.field(default_factory=dict, repr=False)
     """What has been converted already."""
 
@@ -384,7 +393,8 @@ def _read_csv(content: bytes, path: Path) -> Table:
         columns,
         range(2, count + 2),
         notes=tuple(notes),
-        has_decimal_comma=delimiter == ";",
+        has_decimal_comma=delimiter == ";" and _has_decimal_commas(content),
+        separator=delimiter,
     )
 
 
@@ -564,6 +574,8 @@ def _read_json_lines(content: bytes, path: Path) -> Table:
         )
     arrays = {}
     for key, values in columns.items():
+        if key.strip() in arrays:
+            raise _repeated(str(path), key.strip())
         arrays[key.strip()] = _json_column(values, f"{path}: the key {key!r}")
     return Table(str(path), arrays, numbers, noun="line", key="key")
 
@@ -684,6 +696,9 @@ def _numbers(
         return values.cast(pa.float64(), safe=False)
     if not is_text(kind):
         return None
+    if has_decimal_comma and _begin_with_groups(values):
+        plain = pc.replace_substring(_without_missing(values), ".", "")
+        return plain.cast(pa.float64())
     with contextlib.suppress(pa.ArrowInvalid):
         return values.cast(pa.float64())
     sample = _sample(values)
@@ -695,13 +710,40 @@ def _numbers(
     return _plain_numbers(present, has_decimal_comma)
 
 
+def _begin_with_groups(values: pa.ChunkedArray) -> bool:
+    """Whether all numbers are whole, with points between the thousands."""
+    if not all(re.match(_GROUPED, text) for text in _sample(values)):
+        return False
+    present = _without_missing(values)
+    return bool(pc.all(pc.match_substring_regex(present, _GROUPED)).as_py())
+
+
+def _has_decimal_commas(content: bytes) -> bool:
+    """Whether a number with a comma is among the first cells."""
+    pattern = rb'(?:^|[;"])[+-]?[\d.]*\d,\d+["; %\r\n]'
+    return re.search(pattern, content[:_MAX_HEADER], re.MULTILINE) is not None
+
+
+def are_like_thousands(table: Table, title: str) -> bool:
+    """Whether all numbers of a column have a point before three digits, as 1.234, which
+    may be thousands, and nothing in the table tells.
+    """
+    values = table.columns[title]
+    if table.separator != ";" or table.has_decimal_comma or not is_text(values.type):
+        return False
+    different = _without_missing(values).unique().drop_null()
+    if not pc.any(pc.match_substring(different, ".")).as_py():
+        return False
+    return bool(pc.all(pc.match_substring_regex(different, _GROUPED)).as_py())
+
+
 def _without_missing(values: pa.ChunkedArray) -> pa.ChunkedArray:
     is_missing = pc.is_in(pc.utf8_lower(values), pa.array(names.MISSING_NUMBERS))
     return pc.if_else(is_missing, pa.scalar(None, pa.string()), values)
 
 
 def _begins_like_number(text: str) -> bool:
-    return re.match(r"[\s$€£¥₹+-]*([A-Z]{3}\s*)?[.,]?\d", text) is not None
+    return re.match(r"[\s$€£¥₹(+-]*([A-Z]{3}\s*)?[.,]?\d", text) is not None
 
 
 def _plain_numbers(
@@ -709,6 +751,7 @@ def _plain_numbers(
 ) -> pa.ChunkedArray | None:
     """Numbers with currency signs, percent signs, or separators of thousands."""
     plain = pc.replace_substring_regex(present, _SIGNS, "")
+    plain = pc.replace_substring_regex(plain, r"^\((.+)\)$", r"-\1")
     with contextlib.suppress(pa.ArrowInvalid):
         return plain.cast(pa.float64())
     forms = [(_THOUSANDS, ","), (_DECIMAL_COMMA, ".")]
@@ -768,18 +811,32 @@ def _date_order(table: Table, title: str) -> str | None:
     if not is_text(values.type):
         return None
     sample = _sample(values)
-    for order, pattern in _DATES.items():
+    for order, pattern in DATES.items():
         if not sample or not all(re.match(pattern, text) for text in sample):
             continue
         present = _without_missing(values)
-        if not pc.all(pc.match_substring_regex(present, pattern)).as_py():
-            return None
-        if order == "ymd" or all("." in text for text in sample):
+        if pc.all(pc.match_substring_regex(present, pattern)).as_py():
             return order
-        second = pc.replace_substring_regex(present, r"^\d+[-/.](\d+).*$", r"\1")
-        is_day = pc.any(pc.greater(second.cast(pa.int64()), 12)).as_py()
-        return "mdy" if is_day else "dmy"
     return None
+
+
+def has_ambiguous_dates(table: Table, title: str) -> bool:
+    """Whether all dates of a column could have day and month in the other order."""
+    if table.date_order(title) != "dmy" or not is_text(table.columns[title].type):
+        return False
+    present = _without_missing(table.columns[title])
+    return bool(pc.all(pc.match_substring_regex(present, DATES["mdy"])).as_py())
+
+
+def iso_dates(table: Table, title: str) -> pa.ChunkedArray:
+    """The dates of a column as 2024-05-17, whatever their order in the table."""
+    values = table.columns[title]
+    order = table.date_order(title)
+    if order == "ymd" or order is None:
+        return words(values)
+    first, second = (r"\2", r"\1") if order == "dmy" else (r"\1", r"\2")
+    pattern = r"^(\d+)[-/.](\d+)[-/.](\d{4})"
+    return pc.replace_substring_regex(words(values), pattern, rf"\3-{first}-{second}")
 
 
 def _sample(values: pa.ChunkedArray) -> list[str]:

@@ -9,7 +9,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.data import file_search, file_types, names
-from pipeline.data.table import Table, is_text, lists, missing, quote_cell, texts
+from pipeline.data.table import (
+    Table,
+    are_like_thousands,
+    has_ambiguous_dates,
+    is_text,
+    lists,
+    missing,
+    quote_cell,
+    texts,
+)
 from pipeline.utils.console import join_words, pluralize
 from pipeline.utils.errors import NoLabels, UsageError
 from pipeline.utils.table_column import TableColumn
@@ -26,6 +35,10 @@ _MAX_CLASSES_OF_WORDS = 0.5  # of the rows; more are names of rows
 # Of numbers in a column in which the rest are errors; in one of any name.
 _MIN_SHARE_OF_NUMBERS, _MIN_SHARE_OF_ALL = 0.5, 0.9
 _SEPARATORS = re.compile(r"\s*[|;,]\s*")
+_ROW_NAME = re.compile(
+    r"(?<![a-z])ids?$|Ids?$|ID$|(?<![a-z])n(o|r|um)$|N(o|r|um)$|numm?er$"
+)
+_TIME_NAME = re.compile("year|month|week|day|hour|minute|second|time|date|step", re.I)
 _MAX_NAMED = 5  # columns in a message
 _SAMPLE = 100  # rows whose files are searched
 
@@ -284,11 +297,15 @@ def _file_column(table: Table, options: Options, used: Collection[str | None]) -
     """The column of files; empty if there is none."""
     if options.image:
         return _require(table, options.image, "--source.image")
+    if options.field == NUMBERS:
+        return ""
+    types = file_types.select(options.field, options.suffixes)
     for usual in names.FILES:
         title = names.first([usual], table.columns)
-        if title and title not in used and _are_words(table, title):
+        if not title or title in used or not _are_words(table, title):
+            continue
+        if _names_files(table, title, types):  # not those of source code
             return title
-    types = file_types.select(_field_of_type(options), options.suffixes)
     for field in types:
         title = names.first([field], table.columns)
         if not title or title in used or not _are_words(table, title):
@@ -318,7 +335,9 @@ def _are_files(table: Table, title: str, types: Mapping[str, tuple[str, ...]]) -
 def _names_files(
     table: Table, title: str, types: Mapping[str, tuple[str, ...]]
 ) -> bool:
-    """Whether the first rows of the column `id` name files, as in tables of Kaggle."""
+    """Whether the first rows name files of these types; the column `id` of tables of
+    Kaggle does so without suffixes.
+    """
     words = texts(table.columns[title][:_SAMPLE]).to_pylist()
     if any(file_types.field_of(word, types) for word in words):
         return True
@@ -411,20 +430,25 @@ def _input_column(table: Table, title: str) -> tuple[TableColumn | None, str]:
     order = table.date_order(title)
     if order:
         return TableColumn(title, "date", order), ""
-    column, reason = _column_of_words(table, title)
-    if column is None and _mostly_numbers(table, title, _MIN_SHARE_OF_ALL):
+    is_varied = pc.count_distinct(values).as_py() > _MAX_CLASSES
+    if is_varied and _mostly_numbers(table, title, _MIN_SHARE_OF_ALL):
         row = table.not_numbers(title)[0]
         cell = f"{quote_cell(values, row)} in {table.noun} {table.row_numbers[row]}"
-        return None, f"{cell} is not a number"
-    return column, reason
+        return None, f"{cell} is not a number; correct it"
+    return _column_of_words(table, title)
 
 
 def _are_row_numbers(title: str, numbers: np.ndarray) -> bool:
-    """Whether a column such as `PassengerId` has a whole number for each row."""
-    if not re.search(r"(?<![a-z])ids?$|Ids?$|ID$|_no$|number$", title):
-        return False
+    """Whether a column has another whole number in each row, and a name such as
+    `PassengerId`, or the numbers of a count that does not measure time.
+    """
     is_whole = np.isfinite(numbers).all() and (numbers == np.round(numbers)).all()
-    return bool(is_whole) and len(np.unique(numbers)) == len(numbers)
+    if not is_whole or len(np.unique(numbers)) < len(numbers):
+        return False
+    if _ROW_NAME.search(title):
+        return True
+    is_count = numbers.max() - numbers.min() == len(numbers) - 1
+    return bool(is_count and len(numbers) > _SAMPLE and not _TIME_NAME.search(title))
 
 
 def _column_of_words(table: Table, title: str) -> tuple[TableColumn | None, str]:
@@ -467,6 +491,7 @@ def describe(table: Table, roles: Roles) -> list[str]:
     if roles.group:
         note += f"; groups of {roles.group!r} stay together"
     notes = [note + _other_kind(table, roles)]
+    notes += _ambiguity_notes(table, roles)
     reasons: dict[str, list[str]] = {}
     for title, reason in roles.left_out.items():
         reasons.setdefault(reason, []).append(repr(title))
@@ -480,6 +505,29 @@ def describe(table: Table, roles: Roles) -> list[str]:
         if not reason and not roles.has_files:
             why = "; --task.input table reads them, too"
         notes.append(f"{table.name}: left out: {listing}{why}")
+    return notes
+
+
+def _ambiguity_notes(table: Table, roles: Roles) -> list[str]:
+    """Notes about dates and numbers that could mean something else."""
+    titles = [column.name for column in roles.columns if column.kind == "date"]
+    dates = [repr(t) for t in titles if has_ambiguous_dates(table, t)]
+    titles = [column.name for column in roles.columns if column.kind == "number"]
+    titles += roles.truths.get("target", ())
+    numbers = [repr(title) for title in titles if are_like_thousands(table, title)]
+    notes = []
+    if dates:
+        listing = ", ".join(dates[:_MAX_NAMED])
+        notes.append(
+            f"{table.name}: the dates in {listing} are read as day/month/year; write"
+            " 2024-05-17 if the month comes first"
+        )
+    if numbers:
+        listing = ", ".join(numbers[:_MAX_NAMED])
+        notes.append(
+            f"{table.name}: 1.234 in {listing} is read as a little more than 1; remove"
+            " the points if they separate thousands"
+        )
     return notes
 
 

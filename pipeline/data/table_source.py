@@ -17,7 +17,15 @@ from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource
 from pipeline.data.labels import distinct, encode_labels, in_order, labels_of
 from pipeline.data.seeds import stable_hash
-from pipeline.data.table import Table, lists, missing, quote_cell, texts, words
+from pipeline.data.table import (
+    Table,
+    iso_dates,
+    lists,
+    missing,
+    quote_cell,
+    texts,
+    words,
+)
 from pipeline.data.table_columns import NUMBERS, Options, Roles
 from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError, quote
@@ -27,6 +35,7 @@ _SPLITS = {
 }
 _SPLIT_DTYPE = np.array(split_names.SPLITS).dtype
 _LARGEST = float(np.finfo(np.float32).max)
+_MIN_ROWS_OF_LEAKS = 20
 _MOST_AXES = 3  # of the features of an example
 
 
@@ -74,7 +83,10 @@ def from_table(table: Table, options: Options) -> Source:
 def _ids(row_numbers: Sequence[int]) -> np.ndarray:
     if isinstance(row_numbers, range):  # much faster than one by one
         return np.arange(row_numbers.start, row_numbers.stop, dtype=np.int64)
-    return np.array(row_numbers, np.int64)
+    numbers = np.array(row_numbers)
+    if numbers.dtype.kind == "u" and numbers.max(initial=0) > np.iinfo(np.int64).max:
+        return np.arange(len(numbers), dtype=np.int64)
+    return numbers.astype(np.int64)
 
 
 class _RowSource(ArraySource):
@@ -84,9 +96,10 @@ class _RowSource(ArraySource):
         name = os.path.basename(table.name)
         super().__init__(*arguments, name=name, **options)
         self._table = name
+        self._noun = table.noun
 
     def location(self, id: int) -> str:
-        return f"line {id} of {self._table}"
+        return f"{self._noun} {id} of {self._table}"
 
 
 def _columns(table: Table, roles: Roles) -> dict[str, np.ndarray]:
@@ -121,6 +134,8 @@ def _row_fields(table: Table, roles: Roles) -> dict[str, np.ndarray]:
         title = str(table.find(column.name))
         if is_number:
             numbers[:, position["numbers"]] = _finite(table, title)
+        elif column.kind == "date" and column.order != table.date_order(title):
+            strings[:, position["strings"]] = _bytes(iso_dates(table, title))
         else:
             strings[:, position["strings"]] = _bytes(words(table.columns[title]))
         position["numbers" if is_number else "strings"] += 1
@@ -430,29 +445,50 @@ def _class_notes(table: Table, roles: Roles) -> list[str]:
 
 
 def _leak_notes(table: Table, roles: Roles) -> list[str]:
-    """A warning for each column that equals what is to be predicted."""
-    truth = next(iter(roles.truths.values()))[0]
+    """A warning for each column that equals what is to be predicted, or has one value
+    for each class.
+    """
+    field, (title, *_) = next(iter(roles.truths.items()))
+    if lists(table.columns[title]):
+        return []
     notes: list[str] = []
-    if lists(table.columns[truth]):
-        return notes
-    target = table.numbers(truth)
-    words = texts(table.columns[truth]) if target is None else None
     for column in roles.columns:
-        if target is not None and column.kind in ("number", "boolean"):
-            values = table.numbers(column.name)
-            is_equal = values is not None and np.array_equal(
-                values, target, equal_nan=True
-            )
-        elif words is not None and column.kind == "category":
-            is_equal = texts(table.columns[column.name]).equals(words)
-        else:
+        if column.kind in ("date", "text"):
             continue
-        if is_equal:
+        tells = _correspond if field == "label" else _are_equal
+        if tells(table, column.name, title):
             notes.append(
-                f"{table.name}: the {table.key} {column.name!r} equals {truth!r}, which"
-                " is to be predicted; remove it if it is not known in use"
+                f"{table.name}: the {table.key} {column.name!r} tells {title!r}, which"
+                " is to be predicted; remove it if it is not known at prediction time"
             )
     return notes
+
+
+def _are_equal(table: Table, *titles: str) -> bool:
+    """Whether two columns of numbers are equal where both have one."""
+    first, second = (table.numbers(title) for title in titles)
+    if first is None or second is None:
+        return False
+    is_present = ~np.isnan(first) & ~np.isnan(second)
+    return bool(is_present.any() and (first == second)[is_present].all())
+
+
+def _correspond(table: Table, *titles: str) -> bool:
+    """Whether each value of one column goes with one value of the other."""
+    for count in (_MIN_ROWS_OF_LEAKS, len(table)):  # most differ in the first rows
+        first, second = (_codes(table, title, count) for title in titles)
+        pairs = len(np.unique(first * (second.max() + 1) + second))
+        if not pairs == first.max() + 1 == second.max() + 1:
+            return False
+    return 2 <= pairs < count / 2
+
+
+def _codes(table: Table, title: str, count: int) -> np.ndarray:
+    """The number of each of the first values among the different ones, int64 (n,)."""
+    values = table.numbers(title)
+    if values is None:
+        values = texts(table.columns[title][:count]).to_numpy()
+    return np.unique(values[:count], return_inverse=True)[1]
 
 
 def _file_source(

@@ -21,6 +21,7 @@ from pipeline.data import (
 from pipeline.data.example_store import OnTheFly, decoded_specs, short_columns
 from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
+from pipeline.data.table import Table
 from pipeline.data.table_columns import TRUTHS, Options
 from pipeline.evaluation import evaluate
 from pipeline.evaluation.answers import (
@@ -66,7 +67,7 @@ def load_splits(
         name = data if isinstance(data, str | Path) else "the data"
         remedy = "add them as in the training data"
         if isinstance(data, str | Path) and Path(data).is_file():
-            remedy += ", or name their column by an option such as --source.label"
+            remedy += ", or name their column by --source.label or --source.target"
         raise UsageError(
             f"{name} has no labels to compare predictions with ({task.title});"
             f" {remedy}, or use pipeline predict, which needs none"
@@ -113,8 +114,17 @@ def _source(
         options |= registry.read_options("sources", name, given, "--source.{}")
         registry.check("sources", name, options, "--source.{}")
         if name == "table" and "columns" in task.metadata:
-            return _table(options, task)
+            given_table = detect.take_table(options.pop("path"))
+            return _from_table(given_table, options, task)
         return registry.call("sources", name, options)
+    if "columns" in task.metadata:
+        read = in_memory.table_of(data, "the table", takes_pairs=True)
+        if read is not None:
+            truth = trained_options.get("predict")
+            options = dict(given) or {_truth_of(task): truth}
+            if isinstance(data, tuple | list):
+                options = {_truth_of(task): [*read.columns][-1]}
+            return _from_table(read, options, task)
     if given:
         raise UsageError("source: options are for data at a path")
     name = objects.name_of(data, "sources")
@@ -130,16 +140,21 @@ def _source(
     return registry.call("sources", name, options)
 
 
-def _table(options: dict[str, Any], task: Task) -> Source:
-    """A table with the columns that a model takes."""
+def _from_table(read: Table, options: dict[str, Any], task: Task) -> Source:
+    """The examples of a table, with the columns that a model takes."""
     columns = []
     for column in task.metadata["columns"]:
         columns.append(
             TableColumn(column["name"], column["kind"], column.get("order", ""))
         )
-    path = options.pop("path")
     chosen = Options(**options, columns=tuple(columns))
-    return table_source.from_table(detect.take_table(path), chosen)
+    return table_source.from_table(read, chosen)
+
+
+def _truth_of(task: Task) -> str:
+    """The option for the column that a model of tables predicts."""
+    target = task.metadata.get("target")
+    return {"classes": "label", "labels": "labels"}.get(str(target), "target")
 
 
 def _specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:

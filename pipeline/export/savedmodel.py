@@ -393,6 +393,7 @@ def _describe_signatures(task: Task, endpoints: Endpoints) -> dict[str, dict[str
             "files": list(serving_input.files),
             "meaning": serving_input.meaning,
             "defaults": dict(serving_input.defaults),
+            "example": dict(serving_input.example),
             "optional": list(serving_input.optional),
             "counts_up": list(serving_input.counts_up),
             "names": {key: list(words) for key, words in serving_input.names.items()},

@@ -151,6 +151,7 @@ def write(
         "batch_sizes": sorted(set(batch_sizes)),
         "address": f"http://localhost:8501/v1/models/{quote(name)}",
         "signatures": [_describe(key, signatures) for key in signatures],
+        "takes_gaps": any(fields.get("optional") for fields in signatures.values()),
         "files": example_files,
         "notes": notes,
         "yaml": _to_yaml,
@@ -206,6 +207,8 @@ def _describe(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
         number = "0.0" if "float" in field["dtype"] else "0"
         number = str(signature.get("defaults", {}).get(key, number))
         value = {"string": '"text"', "bool": "False"}.get(field["dtype"], number)
+        if key in signature.get("example", {}):
+            value = _python(signature["example"][key])
         for size in reversed(field["shape"][1:]):
             value = f"[{value}] * {size or 1}"
         values[key] = value
@@ -223,6 +226,13 @@ def _describe(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
         "request": f'{{"signature_name": "{name}", "instances": [{instance}]}}',
         "has_example": has_example,
     }
+
+
+def _python(value: Any) -> str:
+    """A value in Python, without the quotes that surround a command of a shell."""
+    if isinstance(value, str):
+        return json.dumps(value).replace("'", r"\u0027")
+    return repr(value)
 
 
 def _example_file(suffixes: Sequence[str]) -> str:

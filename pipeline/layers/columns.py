@@ -39,7 +39,7 @@ def join_columns(
                 sizes.append(size)
         starts = [sum(sizes[:position]) for position in range(len(sizes))]
         codes = x[CATEGORIES] + ops.convert_to_tensor(starts, "int32")
-        vectors = keras.layers.Embedding(sum(sizes), dimension, name="categories")
+        vectors = keras.layers.Embedding(sum(sizes), dimension, name="embedding")
         parts.append(keras.layers.Flatten(name="join_categories")(vectors(codes)))
     if WORDS in x:
         count = x[WORDS].shape[1]

@@ -288,8 +288,9 @@ class Run:
 
         Args:
             data: An array of raw inputs, batch first, such as a list of texts, or a
-                dictionary of several inputs; or files: a path, a pattern, a
-                directory or a list of them. With `inputs`, the name of a signature.
+                dictionary of several inputs; a DataFrame for a model of tables; or
+                files: a path, a pattern, a directory or a list of them. With `inputs`,
+                the name of a signature.
             inputs: Arguments of the signature by name, as a client sends them.
 
         Returns:
@@ -305,6 +306,7 @@ class Run:
         network = self.network
         import tensorflow as tf
 
+        from pipeline.data import table
         from pipeline.serving import file_predictions, signatures
 
         serving_inputs = {part.name: part for part in task.serving_inputs()}
@@ -338,6 +340,12 @@ class Run:
             return ask(data or "serving_default", **inputs)
         if isinstance(data, Mapping):
             return ask("serving_default", **data)
+        if file_predictions.takes_rows(served):
+            read = table.from_object(data, "the table")
+            if read is not None:
+                signature = served["serving_default"]
+                columns = file_predictions.arguments_of(read, signature, "the model")
+                return ask("serving_default", **columns)
         words = [data] if isinstance(data, str | Path) else data
         are_files = isinstance(words, list) and all(
             isinstance(word, str | Path) for word in words

@@ -194,22 +194,41 @@ def table_rows(
     """
     for name in files:
         read = table.read(Path(name))
-        columns = {}
-        titles = {names.argument(title): title for title in read.columns}
-        for argument, field in signature.inputs.items():
-            title = titles.pop(argument, None) or read.find(argument)
-            if title is None:
-                raise UsageError(
-                    f"{name} has no column {argument!r}, which {model} takes; it has"
-                    f" {', '.join(read.columns)}"
-                )
-            columns[argument] = _column(read, title, field.dtype)
-        if titles:
-            others = ", ".join(titles.values())[:200]
-            say("note", f"{name}: columns that the model does not take: {others}")
+        columns = arguments_of(read, signature, model)
         for row in range(len(read)):
             values = {title: cells[row] for title, cells in columns.items()}
             yield Item({"file": name, "row": row}, values)
+
+
+def arguments_of(read: table.Table, signature: Signature, model: str) -> dict[str, Any]:
+    """The columns of a table that are the arguments of a model, by their names there.
+
+    Raises UsageError if one is missing, or has other values.
+    """
+    titles: dict[str, str] = {}
+    for title in read.columns:
+        argument = names.argument(title)
+        other = titles.setdefault(argument, title)
+        if other != title and argument in signature.inputs:
+            raise UsageError(
+                f"{read.name}: the columns {other!r} and {title!r} would both be the"
+                f" argument {argument} of the model; rename or remove one"
+            )
+    columns = {}
+    used: set[str] = set()
+    for argument, field in signature.inputs.items():
+        found = titles.get(argument) or read.find(argument)
+        if found is None:
+            raise UsageError(
+                f"{read.name} has no column {argument!r}, which {model} takes; it has"
+                f" {', '.join(read.columns)}"
+            )
+        used.add(found)
+        columns[argument] = _column(read, found, field.dtype)
+    if len(used) < len(read.columns):
+        others = ", ".join(title for title in read.columns if title not in used)
+        say("note", f"{read.name}: columns that the model does not take: {others:.200}")
+    return columns
 
 
 def _column(read: table.Table, title: str, dtype: np.dtype) -> Any:
@@ -219,7 +238,8 @@ def _column(read: table.Table, title: str, dtype: np.dtype) -> Any:
     """
     values = read.columns[title]
     if dtype.kind == "O":
-        words = table.words(values).to_pylist()
+        # The model may have been trained on dates in another order.
+        words = table.iso_dates(read, title).to_pylist()
         return [word.encode("utf-8", "surrogatepass") for word in words]
     numbers = read.booleans(title)
     if numbers is None:

@@ -33,7 +33,7 @@ class SeveralInputs(Input):
         self.decodes_batches &= all(part.decodes_batches for part in parts.values())
         compared: list[str] = []
         for name, part in parts.items():
-            compared += [f"{name}/{field}" for field in part.compared]
+            compared += [f"{name}/{field}" for field in part.compared or ()]
         self.compared = tuple(compared)
 
     def with_metadata(self, metadata: Metadata) -> "SeveralInputs":

@@ -28,7 +28,8 @@ MAX_DATA_STEPS = 16
 
 
 def open_iterator(step: Any, name: str, batches: Batches) -> Any:
-    """Returns TensorFlow's iterator of batches or, if the step is one XLA program, of blocks.
+    """Returns TensorFlow's iterator over batches or, if the step is one XLA program,
+    over blocks.
 
     For an evaluation, it repeats.
     """

@@ -25,6 +25,7 @@ from pipeline.contracts import (
     TrainingExamples,
 )
 from pipeline.data import names, text_decoding
+from pipeline.data.table import DATES
 from pipeline.data.text_decoding import FIRST, Vocabulary
 from pipeline.layers.columns import CATEGORIES, FEATURES, MAX_ONE_HOT, WORDS
 from pipeline.serving import request_guards
@@ -118,6 +119,8 @@ class TableInput(Input):
         self._categories = self._of_kinds("category")
         self._dates = self._of_kinds("date")
         self._texts = self._of_kinds("text")
+        # Without texts, rows may be equal by chance.
+        self.compared = ("numbers", "gaps", "codes") if self._texts else None
         self._order: tuple[list[int], list[int]] | None = None
         """Positions of the columns in those of other data: numbers, strings."""
         self._vocabularies = []
@@ -183,8 +186,9 @@ class TableInput(Input):
                 word = kind if kinds[kind] == 1 else plural
                 parts.append(f"{kinds[kind]} {word}")
         reason = "by their values"
-        if self._gaps:
-            reason += f"; {pluralize(len(self._gaps), 'column')} with gaps"
+        gaps = len(self._gaps) + sum(c.get("missing", 0) > 0 for c in self._words)
+        if gaps:
+            reason += f"; {pluralize(gaps, 'column')} with gaps"
         decisions = [Decision("columns", ", ".join(parts), reason)]
         precise = [c["name"] for c in self._numbers if c.get("dtype") == "float64"]
         if precise:
@@ -251,6 +255,9 @@ class TableInput(Input):
         parts = []
         for column in self._dates:
             words = strings[..., self._words.index(column)]
+            forms = rf"{DATES['ymd']}|{DATES[column['order']]}"
+            is_date = tf.strings.regex_full_match(words, forms)
+            words = tf.where(is_date, words, "")
             local = tf.strings.regex_replace(words, _TIME_ZONE, r"\1")
             digits = tf.strings.regex_replace(local, r"\D+|\d{10,}", " ")
             split = tf.strings.split(tf.strings.strip(tf.reshape(digits, [-1])))
@@ -369,9 +376,26 @@ class TableInput(Input):
                 specs,
                 self._read_request,
                 self._request,
+                meaning=self._meaning(),
+                example={names.argument(c["name"]): _example(c) for c in self.columns},
                 optional=tuple(names.argument(c["name"]) for c in self._numbers),
             )
         ]
+
+    def _meaning(self) -> str:
+        """What the arguments of a request contain, for `SERVING.md`."""
+        parts = []
+        for column in self.columns:
+            argument = names.argument(column["name"])
+            if argument != column["name"]:
+                parts.append(f"`{argument}` is the column {column['name']!r}")
+            if column["kind"] == "date":
+                parts.append(f"`{argument}` has dates such as {_example(column)}")
+        if self._numbers:
+            parts.append("a missing number is NaN, also in JSON")
+        if self._words:
+            parts.append('a missing text or date is ""')
+        return "; ".join(parts)
 
     def _read_request(self, *arguments: tf.Tensor) -> Example:
         numbers = []
@@ -524,6 +548,18 @@ class TableInput(Input):
 def _size(column: Mapping[str, Any]) -> int:
     """The number of codes of a category, 0 for unknown words among them."""
     return len(column.get("vocabulary", ())) + 1
+
+
+def _example(column: Mapping[str, Any]) -> Any:
+    """A typical value of a column in a request."""
+    if column["kind"] == "date":
+        return _date([2024, 5, 17, 0, 0, 0], column["order"]).decode()
+    if column["kind"] == "category":
+        return next(filter(None, column.get("vocabulary", ())), "text")
+    if column["kind"] == "text":
+        return "text"
+    mean = column.get("mean", 0.0)
+    return bool(mean > 0.5) if _dtype(column) == tf.bool else float(f"{mean:.4g}")
 
 
 def _dtype(column: Mapping[str, Any]) -> tf.DType:

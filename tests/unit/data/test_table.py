@@ -148,6 +148,38 @@ def test_orders_of_dates(tmp_path, words, order):
     assert column(tmp_path, *words).date_order("a") == order
 
 
+@pytest.mark.parametrize(
+    "words", [["45.13.2020", "1.1.2020"], ["13/05/2024", "05/14/2024"]]
+)
+def test_what_is_no_date_of_the_calendar(tmp_path, words):
+    assert column(tmp_path, *words).date_order("a") is None
+
+
+def test_dates_in_any_order_become_those_of_iso(tmp_path):
+    for words in (
+        ["31.1.2020 10:30", "", "1.2.2020"],
+        ["1/31/2020 10:30", "", "2/1/2020"],
+    ):
+        dates = table.iso_dates(column(tmp_path, *words), "a").to_pylist()
+        assert dates == ["2020-1-31 10:30", "", "2020-2-1"]
+
+
+def test_points_separate_thousands_beside_decimal_commas(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a;b\n1.162;2,5\n89.999;3\n")
+    assert table.read(path).numbers("a").tolist() == [1162, 89999]
+    path.write_text("a;b\n1.162;2\n89.999;3\n")
+    own = table.read(path)
+    assert own.numbers("a").tolist() == [1.162, 89.999]
+    assert table.are_like_thousands(own, "a")
+    assert not table.are_like_thousands(own, "b")
+
+
+def test_negative_money_of_spreadsheets(tmp_path):
+    own = column(tmp_path, "($11,692.41)", "$1,000", "(5)")
+    assert own.numbers("a").tolist() == [-11692.41, 1000, -5]
+
+
 EXPECTED = {"a": ["1", "Müller, x"], "b": ["é", "3"]}
 TEXT = 'a,b\n1,é\n"Müller, x",3\n'
 

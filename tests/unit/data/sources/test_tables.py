@@ -65,7 +65,8 @@ def test_the_columns_of_a_table_are_inputs(table, content):
     first = 2 if content is IRIS else 1
     name = "table.csv" if content is IRIS else "table.jsonl"
     places = [source.location(int(e["id"])) for e in examples]
-    assert places == [f"line {first + n} of {name}" for n in range(3)]
+    noun = "row" if content is IRIS else "line"
+    assert places == [f"{noun} {first + n} of {name}" for n in range(3)]
     (note,) = source.info.notes
     key = "column" if content is IRIS else "key"
     assert f"inputs are 2 {key}s, Sepal Length, width; label is the {key} 'spe" in note
@@ -160,7 +161,36 @@ def test_which_target_a_column_holds(table, case):
 
 def test_a_column_that_equals_the_target_is_a_leak(table):
     notes = table("a,b,price\n1,3.5,3.5\n2,4,4\n").info.notes
-    assert any("'b' equals 'price', which is to be predicted" in note for note in notes)
+    assert any("'b' tells 'price', which is to be predicted" in note for note in notes)
+
+
+def test_a_column_with_a_value_for_each_class_is_a_leak(table):
+    rows = [f"{n % 7},{n % 3},{'yn'[n // 2 % 2]},{n // 2 % 2}\n" for n in range(40)]
+    notes = table("a,b,alive,label\n" + "".join(rows)).info.notes
+    leaks = [note for note in notes if "which is to be predicted" in note]
+    assert len(leaks) == 1 and "'alive' tells 'label'" in leaks[0]
+
+
+def test_rows_are_counted_by_a_number_with_any_name(table):
+    rows = [f"{10_001 + n},{1900 + n},{n % 7},{n % 2}\n" for n in range(150)]
+    source = table("Kunde,year,a,label\n" + "".join(rows))
+    assert [column.name for column in source.info.columns] == ["year", "a"]
+    assert any("left out: 'Kunde'" in note for note in source.info.notes)
+
+
+def test_files_of_source_code_are_no_examples(table):
+    rows = [f"src/{n % 9}.c,{n % 7},{n % 2}\n" for n in range(40)]
+    source = table("file,loc,label\n" + "".join(rows))
+    assert [column.name for column in source.info.columns] == ["file", "loc"]
+
+
+def test_what_could_mean_something_else_is_said(table):
+    rows = [
+        f"{n % 9 + 1:02}/01/2024;{n % 5 + 1}.{n + 100};{n % 2}\n" for n in range(40)
+    ]
+    notes = table("day;count;label\n" + "".join(rows)).info.notes
+    assert any("'day' are read as day/month/year" in note for note in notes)
+    assert any("1.234 in 'count' is read as a little more" in note for note in notes)
 
 
 def test_numbers_that_are_classes_are_said_with_the_alternative(table):
@@ -412,7 +442,7 @@ def test_a_word_among_numbers_is_why_a_column_is_left_out(table):
     source = table("\n".join(["x,z,label", *rows]))
     assert [column.name for column in source.info.columns] == ["z"]
     (note,) = [note for note in source.info.notes if "left out" in note]
-    assert "'x' ('err' in row 42 is not a number)" in note
+    assert "'x' ('err' in row 42 is not a number; correct it)" in note
 
 
 def test_a_class_called_na_is_no_number_among_words(table):

@@ -70,7 +70,7 @@ def test_rows_without_a_text_or_a_label_are_left_out_with_a_note(tmp_path):
         in source.info.notes[1]
     )
     ids = [int(example["id"]) for example in read(source)]
-    assert [source.location(id) for id in ids] == ["line 2 of a.csv", "line 5 of a.csv"]
+    assert [source.location(id) for id in ids] == ["row 2 of a.csv", "row 5 of a.csv"]
 
 
 def test_a_text_of_ten_million_characters_is_read(tmp_path):

@@ -3,12 +3,14 @@
 import datetime
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from pipeline.contracts import Info, TableColumn, TrainingExamples
 from pipeline.layers.columns import CATEGORIES, FEATURES, WORDS
+from pipeline.models.tabular import tabular
 from pipeline.tasks.inputs.table import TableInput, table
 from pipeline.utils.errors import UsageError
 
@@ -115,6 +117,27 @@ def test_numbers_get_mean_0_and_deviation_1(decoded):
     np.testing.assert_allclose(numbers[:, :2].mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(numbers[:, :2].std(axis=0), 1, atol=1e-6)
     np.testing.assert_allclose(present[:, 2].std(), 1, atol=1e-6)
+
+
+def test_the_network_of_tables_takes_all_kinds_of_columns(own, decoded):
+    """Also more than ten words of a column, which are embedded."""
+    inputs = own.inputs()
+    assert inputs.keys() == {FEATURES, CATEGORIES, WORDS}
+    network = keras.Model(inputs, tabular(inputs, own.metadata, units=8))
+    outputs = network(own.network_inputs(own.prepare(decoded)))
+    assert outputs.shape == (36, 8) and np.isfinite(outputs).all()
+
+
+def test_dates_in_another_order_are_no_dates_but_iso_is(own):
+    strings = STRINGS[:4].copy()
+    strings[:, 1] = [b"17.5.2024", b"2024-05-17", b"5/17/2024", b"20240517"]
+    dates = own.decode(batch(NUMBERS[:4], strings))[0]["dates"][:, 0, :3]
+    assert dates.numpy().tolist() == [[2024, 5, 17], [2024, 5, 17], [0] * 3, [0] * 3]
+
+
+def test_rows_of_numbers_are_equal_by_chance_but_texts_are_copies(own):
+    assert learned([TableColumn("a", "number")], [[1.0], [1.0]]).compared is None
+    assert own.compared == ("numbers", "gaps", "codes")
 
 
 def test_gaps_are_the_mean_and_another_input(decoded):
