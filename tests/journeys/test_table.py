@@ -9,6 +9,7 @@ from pathlib import Path
 import diabetes_table
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 from diabetes_table import RECIPE
@@ -126,7 +127,7 @@ def test_the_errors_of_numbers_are_a_table(tmp_path, monkeypatch):
 def people(count):
     """Rows of a table with columns of every kind; the label follows from them."""
     generator = np.random.default_rng(0)
-    rows = ["Person Id,age,city,is new,since,remark,bought"]
+    rows = ["Person Id,age,city,job,is new,since,remark,bought"]
     for number in range(count):
         age = "" if number % 11 == 0 else f"{generator.integers(18, 80)}"
         city = generator.choice(["Oslo", "Rome", "Bern"])
@@ -134,8 +135,9 @@ def people(count):
         since = f"2024-{generator.integers(1, 13):02}-{generator.integers(1, 29):02}"
         remark = generator.choice(["asks a lot of things", "never says a word"])
         bought = "yes" if (city == "Rome") != is_new else "no"
-        cells = [1000 + number, age, city, is_new, since, f"{remark} {number}", bought]
-        rows.append(",".join(map(str, cells)))
+        job = f"job {number % 14}"  # of more than ten: embedded
+        cells = [1000 + number, age, city, job, is_new, since, f"{remark} {number}"]
+        rows.append(",".join(map(str, [*cells, bought])))
     return rows
 
 
@@ -158,11 +160,12 @@ def test_a_table_of_any_columns_is_exported_and_served_by_their_names(
     assert run.config.recipe == "tables" and run.result["verification"]["passed"]
     assert run.test["accuracy"] > 0.9
     kinds = [column["kind"] for column in run.task.metadata["columns"]]
-    assert kinds == ["number", "category", "boolean", "date", "text"]
+    assert kinds == ["number", "category", "category", "boolean", "date", "text"]
     served = tf.saved_model.load(run.export).signatures["serving_default"]
     row = {
         "age": tf.constant([np.nan], tf.float32),
         "city": tf.constant(["Rome"]),
+        "job": tf.constant(["job 3"]),
         "is_new": tf.constant([False]),
         "since": tf.constant(["2024-05-17"]),
         "remark": tf.constant(["never says a word"]),
@@ -186,7 +189,7 @@ def test_rows_are_predicted_as_in_the_test_whatever_the_order_of_the_columns(
     labels = [json.loads(line)["label"] for line in lines]
     with open("runs/people-1/predictions.csv", newline="") as file:
         tested = list(csv.DictReader(file))
-    for example in tested:  # such as line 7 of people.csv, whose header is line 1
+    for example in tested:  # such as row 7 of people.csv, whose header is row 1
         row = int(example["file"].split()[1]) - 2
         assert labels[row] == example["prediction"]
     assert evaluate.main(["saved_models/people", "people.csv"]) == 0
@@ -200,3 +203,20 @@ def test_rows_are_predicted_as_in_the_test_whatever_the_order_of_the_columns(
         Path("new.csv").write_text("\n".join(lines))
         with pytest.raises(UsageError, match=problem):
             predict.main(["saved_models/people", "new.csv"])
+
+
+def test_a_data_frame_is_predicted_and_evaluated(people_run, monkeypatch):
+    """Also with its dates in another order, and another name of the truth."""
+    monkeypatch.chdir(people_run)
+    run = Run.load("runs/people-1")
+    frame = pd.read_csv("people.csv")
+    found = run.evaluate(frame, source={"label": "bought"}).metrics["accuracy"]
+    labels = run.predict(frame)["label"]
+    assert found == pytest.approx((labels == frame["bought"]).mean()) and found > 0.9
+    frame["since"] = pd.to_datetime(frame["since"]).dt.strftime("%d.%m.%Y")
+    frame = frame[[*reversed(frame.columns)]]
+    np.testing.assert_array_equal(run.predict(frame)["label"], labels)
+    pair = frame.drop(columns="bought"), frame["bought"]
+    assert run.evaluate(pair).metrics["accuracy"] == pytest.approx(found)
+    with pytest.raises(UsageError, match="the table has no column 'job'"):
+        run.predict(frame.drop(columns="job"))
