@@ -62,7 +62,7 @@ def request(
     if not isinstance(recipe, str | Path | Config | None):
         raise UsageError(
             f"a recipe must be a name, a path or a Config; got {type(recipe).__name__};"
-            " give a model and data by name: fit(model=..., data=(x, y))"
+            " give data and a model by name: fit(data=..., model=...)"
         )
     if isinstance(recipe, Path):
         recipe = str(recipe)  # also the name of a recipe

@@ -467,6 +467,11 @@ def _kind(name: str) -> str:
     return ""
 
 
+def is_data_file(name: str) -> bool:
+    """Whether a file of this name has examples, by its suffix."""
+    return _kind(name) != ""
+
+
 def list_folder(folder: Path) -> tuple[list[str], list[str]]:
     """Sorted names of the directories and of the files, without ignored names."""
     _, folders, files = next(walk(folder, onerror=unreadable))

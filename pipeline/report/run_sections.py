@@ -99,7 +99,7 @@ def training(subject: Subject) -> Iterator[Block]:
         shares = [f"{seconds / max(total, 1e-9):.0%}" for seconds in stages.values()]
         seconds = [f"{seconds:.1f} s" for seconds in stages.values()]
         yield Table(Columns(stage=list(stages), time=seconds, share=shares))
-        yield Text("Excludes time before the last resume.")
+        yield Text("If the run was resumed, the time before that is not included.")
     if speed := run.result.get("examples_per_second"):
         yield Text(f"The median speed of training was {speed:,.0f} examples/s.")
 
