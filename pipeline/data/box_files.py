@@ -13,7 +13,7 @@ from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource, read_header
 from pipeline.data.seeds import stable_hash
 from pipeline.data.split_names import ALIASES, SPLITS
-from pipeline.utils import image_formats, progress_bar
+from pipeline.utils import progress_bar
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
@@ -80,9 +80,10 @@ def source(
     """A source of `image`, `boxes`, `box_labels` and `box_ignored`.
 
     The header of each file is read for its size and its rotation. Images without boxes
-    are kept. Missing images, and those of another size than their annotations say, are
-    left out; boxes are clipped to the picture, and left out without an area. All that
-    is counted in notes.
+    are kept. An image that is named several times is one example with all its boxes,
+    equal ones once. Missing images, and those of another size than their annotations
+    say, are left out; boxes are clipped to the picture, and left out without an area.
+    All that is counted in notes.
 
     Args:
         path: Where the annotations are, for messages.
@@ -95,6 +96,7 @@ def source(
             for training.
     """
     problems = _Problems()
+    pictures = {s: _joined(part, problems) for s, part in pictures.items()}
     files: dict[str, list[str]] = {}
     boxes: dict[str, list[np.ndarray]] = {}
     splits: dict[str, str] = {}  # of the files
@@ -118,7 +120,13 @@ def source(
                 files.setdefault(split, []).append(file)
                 boxes.setdefault(split, []).append(rows)
     lines = [*notes, *problems.notes(path)]
-    if not any(map(len, boxes.get("train", ()))):
+    found = [rows for rows in boxes.get("train", ()) if len(rows)]
+    if found and all(rows[:, 5].all() for rows in found):
+        raise UsageError(
+            f"{path}: all boxes for training are of crowds or difficult (iscrowd,"
+            " difficult), which a model need not find; set that to 0 for those to find"
+        )
+    if not found:
         what = "boxes" if "train" in files else "image with annotations"
         reason = f": {lines[-1]}" if lines else ""
         raise UsageError(f"{path} has no {what} for training{reason}")
@@ -133,10 +141,34 @@ def source(
     for split, rows_of_split in boxes.items():
         images = pluralize(len(files[split]), "image")
         count = pluralize(sum(map(len, rows_of_split)), "box")
+        ignored = sum(int(rows[:, 5].sum()) for rows in rows_of_split)
+        count += f" ({ignored:,} of crowds or difficult)" if ignored else ""
         parts.append(f"{images} and {count} in {split}")
     limit = pluralize(most, "box")
     lines.append(f"{path}: {', '.join(parts)}; at most {limit} in an image")
     return FileSource(lists, columns, tuple(class_names), notes=tuple(lines))
+
+
+def _joined(pictures: Sequence[Picture], problems: _Problems) -> list[Picture]:
+    """The pictures with the boxes of all annotations of a file."""
+    by_file: dict[str, Picture] = {}
+    joined = []
+    for picture in pictures:
+        first = by_file.setdefault(os.path.abspath(picture.file), picture)
+        if first is picture or not picture.file:
+            joined.append(picture)
+            continue
+        problems.add(
+            "{} images are named more than once; their boxes are joined", picture.name
+        )
+        known = {(*b, n) for b, n in zip(first.boxes, first.labels, strict=True)}
+        rows = zip(picture.boxes, picture.labels, picture.ignored, strict=True)
+        for box, label, is_ignored in rows:
+            if (*box, label) not in known:
+                first.boxes.append(box)
+                first.labels.append(label)
+                first.ignored.append(is_ignored)
+    return joined
 
 
 def _columns(
@@ -248,35 +280,3 @@ def _clean(
         areas = (rows[:, 2] - rows[:, 0]) * (rows[:, 3] - rows[:, 1])
         rows = rows[np.sort(np.argsort(-areas, kind="stable")[:MAX_BOXES])]
     return rows
-
-
-class ImageIndex:
-    """Finds the image of an annotation file by its name without suffix."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._by_stem: dict[str, list[str]] = {}
-        for folder, _, names in image_formats.walk(root):
-            for name in names:
-                stem, suffix = os.path.splitext(name)
-                if suffix.lower() in image_formats.SUFFIXES:
-                    path = os.path.join(folder, name)
-                    self._by_stem.setdefault(stem, []).append(path)
-
-    def find(self, annotation: Path) -> str:
-        """The image whose directories have most names in common with an annotation's;
-        empty if there is none, or several are as near.
-        """
-        paths = self._by_stem.get(annotation.stem, [])
-        folders = _folders(annotation, self._root)
-        common = [len(folders & _folders(Path(path), self._root)) for path in paths]
-        best = [
-            path
-            for path, count in zip(paths, common, strict=True)
-            if count == max(common)
-        ]
-        return best[0] if len(best) == 1 else ""
-
-
-def _folders(file: Path, root: Path) -> set[str]:
-    return {*file.relative_to(root).parts[:-1]}

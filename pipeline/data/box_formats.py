@@ -13,6 +13,7 @@ _SPLITS = ("train", "validation", "valid", "val", "test")
 _START = 1 << 12  # bytes of a file that tell its format
 _COCO = re.compile(rb'\s*\{\s*"(info|licenses|images|annotations|categories|type)"\s*:')
 _VOC = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<annotation\b", re.DOTALL)
+_LINE = re.compile(rb"\s*\d+( +-?[\d.]+(e-?\d+)?){4}")
 _YOLO = re.compile(rb"^(names|nc)\s*:", re.MULTILINE)
 
 
@@ -47,7 +48,8 @@ def format_of(file: Path) -> str:
         return "coco"
     if file.suffix in (".yaml", ".yml") and _begins(file, _YOLO):
         return "yolo"
-    return ""
+    is_named = file.name in ("obj.data", "classes.txt")
+    return "yolo" if is_named and yolo_files(file.parent) else ""
 
 
 def coco_files(path: Path) -> list[Path]:
@@ -65,15 +67,24 @@ def voc_files(path: Path) -> list[Path]:
     """The first XML file of each directory with annotations."""
     files = []
     for folder in (path / "Annotations", path, *_folders_of_splits(path)):
-        for inside in (folder, folder / "annotations"):
+        for inside in (folder, folder / "annotations", folder / "annotations/xmls"):
             files += _matching(inside, (".xml",), _VOC, limit=1)
     return files
 
 
 def yolo_files(path: Path) -> list[Path]:
-    """YAML files that name classes, `data.yaml` first."""
+    """YAML files that name classes, `data.yaml` first; or else `obj.data`, or
+    `classes.txt` beside the texts of images.
+    """
     files = _matching(path, (".yaml", ".yml"), _YOLO)
-    return sorted(files, key=lambda file: file.name != "data.yaml")
+    if files:
+        return sorted(files, key=lambda file: file.name != "data.yaml")
+    files = [path / "obj.data"]
+    if _matching(path / "labels", (".txt",), _LINE, 2) or _matching(
+        path, (".txt",), _LINE
+    ):
+        files.append(path / "classes.txt")
+    return [file for file in files if file.is_file()]
 
 
 def split_of(file: Path, root: Path) -> str:

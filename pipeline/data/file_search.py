@@ -27,7 +27,7 @@ def find_files(
     if any(paths):
         return paths, []
     for suffixes in types.values():
-        index = _FileIndex(root, suffixes)
+        index = FileIndex(root, suffixes)
         paths = [index.search(name) for name in names]
         if any(paths):
             break
@@ -53,7 +53,7 @@ def with_slashes(path: str) -> str:
     return path.replace("\\", "/")
 
 
-class _FileIndex:
+class FileIndex:
     """Finds files below a directory by the last parts of their paths."""
 
     def __init__(self, root: str, suffixes: tuple[str, ...]) -> None:

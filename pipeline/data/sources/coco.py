@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pipeline.contracts import Source
-from pipeline.data import box_files, box_formats, file_search
+from pipeline.data import box_files, box_formats
 from pipeline.data.box_files import Picture
+from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct
-from pipeline.utils import image_formats, safe_io
+from pipeline.utils import safe_io
 from pipeline.utils.errors import UsageError
 
 _KEYS = ("images", "annotations", "categories")
@@ -18,9 +19,9 @@ _KEYS = ("images", "annotations", "categories")
 def coco(*, path: Annotated[Path, "exists"]) -> Source:
     """Images with boxes in the JSON format of COCO.
 
-    Images are searched where the file says, and else below the directory by the last
-    parts of their paths. Boxes of crowds need not be found. Categories without a box
-    are left out. The id of an example is a hash of its path below the directory.
+    Images are searched as `ImageSearch` does. Boxes of crowds need not be found; a
+    polygon without a box has the box around it. Categories without a box are left out.
+    The id of an example is a hash of its path below the directory.
 
     Args:
         path: A JSON file, whose images are divided into splits; or a directory with
@@ -44,10 +45,11 @@ def coco(*, path: Annotated[Path, "exists"]) -> Source:
     contents = {split: _read(file) for split, file in files_of_splits.items()}
     names = _names(contents, files_of_splits)
     pictures = {}
+    images = ImageSearch(root)
     for split, content in contents.items():
         file = files_of_splits[split]
         with _require_format(file):
-            pictures[split] = _pictures(content, file, root, names)
+            pictures[split] = _pictures(content, file, root, names, images)
     used: set[int] = set()
     for part in pictures.values():
         used.update(label for picture in part for label in picture.labels)
@@ -86,39 +88,46 @@ def _require_format(file: Path) -> Iterator[None]:
 
 def _names(
     contents: Mapping[str, dict[str, Any]], files: Mapping[str, Path]
-) -> dict[Any, str]:
+) -> dict[str, str]:
     """Id -> name of all categories, in the order of their ids."""
-    names: dict[Any, str] = {}
+    names: dict[str, str] = {}
     for split, content in contents.items():
         with _require_format(files[split]):
             for category in content["categories"]:
                 name = str(category["name"])
-                if names.setdefault(category["id"], name) != name:
+                key = str(category["id"])  # some tools write numbers as texts
+                if names.setdefault(key, name) != name:
                     raise UsageError(
-                        f"{files[split]}: the category {category['id']} is {name!r},"
-                        f" but {names[category['id']]!r} elsewhere"
+                        f"{files[split]}: the category {key} is {name!r},"
+                        f" but {names[key]!r} elsewhere"
                     )
-    return dict(sorted(names.items(), key=lambda item: str(item[0]).zfill(20)))
+    return dict(sorted(names.items(), key=lambda item: item[0].zfill(20)))
 
 
 def _pictures(
-    content: dict[str, Any], file: Path, root: Path, names: Mapping[Any, str]
+    content: dict[str, Any],
+    file: Path,
+    root: Path,
+    names: Mapping[str, str],
+    images: ImageSearch,
 ) -> list[Picture]:
     numbers = {key: number for number, key in enumerate(names)}
-    titles = [str(image["file_name"]) for image in content["images"]]
-    paths = _find(titles, file, root)
+    word = box_formats.split_of(file, root)
     pictures = {}
-    for image, title, found in zip(content["images"], titles, paths, strict=True):
+    for image in content["images"]:
+        title = str(image["file_name"])
         size = int(image.get("height") or 0), int(image.get("width") or 0)
-        if image["id"] in pictures:
+        key = str(image["id"])
+        if key in pictures:
             raise UsageError(
-                f"{file}: two images have the id {image['id']}; number the images of"
+                f"{file}: two images have the id {key}; number the images of"
                 " joined files anew, and their annotations"
             )
-        pictures[image["id"]] = Picture(found, title, [], [], [], size)
+        found = images.find(title, file, word)
+        pictures[key] = Picture(found, title, [], [], [], size)
     for annotation in content["annotations"]:
-        picture = pictures.get(annotation["image_id"])
-        number = numbers.get(annotation["category_id"])
+        picture = pictures.get(str(annotation["image_id"]))
+        number = numbers.get(str(annotation["category_id"]))
         if picture is None or number is None:
             what = "image" if picture is None else "category"
             raise UsageError(
@@ -135,6 +144,7 @@ def _pictures(
 def _box(annotation: Mapping[str, Any], file: Path) -> list[float]:
     """Left, top, width and height."""
     box: Any = annotation.get("bbox")
+    box = box or _around(annotation.get("segmentation")) or box
     try:
         numbers = [float(number) for number in box]
     except (TypeError, ValueError):
@@ -147,15 +157,10 @@ def _box(annotation: Mapping[str, Any], file: Path) -> list[float]:
     return numbers
 
 
-def _find(titles: list[str], file: Path, root: Path) -> list[str]:
-    """The paths of images, from the directory of the file or from the root."""
-    types = {"image": image_formats.SUFFIXES}
-    paths, _ = file_search.find_files(titles, file.parent, file, types)
-    if root != file.parent and not any(paths):
-        folder = root / file.name
-        split = box_formats.split_of(file, root)
-        named = [entry for entry in root.glob(f"{split}*") if entry.is_dir()]
-        if split and len(named) == 1:  # such as val2017 beside train2017
-            folder = named[0] / file.name
-        paths, _ = file_search.find_files(titles, folder.parent, folder, types)
-    return paths
+def _around(segmentation: Any) -> list[float] | None:
+    """The box around polygons, a list of x and y for each; None for anything else."""
+    if not segmentation or not isinstance(segmentation, list):
+        return None
+    xs = [float(x) for polygon in segmentation for x in polygon[::2]]
+    ys = [float(y) for polygon in segmentation for y in polygon[1::2]]
+    return [min(xs), min(ys), max(xs) - min(xs), max(ys) - min(ys)]

@@ -1,6 +1,7 @@
 """Boxes in the XML format of PASCAL VOC."""
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -8,11 +9,13 @@ from xml.etree import ElementTree
 
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
-from pipeline.data.box_files import ImageIndex, Picture
+from pipeline.data.box_files import Picture
+from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct, in_order
-from pipeline.utils import image_formats, safe_io
+from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
 
+_MARK = re.compile(r"^\s+|(\s+-?[01])?\s*$")
 _SIDES = ("xmin", "ymin", "xmax", "ymax")
 # Lists of names in ImageSets/Main; the second is the union of two others.
 _LISTS = ("train", "trainval", "val", "test")
@@ -21,11 +24,11 @@ _LISTS = ("train", "trainval", "val", "test")
 def voc(*, path: Annotated[Path, "directory"]) -> Source:
     """Images with boxes in the XML format of PASCAL VOC.
 
-    Each XML file is for the image of the same name, in the same directory or elsewhere,
-    such as in `JPEGImages`. Splits are the lists `train.txt`, `val.txt` and `test.txt`
-    in `ImageSets/Main`, or the directories `train`, `valid` and `test`. Difficult boxes
-    need not be found. Classes are in alphabetical order. The id of an example is a hash
-    of its path below the directory.
+    Each XML file is for the image that its `filename` names, or else for the one of the
+    same name, searched as `ImageSearch` does. Splits are the lists `train.txt`,
+    `val.txt` and `test.txt` in `ImageSets/Main`, or the directories `train`, `valid`
+    and `test`. Difficult boxes need not be found. Classes are in alphabetical order.
+    The id of an example is a hash of its path below the directory.
 
     Args:
         path: The directory, with `Annotations`, or with XML files beside images.
@@ -38,7 +41,7 @@ def voc(*, path: Annotated[Path, "directory"]) -> Source:
                 files.append(folder / name)
     if not files:
         raise UsageError(f"{path} has no XML files of PASCAL VOC")
-    images = ImageIndex(path)
+    images = ImageSearch(path)
     lists = _lists(path / "ImageSets" / "Main")
     labels: set[str] = set()
     entries: dict[str, list[tuple[Picture, list[str]]]] = {}
@@ -78,8 +81,8 @@ def _lists(folder: Path) -> dict[str, str]:
         file = folder / f"{word}.txt"
         if file.is_file():
             # Lists of a single class have a second column.
-            lines = _read(file).splitlines()
-            names[word] = [line.split()[0] for line in lines if line.strip()]
+            lines = [_MARK.sub("", line) for line in _text(file).splitlines()]
+            names[word] = [line for line in lines if line]
     if "train" in names:
         names.pop("trainval", None)
     splits: dict[str, str] = {}
@@ -94,21 +97,26 @@ def _lists(folder: Path) -> dict[str, str]:
     return splits
 
 
-def _read(file: Path) -> str:
+def _read(file: Path) -> bytes:
     try:
-        return safe_io.read_text(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from None
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
 
 
-def _picture(file: Path, images: ImageIndex) -> tuple[Picture, list[str]]:
+def _text(file: Path) -> str:
+    return _read(file).removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
+
+
+def _picture(file: Path, images: ImageSearch) -> tuple[Picture, list[str]]:
     """An image with its boxes, and the names of their classes."""
-    text = _read(file)
-    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+    content = _read(file)
+    plain = content.replace(b"\0", b"")  # of UTF-16
+    if b"<!DOCTYPE" in plain or b"<!ENTITY" in plain:
         # An entity of a few bytes can expand to gigabytes.
         raise UsageError(f"{file}: annotations must not define a document type")
     try:
-        root = ElementTree.fromstring(text)
+        root = ElementTree.fromstring(content)  # in its declared encoding
         if root.tag != "annotation":
             raise ValueError(f"its element is {root.tag!r:.100}, not 'annotation'")
         size = root.find("size")
@@ -119,23 +127,25 @@ def _picture(file: Path, images: ImageIndex) -> tuple[Picture, list[str]]:
             box = item.find("bndbox")
             if box is None:
                 raise ValueError("an object has no bndbox")
-            boxes.append([float(_text(box, side)) for side in _SIDES])
-            names.append(_text(item, "name"))
+            boxes.append([float(_value(box, side)) for side in _SIDES])
+            names.append(_value(item, "name"))
             ignored.append(item.findtext("difficult", "0").strip() == "1")
         height, width = _size(size)
     except (ElementTree.ParseError, ValueError, OverflowError) as error:
         raise UsageError(f"{file} is not in the format of VOC: {error}") from None
-    picture = Picture(images.find(file), str(file), boxes, [], ignored, (height, width))
-    return picture, names
+    title = (root.findtext("filename") or "").strip()
+    found = images.find(title, file) if title else ""
+    found = found or images.find(file.stem, file)
+    return Picture(found, str(file), boxes, [], ignored, (height, width)), names
 
 
 def _size(size: ElementTree.Element | None) -> tuple[int, int]:
     if size is None:
         return 0, 0
-    return int(float(_text(size, "height"))), int(float(_text(size, "width")))
+    return int(float(_value(size, "height"))), int(float(_value(size, "width")))
 
 
-def _text(element: ElementTree.Element, name: str) -> str:
+def _value(element: ElementTree.Element, name: str) -> str:
     text = (element.findtext(name) or "").strip()
     if not text:
         raise ValueError(f"{element.tag} has no {name}")

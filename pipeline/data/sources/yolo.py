@@ -10,6 +10,8 @@ import yaml
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
 from pipeline.data.box_files import Picture
+from pipeline.data.file_search import with_slashes
+from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct
 from pipeline.utils import image_formats, safe_io
 from pipeline.utils.console import pluralize
@@ -23,18 +25,20 @@ def yolo(*, path: Annotated[Path, "exists"]) -> Source:
     """Images with boxes in the text format of YOLO.
 
     `data.yaml` names the classes, and for each split the directory of its images, or a
-    file that lists them. The boxes of `images/a.jpg` are in `labels/a.txt`: in each
+    file that lists them; so does `obj.data` of CVAT and Darknet. With `classes.txt`, as
+    labelImg and Label Studio write it, the images are in `images` or beside it. The
+    boxes of `images/a.jpg` are in `labels/a.txt`, otherwise beside the image: in each
     line a class, and center and size of a box, or the corners of a polygon, as
     fractions of width and height. An image without such a file has no boxes. The id of
     an example is a hash of its path below the directory.
 
     Args:
-        path: `data.yaml`, or its directory.
+        path: `data.yaml`, `obj.data` or `classes.txt`, or the directory of one.
     """
     files = [path] if path.is_file() else box_formats.yolo_files(path)
     if not files:
         raise UsageError(f"{path} has no data.yaml with the names of the classes")
-    values = _read_yaml(files[0])
+    values = _read_values(files[0])
     class_names = _names(values, files[0])
     pictures: dict[str, list[Picture]] = {}
     for word in _SPLITS:
@@ -76,6 +80,27 @@ def _names(values: dict, file: Path) -> tuple[str, ...]:
     return distinct(list(map(str, names)), f"{file}: the names of the classes")
 
 
+def _read_values(file: Path) -> dict:
+    """What a file says as `data.yaml` does: `names`, `train` and other splits."""
+    if file.suffix == ".txt":
+        names = [line.strip() for line in _lines(file) if line.strip()]
+        return {"names": names, "train": _folder_of_images(file.parent)}
+    if file.suffix != ".data":
+        return _read_yaml(file)
+    pairs = (line.partition("=") for line in _lines(file))
+    values: dict = {key.strip(): value.strip() for key, _, value in pairs}
+    listed = file.parent / Path(with_slashes(values.get("names", "obj.names"))).name
+    values["names"] = [line.strip() for line in _lines(listed) if line.strip()]
+    for word in _SPLITS:  # such as data/train.txt for train.txt
+        if word in values and not (file.parent / values[word]).exists():
+            values[word] = Path(with_slashes(values[word])).name
+    return values
+
+
+def _folder_of_images(folder: Path) -> str:
+    return "images" if (folder / "images").is_dir() else "."
+
+
 def _read_yaml(file: Path) -> dict:
     """The lists and maps of a YAML file; numbers and words such as `no` stay texts."""
     try:
@@ -96,7 +121,8 @@ def _lines(file: Path) -> list[str]:
 def _images(file: Path, values: dict, entry: str) -> list[Path]:
     """The images of a split: those in a directory, or in a list of files."""
     folder = file.parent
-    above = str(values.get("path") or "")
+    entry = with_slashes(entry)
+    above = with_slashes(str(values.get("path") or ""))
     # Exports of labelling tools write ../train/images for train/images.
     shortened = re.sub(r"^(\.\./)+", "", entry)
     places = [folder / above / entry, folder / entry, folder / shortened]
@@ -104,7 +130,9 @@ def _images(file: Path, values: dict, entry: str) -> list[Path]:
     if place is None:
         raise UsageError(f"{file}: {entry} does not exist below {folder}")
     if place.is_file():
-        return [place.parent / line.strip() for line in _lines(place) if line.strip()]
+        search = ImageSearch(folder)
+        lines = [line.strip() for line in _lines(place) if line.strip()]
+        return [Path(search.find(line, place) or place.parent / line) for line in lines]
     images = []
     for directory, _, names in image_formats.walk(place):
         for name in names:

@@ -191,10 +191,132 @@ def test_an_image_in_two_splits_is_named(tmp_path):
 
 
 def test_crowds_and_difficult_boxes_need_not_be_found(tmp_path):
-    box_data.write_coco(tmp_path, MADE, iscrowd=1)
-    for example in read(open_source("coco", tmp_path)):
-        is_box = example["box_labels"] >= 0
-        np.testing.assert_array_equal(example["box_ignored"], is_box)
+    file = box_data.write_coco(tmp_path, MADE, iscrowd=1)
+    with pytest.raises(UsageError, match="all boxes for training are of crowds"):
+        open_source("coco", tmp_path)
+    content = json.loads(file.read_text())
+    content["annotations"][0]["iscrowd"] = 0
+    file.write_text(json.dumps(content))
+    examples = read(open_source("coco", tmp_path))
+    found = sum(int((example["box_labels"] >= 0).sum()) for example in examples)
+    ignored = sum(int(example["box_ignored"].sum()) for example in examples)
+    assert (found, ignored) == (len(content["annotations"]), found - 1)
+
+
+ONE = np.zeros((60, 90, 3), np.uint8)
+LINE = "0 0.5 0.5 0.2 0.2\n"
+CORNERS = [36.0, 24.0, 54.0, 36.0]
+
+
+def write_text(path, text=LINE, encoding="utf-8"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding)
+
+
+def cvat(root):
+    for number in range(2):
+        box_data.save(root / f"obj_train_data/{number}.jpg", ONE)
+        write_text(root / f"obj_train_data/{number}.txt")
+    names = "train = data/train.txt\nnames = data/obj.names\nbackup = backup/\n"
+    write_text(root / "obj.data", f"classes = 1\n{names}")
+    write_text(root / "obj.names", "cat\n")
+    lines = [f"data/obj_train_data/{number}.jpg\n" for number in range(2)]
+    write_text(root / "train.txt", "".join([*lines, lines[0], "\n"]))
+
+
+def label_img(root):
+    for number in range(2):
+        box_data.save(root / f"{number}.jpg", ONE)
+        write_text(root / f"{number}.txt")
+    write_text(root / "classes.txt", "cat\n")
+
+
+def label_studio(root):
+    for number in range(2):
+        box_data.save(root / f"images/{number}.jpg", ONE)
+        write_text(root / f"labels/{number}.txt")
+    write_text(root / "classes.txt", "cat\n")
+
+
+def windows_list(root):
+    for number in range(2):
+        box_data.save(root / f"train/images/{number}.jpg", ONE)
+        write_text(root / f"train/labels/{number}.txt")
+    write_text(root / "data.yaml", "train: list.txt\nnames: [cat]\n")
+    write_text(root / "list.txt", "train\\images\\0.jpg\ntrain\\images\\1.JPG\n")
+
+
+def voc_2012(root):
+    """With masks of the same names; one XML file is named otherwise than its image."""
+    for number in range(2):
+        for folder in ("JPEGImages", "SegmentationClass", "SegmentationObject"):
+            suffix = "jpg" if folder == "JPEGImages" else "png"
+            box_data.save(root / f"{folder}/{number}.{suffix}", ONE)
+        content = box_data.voc_text((60, 90), [CORNERS], [0]).replace("cross", "cat")
+        name = f"<filename>{number}.jpg</filename>"
+        content = content.replace("<annotation>", f"<annotation>{name}", 1)
+        file = root / f"Annotations/{'other' if number else 0}.xml"
+        head = '<?xml version="1.0" encoding="iso-8859-1"?><!-- é -->'
+        write_text(file, head + content, "iso-8859-1")
+
+
+def coco_of_texts(root):
+    """Ids as texts, a polygon without a box, and an image that is listed twice."""
+    images, annotations = [], []
+    for number in range(3):
+        if number < 2:
+            box_data.save(root / f"images/train/{number}.jpg", ONE)
+        images.append({"id": number, "file_name": f"{number % 2}.JPG"})
+        polygon = [[36, 24, 54, 24, 54, 36, 36, 36]]
+        ids = {"id": number, "image_id": str(number), "category_id": "7"}
+        annotations.append({**ids, "segmentation": polygon})
+    categories = [{"id": 7, "name": "cat"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    write_text(root / "annotations/train.json", json.dumps(content))
+
+
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        (cvat, "yolo"),
+        (label_img, "yolo"),
+        (label_studio, "yolo"),
+        (windows_list, "yolo"),
+        (voc_2012, "voc"),
+        (coco_of_texts, "coco"),
+    ],
+)
+def test_layouts_of_other_programs(tmp_path, layout, name):
+    """Two images with one equal box each, whatever names them, and how often."""
+    layout(tmp_path)
+    assert detect.find_source(tmp_path)["name"] == name
+    source = open_source(name, tmp_path)
+    assert source.info.class_names == ("cat",)
+    examples = read(source)
+    places = [source.location(int(example["id"])) for example in examples]
+    assert sorted(place.rpartition("/")[2] for place in places) == ["0.jpg", "1.jpg"]
+    assert not any("Segmentation" in place for place in places)
+    for example in examples:
+        ((box, label),) = boxes_of(example)
+        np.testing.assert_allclose(box, CORNERS, atol=1e-3)
+        assert label == 0
+
+
+def test_images_of_one_name_are_those_of_their_split(tmp_path):
+    for split in ("train", "val"):
+        made = box_data.pictures(3, seed=1)
+        file = f"annotations/{split}.json"
+        file = box_data.write_coco(tmp_path, made, file, "images")
+        file.write_text(file.read_text().replace("images/", ""))
+        for number, (pixels, _, _) in enumerate(made):
+            box_data.save(tmp_path / f"images/{split}/{number}.png", pixels)
+            (tmp_path / f"images/{number}.png").unlink()
+    source = open_source("coco", tmp_path)
+    for split, folder in {"train": "train", "validation": "val"}.items():
+        ids = [int(e["id"]) for e in read(source, split)]
+        assert [source.location(i) for i in ids] == [
+            f"images/{folder}/{number}.png" for number in range(3)
+        ]
 
 
 def test_of_very_many_boxes_the_largest_are_kept(tmp_path):
