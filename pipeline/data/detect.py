@@ -315,6 +315,7 @@ def _find(
             classes
         )
         if is_class_folder and not (data and _are_flat_splits(path, classes)):
+            _require_no_masks(path, classes)
             return _source("folder", path, root)
         for name in splits:
             files = files + list_folder(path / name)[1]
@@ -344,6 +345,16 @@ def _find(
     if not kind:
         raise UsageError(f"{path} is not a file of examples; {_expected(types)}")
     return _source(kind, path, root)
+
+
+def _require_no_masks(path: Path, classes: list[str]) -> None:
+    """Raises UsageError if the folders are not classes, but images and their masks."""
+    lower = {name.lower() for name in classes}
+    if len(lower) == 2 and lower & names.IMAGE_FOLDERS and lower & names.MASK_FOLDERS:
+        raise UsageError(
+            f"{path} has images and masks, not classes; list them in a .csv with the"
+            " columns image and mask, and name the classes with --source.class-names"
+        )
 
 
 def _expected(types: Mapping[str, tuple[str, ...]]) -> str:

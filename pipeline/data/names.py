@@ -35,6 +35,9 @@ LABELS = (
 SEVERAL_LABELS = ("labels", "tags")
 TARGETS = ("target", "value", "y", "price", "score")
 """Columns of numbers to predict."""
+IMAGE_FOLDERS = {"images", "image", "imgs", "img", "jpegimages"}
+MASK_FOLDERS = {"masks", "mask", "labels", "annotations", "segmentationclass"}
+"""Folders beside each other, of images and of their masks, in lower case."""
 MASKS = ("mask", "mask_path", "mask_file")
 TRANSCRIPTS = ("transcript", "transcription", "normalized_text", "sentence", "text")
 """Columns of what recordings say, in a table of files."""

@@ -96,13 +96,16 @@ class MaskTarget(Target):
         self.output = OutputSpec((self._height, self._width, classes), "softmax")
 
     def learn(self, examples: TrainingExamples) -> Metadata:
-        """Learns nothing; looks at the first files for masks of black and white."""
+        """Learns nothing; raises UsageError if all masks are black and white."""
         if not self.metadata.get("masks_in_files"):
             return {}
         values: set[int] = set()
-        for content in next(examples.batches())[self._field]:
-            mask = _decode_png(tf.constant(content)).numpy()
-            values.update(np.unique(mask).tolist())
+        for batch in examples.batches():
+            for content in batch[self._field]:
+                mask = _decode_png(tf.constant(content)).numpy()
+                values.update(np.unique(mask).tolist())
+            if values - {0, IGNORED}:
+                break
         if values == {0, IGNORED}:
             raise UsageError(
                 f"the masks have the values 0 and {IGNORED}, but pixels of {IGNORED} do"

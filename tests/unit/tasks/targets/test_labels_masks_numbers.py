@@ -238,8 +238,9 @@ def test_masks_of_black_and_white_in_files_are_refused():
     black_and_white = np.where(RANDOM.integers(0, 2, (4, 6)), 255, 0).astype(np.uint8)
 
     class Files:
-        def batches(self):
-            yield {"mask": np.array([png(black_and_white).numpy()], object)}
+        def batches(self):  # the first without the object
+            for values in (np.zeros_like(black_and_white), black_and_white):
+                yield {"mask": np.array([png(values).numpy()], object)}
 
     with pytest.raises(UsageError, match="0 and 255.*divide"):
         target.learn(Files())
