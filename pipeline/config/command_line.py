@@ -287,7 +287,7 @@ def recipe_request(name: str, program: str = PROGRAM) -> Request:
     try:
         registry.find("recipes", name)
     except UsageError as error:
-        if registry.detector().is_data_file(name):
+        if "." in name and registry.detector().is_data_file(name):
             raise UsageError(f"{name}: no such file") from None
         raise UsageError(f"{error} (and no such file or directory)") from None
     try:

@@ -99,7 +99,7 @@ def test_a_single_function_is_a_list_of_one_and_a_model_may_come_first():
             {"verbose": 0, "log": {"progress": True}},
             "use only one of verbose=... and log=",
         ),
-        ({"recipe": X}, r"got ndarray; .*fit\(model="),
+        ({"recipe": X}, r"got ndarray; .*fit\(data="),
     ],
 )
 def test_arguments_of_keras_that_mean_something_else_say_what_to_write(
