@@ -425,7 +425,7 @@ def _input_column(table: Table, title: str) -> tuple[TableColumn | None, str]:
         if len(present) == len(numbers) and present.min() == present.max():
             return None, "one value"
         if names.column(title) in names.ROW_NAMES or _are_row_numbers(title, numbers):
-            return None, "it names the rows"
+            return None, "it identifies the rows"
         return TableColumn(title, "number" if booleans is None else "boolean"), ""
     order = table.date_order(title)
     if order:
@@ -464,7 +464,7 @@ def _column_of_words(table: Table, title: str) -> tuple[TableColumn | None, str]
     if share > _MIN_SHARE_OF_TEXTS and pc.mean(spaces).as_py() >= _MIN_WORDS - 1:
         return TableColumn(title, "text"), ""
     if names.column(title) in names.ROW_NAMES or share == 1:
-        return None, "it names the rows"
+        return None, "it identifies the rows"
     if count > 10 and share > _MAX_CLASSES_OF_WORDS and len(present) > 100:
         return None, f"{count:,} different words in {len(present):,} rows"
     return TableColumn(title, "category"), ""

@@ -108,7 +108,7 @@ def test_columns_that_name_rows_splits_and_groups_are_no_inputs(table):
         columns["group"], [stable_hash(text) for text in (b"u", b"v", b"u")]
     )
     assert source.info.notes[0].endswith("groups of 'group' stay together")
-    assert "left out: '' and 'id' (it names the rows)" in source.info.notes[1]
+    assert "left out: '' and 'id' (it identifies the rows)" in source.info.notes[1]
 
 
 LEFT_OUT = {
@@ -116,11 +116,11 @@ LEFT_OUT = {
     "no value": ("a,b,label\n1,,x\n2,,y\n", "'b' (no values)"),
     "other words": (
         "a,name,label\n" + "".join(f"{n},w{n},{n % 2}\n" for n in range(9)),
-        "'name' (it names the rows)",
+        "'name' (it identifies the rows)",
     ),
     "numbers of rows": (
         "a,UserId,label\n" + "".join(f"{n % 3},{n},{n % 2}\n" for n in range(9)),
-        "'UserId' (it names the rows)",
+        "'UserId' (it identifies the rows)",
     ),
 }
 
