@@ -79,12 +79,13 @@ def yolo_files(path: Path) -> list[Path]:
     files = _matching(path, (".yaml", ".yml"), _YOLO)
     if files:
         return sorted(files, key=lambda file: file.name != "data.yaml")
-    files = [path / "obj.data"]
-    if _matching(path / "labels", (".txt",), _LINE, 2) or _matching(
-        path, (".txt",), _LINE
-    ):
-        files.append(path / "classes.txt")
-    return [file for file in files if file.is_file()]
+    if (path / "obj.data").is_file():
+        return [path / "obj.data"]
+    classes = path / "classes.txt"
+    if not classes.is_file():
+        return []
+    has_boxes = _matching(path / "labels", (".txt",), _LINE)
+    return [classes] if has_boxes or _matching(path, (".txt",), _LINE) else []
 
 
 def split_of(file: Path, root: Path) -> str:

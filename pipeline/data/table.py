@@ -829,10 +829,12 @@ def has_ambiguous_dates(table: Table, title: str) -> bool:
 
 
 def iso_dates(table: Table, title: str) -> pa.ChunkedArray:
-    """The dates of a column as 2024-05-17, whatever their order in the table."""
+    """The dates of a column as 2024-05-17; unchanged if day and month could be in
+    either order, which the model knows from its training data.
+    """
     values = table.columns[title]
     order = table.date_order(title)
-    if order == "ymd" or order is None:
+    if order not in ("dmy", "mdy") or has_ambiguous_dates(table, title):
         return words(values)
     first, second = (r"\2", r"\1") if order == "dmy" else (r"\1", r"\2")
     pattern = r"^(\d+)[-/.](\d+)[-/.](\d{4})"

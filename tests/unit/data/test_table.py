@@ -164,6 +164,14 @@ def test_dates_in_any_order_become_those_of_iso(tmp_path):
         assert dates == ["2020-1-31 10:30", "", "2020-2-1"]
 
 
+def test_dates_in_either_order_are_left_to_the_model(tmp_path):
+    """A model that has learned mdy reads 01/05/2024 as the 5th of January."""
+    words = ["01/05/2024", "02/06/2024"]
+    own = column(tmp_path, *words)
+    assert own.date_order("a") == "dmy" and table.has_ambiguous_dates(own, "a")
+    assert table.iso_dates(own, "a").to_pylist() == words
+
+
 def test_points_separate_thousands_beside_decimal_commas(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("a;b\n1.162;2,5\n89.999;3\n")
