@@ -340,7 +340,7 @@ class Run:
             return ask(data or "serving_default", **inputs)
         if isinstance(data, Mapping):
             return ask("serving_default", **data)
-        if file_predictions.takes_rows(served):
+        if "columns" in task.metadata:
             read = table.from_object(data, "the table")
             if read is not None:
                 signature = served["serving_default"]
