@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.config import registry
 from pipeline.config.config import Config
 from pipeline.contracts import Decision, Info, Metadata, Source, Task
-from pipeline.data import batching, class_balance, related_files, splits
+from pipeline.data import batching, class_balance, detect, related_files, splits
 from pipeline.data.cleaning import apply
 from pipeline.data.cleaning.apply import Cleaning
 from pipeline.data.raw_split import RawSplit
@@ -253,34 +253,11 @@ def create_source(config: Config) -> Source:
     """Opens the source with all of its examples."""
     progress_bar.stage("opening", config.source.title)
     name = config.source.name
-    options = {**_kinds(config, name), **config.source.options}
-    return registry.call("sources", name, options)
-
-
-def _kinds(config: Config, source: str) -> dict[str, str]:
-    """The options of a source that say as what it reads its arrays, if it has them."""
     task = registry.load("tasks", config.task.name)
-    input, target = getattr(task, "kinds", (config.task.input, config.task.target))
-    if input is None and _reads_sequences(config.model.name):
-        input = "features"
-    kinds = {"input": input, "target": target}
-    options_of_function = registry.find("sources", source).options
-    if (
-        not kinds.keys() <= options_of_function.keys()
-    ):  # `target` alone is a column of a table
-        return {}
-    return {key: str(value) for key, value in kinds.items() if value}
-
-
-# Layers of a user's network that read steps, not pixels.
-_SEQUENCE_LAYERS = ("LSTM", "GRU", "SimpleRNN", "RNN", "Bidirectional", "Conv1D")
-
-
-def _reads_sequences(model: Any) -> bool:
-    """Whether a network of the user begins with steps of numbers, such as an LSTM."""
-    layers = getattr(getattr(model, "value", None), "layers", ())
-    names = [type(layer).__name__ for layer in layers]
-    return any(name in _SEQUENCE_LAYERS for name in names)
+    kinds = getattr(task, "kinds", (config.task.input, config.task.target))
+    read_as = detect.array_kinds(name, *kinds, model=config.model.name)
+    options = {**read_as, **config.source.options}
+    return registry.call("sources", name, options)
 
 
 def create_task(config: Config, info: Info | Metadata) -> Task:

@@ -34,6 +34,10 @@ _SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
 _ARRAYS = {"images.npy", "features.npy", "labels.npy"}
 
 
+# Layers of a user's network that read steps of numbers, not pixels.
+_SEQUENCE_LAYERS = ("LSTM", "GRU", "SimpleRNN", "RNN", "Bidirectional", "Conv1D")
+
+
 @dataclasses.dataclass(frozen=True)
 class Detected:
     """What data are."""
@@ -239,6 +243,24 @@ def has_pictures(data: Any) -> bool:
         return False
     kinds = {title: type(feature).__name__ for title, feature in features.items()}
     return any(kinds.get(title, "Value") != "Value" for title in ("image", "img"))
+
+
+def array_kinds(
+    source: str, input: str | None, target: str | None, model: Any
+) -> dict[str, str]:
+    """The options of a source that say as what it reads its arrays, if it has them:
+    as the task reads them, or steps of numbers if the user's network begins with a
+    layer that reads them, such as an LSTM.
+    """
+    if input is None:
+        layers = getattr(getattr(model, "value", None), "layers", ())
+        if any(type(layer).__name__ in _SEQUENCE_LAYERS for layer in layers):
+            input = "features"
+    kinds = {"input": input, "target": target}
+    # `target` alone is a column of a table.
+    if not kinds.keys() <= registry.find("sources", source).options.keys():
+        return {}
+    return {key: str(value) for key, value in kinds.items() if value}
 
 
 def _are_texts(x: Any) -> bool:

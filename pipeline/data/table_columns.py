@@ -103,7 +103,8 @@ def find_roles(table: Table, options: Options) -> Roles:
     if file:
         truths = truths or _transcripts(table)
         field = options.field or _field_of_files(table, file, options)
-        roles = Roles(field, truths, source=file, has_files=True)
+        left_out = _others(table, used | {file})
+        roles = Roles(field, truths, file, has_files=True, left_out=left_out)
     else:
         roles = _roles_without_files(table, options, truths, used)
         group = group or names.first(["group"], table.columns)
@@ -504,6 +505,8 @@ def describe(table: Table, roles: Roles) -> list[str]:
         why = f" ({reason})" if reason else ""
         if not reason and not roles.has_files:
             why = "; --task.input table reads them, too"
+        elif not reason and roles.truths.keys() <= {"label", "labels", "target"}:
+            why = "; --task.input table reads them instead of the files"
         notes.append(f"{table.name}: left out: {listing}{why}")
     return notes
 

@@ -535,7 +535,8 @@ def _file_source(
     field = file_types.most_common(
         [file for file, used in zip(files, is_used, strict=True) if used], types
     )
-    if field != file_types.IMAGE or roles.truths.keys() != {"label"}:
+    is_usual = field == file_types.IMAGE and roles.truths.keys() == {"label"}
+    if roles.left_out or not is_usual:
         notes += table_columns.describe(table, dataclasses.replace(roles, field=field))
     columns = {"id": ids, "file": np.array(files, object), **truths}
     if masks:

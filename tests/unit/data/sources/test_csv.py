@@ -59,7 +59,11 @@ def test_files_and_labels_are_found(table, head, row, name, options):
     assert [source.location(int(e["id"])) for e in examples] == [
         f"images/{n}.png" for n in ROWS
     ]
-    assert source.info.image_shape == (4, 4, 3) and not source.info.notes
+    assert source.info.image_shape == (4, 4, 3)
+    others = {"id;breed;size": "'size'", "where,Is,label": "'label'"}
+    remedy = "; --task.input table reads them instead of the files"
+    notes = [f"{others[head]}{remedy}"] if head in others else []
+    assert [n.partition("left out: ")[2] for n in source.info.notes[1:]] == notes
 
 
 def test_splits_are_those_of_the_table(table):
