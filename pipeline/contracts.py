@@ -65,6 +65,10 @@ class Info:
     """The columns of the rows of a table; None for other data."""
     target_name: str | None = None
     """The name of `target`, such as of a column; None if it has none."""
+    class_values: tuple[int, ...] = ()
+    """Of masks, the values of the classes: gray, or 2**24 + 0xRRGGBB; empty: the
+    classes are found in the masks for training.
+    """
     image_shape: ImageShape = (None, None, None)
     """What encoded images have in common; only that of a sample if there is
     `measure_images`.

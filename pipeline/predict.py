@@ -20,6 +20,7 @@ import numpy as np
 
 from pipeline.config import cli_parser, help_text
 from pipeline.config.validation import require
+from pipeline.data import mask_files
 from pipeline.report import box_pictures
 from pipeline.report.run import Run
 from pipeline.serving import arguments as model_arguments
@@ -27,6 +28,7 @@ from pipeline.serving import repository
 from pipeline.serving.client import EXPECTED, Client
 from pipeline.serving.file_predictions import (
     answers_boxes,
+    answers_masks,
     find,
     predict,
     takes_texts,
@@ -77,8 +79,8 @@ class PredictOptions:
     turn.
     """
     pictures: Path | None = None
-    """Write each image with its boxes to this directory, as JPEG. None: no images are
-    written.
+    """Write each image with its boxes to this directory, as JPEG; or each mask, as PNG
+    with the numbers of the classes. None: no images are written.
     """
     top: Annotated[int, (1, 10**6)] = 1
     """Number of most probable classes to list, each with its probability."""
@@ -174,8 +176,11 @@ def _with_pictures(
             while name in taken:
                 name = f"{stem}-{len(taken)}"
             taken.add(name)
-            picture = box_pictures.draw(Path(record["file"]), record)
-            picture.save(folder / f"{name}.jpg", quality=90)
+            if "mask" in record:
+                mask_files.picture(record["mask"]).save(folder / f"{name}.png")
+            else:
+                picture = box_pictures.draw(Path(record["file"]), record)
+                picture.save(folder / f"{name}.jpg", quality=90)
         yield record
 
 
@@ -342,12 +347,12 @@ def main(arguments: list[str]) -> int:
                         f"--output: {output} is one of the input files; choose another"
                     )
         has_boxes = answers_boxes(client.metadata())
-        for flag, is_used in {
-            "--pictures": options.pictures is not None,
-            "--format text": options.format == "text",
-        }.items():
-            if is_used and not has_boxes:
-                raise UsageError(f"{flag} is for models that find boxes; remove it")
+        if options.format == "text" and not has_boxes:
+            raise UsageError("--format text is for models that find boxes; remove it")
+        if options.pictures and not (has_boxes or answers_masks(client.metadata())):
+            raise UsageError(
+                "--pictures is for models that find boxes or masks; remove it"
+            )
         if options.pictures:
             records = _with_pictures(records, options.pictures)
         format = options.format or _format(output, has_boxes)

@@ -255,7 +255,7 @@ def create_source(config: Config) -> Source:
     name = config.source.name
     task = registry.load("tasks", config.task.name)
     kinds = getattr(task, "kinds", (config.task.input, config.task.target))
-    read_as = detect.array_kinds(name, *kinds, model=config.model.name)
+    read_as = detect.array_kinds(name, kinds, config.model.name)
     options = {**read_as, **config.source.options}
     return registry.call("sources", name, options)
 

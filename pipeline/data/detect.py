@@ -29,6 +29,7 @@ _FILES = {
     "arrays": re.compile(r".*\.npz|images\.npy", re.IGNORECASE),
     "tfrecord": re.compile(r".*\.tfrec.*|.*-\d{5,}-of-\d{5,}", re.IGNORECASE),
 }
+_OF_MASKS = re.compile(names.MASK_SUFFIX, re.IGNORECASE)
 _SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
 # Files that hold the arrays of all examples, not one example each.
 _ARRAYS = {"images.npy", "features.npy", "labels.npy"}
@@ -142,6 +143,8 @@ def _fields(source: str, options: Mapping[str, Any]) -> tuple[str, str]:
     if value is not None:
         return _fields_of_object(value, options)
     truth = "boxes" if source in box_formats.FORMATS else ""
+    if source == "masks":
+        return file_types.IMAGE, "mask"
     path = options.get("path")
     if path is None or not Path(path).exists():
         return file_types.IMAGE, truth
@@ -246,21 +249,22 @@ def has_pictures(data: Any) -> bool:
 
 
 def array_kinds(
-    source: str, input: str | None, target: str | None, model: Any
+    source: str, kinds: tuple[str | None, str | None], model: Any
 ) -> dict[str, str]:
     """The options of a source that say as what it reads its arrays, if it has them:
-    as the task reads them, or steps of numbers if the user's network begins with a
-    layer that reads them, such as an LSTM.
+    the input and the target of the task, or steps of numbers if the user's network
+    begins with a layer that reads them, such as an LSTM.
     """
+    input, target = kinds
     if input is None:
         layers = getattr(getattr(model, "value", None), "layers", ())
         if any(type(layer).__name__ in _SEQUENCE_LAYERS for layer in layers):
             input = "features"
-    kinds = {"input": input, "target": target}
+    options = {"input": input, "target": target}
     # `target` alone is a column of a table.
-    if not kinds.keys() <= registry.find("sources", source).options.keys():
+    if not options.keys() <= registry.find("sources", source).options.keys():
         return {}
-    return {key: str(value) for key, value in kinds.items() if value}
+    return {key: str(value) for key, value in options.items() if value}
 
 
 def _are_texts(x: Any) -> bool:
@@ -330,6 +334,8 @@ def _find(
         if boxes := box_formats.find(path):
             return _source(boxes, path, root)
         folders, files = list_folder(path)
+        if _has_masks(path, folders, suffixes):
+            return _source("masks", path, root)
         classes = [name for name in folders if _has_file(path / name, suffixes)]
         splits = _SPLITS.intersection(folders)
         data = _data_files(path, files, bool(classes))
@@ -337,7 +343,6 @@ def _find(
             classes
         )
         if is_class_folder and not (data and _are_flat_splits(path, classes)):
-            _require_no_masks(path, classes)
             return _source("folder", path, root)
         for name in splits:
             files = files + list_folder(path / name)[1]
@@ -354,7 +359,8 @@ def _find(
         if len(entries) != 1:
             raise _problem(path, folders, classes, types, allow_one_class)
         inner = path / entries[0]
-        if entries == classes and not list_folder(inner)[0]:
+        has_class = entries == classes and not list_folder(inner)[0]
+        if has_class and not _holds_masks(inner, suffixes):
             if allow_one_class:
                 return _source("folder", path, root)
             raise _problem(path, folders, classes, types)
@@ -369,14 +375,30 @@ def _find(
     return _source(kind, path, root)
 
 
-def _require_no_masks(path: Path, classes: list[str]) -> None:
-    """Raises UsageError if the folders are not classes, but images and their masks."""
-    lower = {name.lower() for name in classes}
-    if len(lower) == 2 and lower & names.IMAGE_FOLDERS and lower & names.MASK_FOLDERS:
-        raise UsageError(
-            f"{path} has images and masks, not classes; list them in a .csv with the"
-            " columns image and mask, and name the classes with --source.class-names"
-        )
+def _has_masks(path: Path, folders: list[str], suffixes: tuple[str, ...]) -> bool:
+    """Whether images and their masks are side by side in a directory, or in those of
+    its splits: in two folders, or by the ends of their names.
+    """
+    of_splits = [path / name for name in _SPLITS.intersection(folders)]
+    return any(_holds_masks(folder, suffixes) for folder in (path, *of_splits))
+
+
+def _holds_masks(path: Path, suffixes: tuple[str, ...]) -> bool:
+    folders, files = list_folder(path)
+    lower = {name.lower(): name for name in folders}
+    of_masks = []
+    if not lower.keys().isdisjoint(names.IMAGE_FOLDERS):
+        of_masks = [name for name in lower if name in names.MASK_FOLDERS]
+    for name in lower:
+        plain = _OF_MASKS.sub("", name)
+        if plain != name and plain in lower:
+            of_masks.append(name)
+    if any(_has_file(path / lower[name], suffixes) for name in of_masks):
+        return True
+    stems = {Path(name).stem for name in files if name.lower().endswith(suffixes)}
+    return any(
+        _OF_MASKS.sub("", stem) in stems and _OF_MASKS.search(stem) for stem in stems
+    )
 
 
 def _expected(types: Mapping[str, tuple[str, ...]]) -> str:
@@ -384,7 +406,8 @@ def _expected(types: Mapping[str, tuple[str, ...]]) -> str:
     return (
         f"expected are folders of files ({suffixes}), one for each class; an .npz of"
         " arrays; TFRecord files; a table (.csv, .tsv, .jsonl, .parquet, .feather) with"
-        " a row for each example; or boxes in the format of COCO, VOC or YOLO"
+        " a row for each example; boxes in the format of COCO, VOC or YOLO; or images"
+        " and their masks in the folders images and masks"
     )
 
 

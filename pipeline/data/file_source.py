@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Example, ImageShape
+from pipeline.data import mask_files
 from pipeline.data.array_source import ArraySource
 from pipeline.data.file_list import FileList
 from pipeline.data.file_types import IMAGE
@@ -26,6 +27,8 @@ from pipeline.utils import compressed_sound, progress_bar
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_deep
 
+MASK = "mask"
+"""The field of masks of images."""
 _SAMPLE = 1000  # files of a split whose beginning is read
 _HEADER = 1 << 14  # bytes that tell the size of nearly all images
 _LONG_HEADER = 1 << 18
@@ -39,6 +42,7 @@ class FileSource(ArraySource):
             name the examples in messages.
         columns: Split -> field -> its values for all examples, `id` among them.
         class_names: Names of the labels 0, 1, ...
+        class_values: As in `Info`.
         notes: Lines for the user.
         group_names: As for `ArraySource`.
     """
@@ -49,6 +53,7 @@ class FileSource(ArraySource):
         columns: Mapping[str, Mapping[str, np.ndarray]],
         class_names: tuple[str, ...] | None,
         *,
+        class_values: tuple[int, ...] = (),
         notes: tuple[str, ...] = (),
         group_names: Mapping[str, int] | None = None,
     ) -> None:
@@ -65,8 +70,12 @@ class FileSource(ArraySource):
         for field in files["train"]:
             fields[field] = tf.TensorSpec((), tf.string)
         facts = _image_facts(files) if IMAGE in files["train"] else {}
+        if MASK in files["train"]:
+            _require_equal_sizes(files)
         notes = (*notes, *facts.pop("notes", ()))
-        self.info = dataclasses.replace(self.info, fields=fields, notes=notes, **facts)
+        self.info = dataclasses.replace(
+            self.info, fields=fields, class_values=class_values, notes=notes, **facts
+        )
 
     def arrays(self, split: str) -> None:
         return None
@@ -87,7 +96,7 @@ class FileSource(ArraySource):
     def _reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         read_row = super()._reader(split)
         readers = {
-            field: _file_reader(field, files)
+            field: _file_reader(field, files, bool(self.info.class_values))
             for field, files in self._files[split].items()
         }
 
@@ -113,14 +122,28 @@ class FileSource(ArraySource):
         raise KeyError(id)
 
 
-def _file_reader(field: str, files: FileList) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A function from a position to a file's content; compressed sound becomes WAV.
+def _file_reader(
+    field: str, files: FileList, in_colors: bool
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A function from a position to a file's content; compressed sound becomes WAV, and
+    masks PNG files without a palette, `in_colors` or with its indices.
 
     Raises UsageError if this needs a package that is not installed.
     """
     read = files.reader()
     if field == IMAGE:  # their names need not be read
         return read
+    if field == MASK:
+        convert_mask = functools.partial(mask_files.to_png, in_colors=in_colors)
+
+        @tf.function  # as for sound, below
+        def read_mask(position: tf.Tensor) -> tf.Tensor:
+            content = tf.numpy_function(
+                convert_mask, [read(position)], tf.string, stateful=False
+            )
+            return tf.ensure_shape(content, ())
+
+        return read_mask
     is_compressed = []
     for name in files.names():
         is_compressed.append(name.lower().endswith(compressed_sound.SUFFIXES))
@@ -143,6 +166,21 @@ def _file_reader(field: str, files: FileList) -> Callable[[tf.Tensor], tf.Tensor
         return tf.ensure_shape(content, ())
 
     return read_sound
+
+
+def _require_equal_sizes(files: Mapping[str, Mapping[str, FileList]]) -> None:
+    """Raises UsageError naming an image and a mask of another size."""
+    for files_by_field in files.values():
+        for image, mask in zip(
+            files_by_field[IMAGE], files_by_field[MASK], strict=True
+        ):
+            sizes = [_shape(file)[:2] for file in (image, mask)]
+            if (0, 0) not in sizes and sizes[0] != sizes[1]:
+                of_image, of_mask = (f"{width}x{height}" for height, width in sizes)
+                raise UsageError(
+                    f"{mask} has {of_mask} pixels, but its image {image} {of_image};"
+                    " resize the mask without interpolation, or remove both"
+                )
 
 
 def _image_facts(files: Mapping[str, Mapping[str, FileList]]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pipeline.utils.errors import UsageError, suggest
 
 # How NumPy and pandas write a missing value. "NA" and "None" may be names of classes.
 _MISSING = ("", "nan", "NaN", "<NA>", "NaT")
+_IGNORED = 255  # the value of pixels of masks without a class
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)
 _EXPECTED = "whole numbers or strings of shape (n,), or one-hot of shape (n, classes)"
@@ -169,11 +170,12 @@ def encode_targets(
     names: tuple[str, ...] | None,
     option: str,
 ) -> tuple[str, ...] | None:
-    """Numbers the classes of labels, several labels and masks; returns their names.
+    """Numbers the classes of labels and of several labels; returns their names.
 
     Strings in `label` become numbers, and lists of strings in `labels` rows of 0 and 1.
-    The arguments are those of `encode_labels`. Returns None for numbers to predict.
-    Raises UsageError if a class has no name, or a split has a class unknown in train.
+    The arguments are those of `encode_labels`. Returns None for numbers to predict, and
+    for masks whose values are no numbers of classes. Raises UsageError if a class has
+    no name, or a split has a class unknown in train.
     """
     train = tables["train"]
     if "label" in train:
@@ -181,7 +183,7 @@ def encode_targets(
     if "labels" in train:
         return _encode_several(tables, names, option)
     if "mask" in train:
-        return _name_masks(tables, names, option)
+        return names or _numbers_of_masks([table["mask"] for table in tables.values()])
     if names is not None:
         raise UsageError(
             f"{option} names classes, but y has numbers to predict; remove it"
@@ -215,30 +217,19 @@ def _encode_several(
     return names
 
 
-def _name_masks(
-    tables: Mapping[str, dict[str, np.ndarray]],
-    names: tuple[str, ...] | None,
-    option: str,
-) -> tuple[str, ...]:
-    """The names of the classes of masks, by default their numbers; 255 is no class."""
+def _numbers_of_masks(masks: Sequence[np.ndarray]) -> tuple[str, ...] | None:
+    """The numbers of the classes of all splits, from 0; None if the target must find
+    out what the values of the masks mean, such as 0 and 255.
+    """
     present = np.zeros(256, bool)
-    for split, table in tables.items():
-        for row, mask in enumerate(table["mask"]):
+    for values in masks:
+        for mask in values:
             present[mask] = True
-            largest = mask[mask != 255].max(initial=0)
-            if names is not None and largest >= len(names):
-                raise UsageError(
-                    f"{split}: the mask of example {row} has the class {largest},"
-                    f" but {option} has {len(names)} names, of the classes 0 to"
-                    f" {len(names) - 1}"
-                )
-    if names is None and np.flatnonzero(present).tolist() == [0, 255]:
-        raise UsageError(
-            "the masks have the values 0 and 255; divide them by 255, because they are"
-            " the classes 0 and 1"
-        )
-    count = 1 + np.flatnonzero(present[:255]).max(initial=0)
-    return names or tuple(map(str, range(count)))
+    numbers = np.flatnonzero(present)
+    largest = numbers[numbers != _IGNORED].max(initial=0)
+    if not 0 < largest < 2 * len(numbers):
+        return None
+    return tuple(map(str, range(largest + 1)))
 
 
 def in_order(names: Iterable[str]) -> list[str]:

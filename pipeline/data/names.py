@@ -36,8 +36,19 @@ SEVERAL_LABELS = ("labels", "tags")
 TARGETS = ("target", "value", "y", "price", "score")
 """Columns of numbers to predict."""
 IMAGE_FOLDERS = {"images", "image", "imgs", "img", "jpegimages"}
-MASK_FOLDERS = {"masks", "mask", "labels", "annotations", "segmentationclass"}
+MASK_FOLDERS = {
+    "masks",
+    "mask",
+    "labels",
+    "annotations",
+    "segmentationclass",
+    "trimaps",
+    "groundtruth",
+    "gt",
+}
 """Folders beside each other, of images and of their masks, in lower case."""
+MASK_SUFFIX = r"[_-](masks?|segmentation|seg)$"
+"""The end of the names of masks, or of their folders."""
 MASKS = ("mask", "mask_path", "mask_file")
 TRANSCRIPTS = ("transcript", "transcription", "normalized_text", "sentence", "text")
 """Columns of what recordings say, in a table of files."""

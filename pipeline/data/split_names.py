@@ -12,6 +12,7 @@ ALIASES = {
     "test": ("test",),
 }
 """Maps each split to its names on disk, the preferred name first."""
+WORDS = {word for words in ALIASES.values() for word in words}
 
 
 def evaluation_split(splits: Collection[str]) -> str:

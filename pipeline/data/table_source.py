@@ -11,7 +11,14 @@ import pyarrow.compute as pc
 
 from pipeline.config.validation import only_one
 from pipeline.contracts import Source
-from pipeline.data import file_search, file_types, names, split_names, table_columns
+from pipeline.data import (
+    file_search,
+    file_types,
+    mask_files,
+    names,
+    split_names,
+    table_columns,
+)
 from pipeline.data.array_source import ArraySource
 from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource
@@ -505,9 +512,9 @@ def _file_source(
     masks: list[str] = []
     if "mask" in truths:
         cells = [cell.decode() for cell in truths["mask"]]
-        pngs = {"mask": (".png",)}
+        types_of_masks = {"mask": mask_files.SUFFIXES}
         masks, more_notes = file_search.find_files(
-            cells, table.folder, table.name, pngs
+            cells, table.folder, table.name, types_of_masks
         )
         notes += more_notes
         has_files &= np.array([bool(mask) for mask in masks])
@@ -548,10 +555,14 @@ def _file_source(
         if masks:
             lists_by_split[split]["mask"] = FileList.of(part.pop("mask").tolist(), root)
     class_names = _encode(by_split, table, roles, options)
+    class_values: tuple[int, ...] = ()
+    if masks:
+        class_names, class_values = mask_files.classes(table.folder, class_names)
     return FileSource(
         lists_by_split,
         by_split,
         class_names,
+        class_values=class_values,
         notes=(*table.notes, *notes),
         group_names=_group_names(table, roles),
     )

@@ -478,6 +478,12 @@ def answers_boxes(served: Mapping[str, Signature]) -> bool:
     return outputs.keys() >= _BOXES
 
 
+def answers_masks(served: Mapping[str, Signature]) -> bool:
+    """Whether the signature that takes files answers masks."""
+    target = file_input(served)
+    return target is not None and "mask" in served[target[0]].outputs
+
+
 def _suffixes(signature: str, name: str, client: Any) -> tuple[str, ...]:
     """The suffixes of the files that a signature takes; any if they are unknown."""
     suffixes = getattr(client, "suffixes", {}).get(signature)

@@ -48,6 +48,14 @@ def table(root):
     return {"path": root / "labels.csv"}
 
 
+def masks(root):
+    for number, image in enumerate(IMAGES):
+        for kind, values in (("images", image), ("masks", image[..., 0] // 128)):
+            (root / kind).mkdir(exist_ok=True)
+            (root / kind / f"{number}.png").write_bytes(png(values))
+    return {"path": root}
+
+
 def tfrecord(root):
     with tf.io.TFRecordWriter(str(root / "train.tfrecord")) as writer:
         for image, label in zip(IMAGES, LABELS, strict=True):
@@ -77,6 +85,7 @@ def tensorflow_datasets(root):
 # A source that reads files needs some of them; any other one is called with
 # `options_of`.
 DATA = {"arrays": arrays, "folder": folder, "table": table}
+DATA["masks"] = masks
 DATA["tfrecord"] = tfrecord
 DATA["scikit_learn"] = lambda root: {"dataset": "iris"}  # the smallest of three classes
 DATA["tfds"] = tensorflow_datasets

@@ -21,7 +21,6 @@ from pipeline.utils import image_formats, progress_bar
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, suggest
 
-_NAMES = {name for names in split_names.ALIASES.values() for name in names}
 # Other common names of splits, which would be mistaken for classes.
 _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
 _READABLE = 0o444  # by everyone
@@ -212,10 +211,10 @@ def _notes(root: Path, listing: _Listing, field: str) -> tuple[str, ...]:
 def _split_folders(root: Path) -> dict[str, Path]:
     """Maps splits to directories; the root is `train` if there are no splits."""
     names = set(detect.list_folder(root)[0])
-    all_similar = {name.lower() for name in names} <= _NAMES | _SIMILAR_NAMES
+    all_similar = {name.lower() for name in names} <= split_names.WORDS | _SIMILAR_NAMES
     if "train" not in names and not (names and all_similar):
         return {"train": root}
-    if "train" not in names or names - _NAMES:
+    if "train" not in names or names - split_names.WORDS:
         raise UsageError(
             f"{root} has the directories {', '.join(sorted(names))}; splits must be"
             " named train, validation and test, without other directories next to them"

@@ -57,6 +57,8 @@ def voc(*, path: Annotated[Path, "directory"]) -> Source:
         labels.update(names)
         entries.setdefault(split, []).append((picture, names))
     notes = []
+    if (path / "SegmentationClass").is_dir():
+        notes.append(f"{path} has masks, too; --source.name masks reads them instead")
     if unlisted:
         notes.append(
             f"{path}: {unlisted:,} XML files are in no list of ImageSets/Main; left out"

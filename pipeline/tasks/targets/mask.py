@@ -1,6 +1,6 @@
 """Masks: a class for each pixel of an image."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import (
+    Decision,
     Evaluator,
     Example,
     Info,
@@ -19,6 +20,7 @@ from pipeline.contracts import (
     Target,
     TrainingExamples,
 )
+from pipeline.data import mask_files
 from pipeline.tasks.targets import _panels
 from pipeline.tasks.targets._class_names import match_names
 from pipeline.utils import console
@@ -27,6 +29,10 @@ from pipeline.utils.errors import UsageError
 IGNORED = 255
 """The value of pixels without a class, as in PASCAL VOC."""
 _ROWS = 20  # classes in a table
+_MAX_CLASSES = 256
+_MAX_UNNAMED = 64  # without names of the classes
+_MAX_SMALL = 32  # numbers of classes, of which some may be missing
+_SHOWN = 6  # values in a message
 _RECALL_MARGIN = 0.05  # of the mean recall over chance
 
 
@@ -36,10 +42,13 @@ def mask(
     field: str = "mask",
     image_size: tuple[int, int] | None = None,
 ) -> Target:
-    """A class for each pixel: whole numbers from 0, whose names the source knows; 255
-    for pixels that do not count.
+    """A class for each pixel.
 
-    Masks are arrays of the size of their images, or 8-bit gray PNG files.
+    Masks are arrays of the size of their images, or files of any format of Pillow. What
+    the pixels mean is decided from all masks for training: small whole numbers are the
+    numbers of the classes, and 255 among them is a pixel that does not count; of 0 and
+    255 alone, both are classes; colors are classes in their order, unless the source
+    has a table of them.
 
     Args:
         info: The source's description, or the metadata of a run.
@@ -54,9 +63,10 @@ def mask(
         return MaskTarget(info)
     spec = info.field(field)
     names = info.class_names or ()
-    if len(names) < 2:
+    if len(names) == 1:
         raise UsageError(
-            "masks need the names of at least 2 classes: --source.class-names"
+            "masks need at least 2 classes; --source.class-names has 1 name: name the"
+            " background, too"
         )
     if spec.dtype == tf.string:
         size = image_size or info.exact_image_shape()[:2]
@@ -67,13 +77,13 @@ def mask(
     )
     if not is_mask or None in size:
         raise UsageError(
-            f"{field}: a mask must be whole numbers (height, width), or a PNG file; got"
+            f"{field}: a mask must be whole numbers (height, width), or a file; got"
             f" {spec.dtype.name} of shape {spec.shape}; masks of several sizes need"
             " --data.image-size"
         )
     metadata: dict[str, Any] = {"class_names": list(names), "mask_shape": list(size)}
-    if spec.dtype == tf.string:
-        metadata["masks_in_files"] = True
+    if info.class_values:
+        metadata["class_values"] = list(info.class_values)
     if field != "mask":
         metadata["target_field"] = field
     return MaskTarget(metadata)
@@ -88,44 +98,58 @@ class MaskTarget(Target):
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
+        self._values: list[int] | None = metadata.get("class_values")
         self._height, self._width = metadata["mask_shape"]
         self._field = metadata.get("target_field", "mask")
         self._classes: np.ndarray | None = None
         """Maps the classes of other data to those of the task."""
-        classes = len(self.class_names)
-        self.output = OutputSpec((self._height, self._width, classes), "softmax")
+        # As of two classes, until the masks for training have been read.
+        self._count = len(self.class_names) or 2
+        self.output = OutputSpec((self._height, self._width, self._count), "softmax")
 
     def learn(self, examples: TrainingExamples) -> Metadata:
-        """Learns nothing; raises UsageError if all masks are black and white."""
-        if not self.metadata.get("masks_in_files"):
+        """Learns the values of the classes, and their names if the source has none."""
+        if self._values:
             return {}
         values: set[int] = set()
         for batch in examples.batches():
-            for content in batch[self._field]:
-                mask = _decode_png(tf.constant(content)).numpy()
-                values.update(np.unique(mask).tolist())
-            if values - {0, IGNORED}:
+            for raw in batch[self._field]:
+                values.update(np.unique(_values(tf.constant(raw))).tolist())
+            if len(values) > _MAX_CLASSES:
                 break
-        if values == {0, IGNORED}:
-            raise UsageError(
-                f"the masks have the values 0 and {IGNORED}, but pixels of {IGNORED} do"
-                " not count; divide them by 255, because they are the classes 0 and 1"
-            )
-        return {}
+        classes = _classes(sorted(values), self.class_names)
+        learned: dict[str, Any] = {}
+        if classes != [*range(len(classes))]:
+            learned["class_values"] = classes
+        if IGNORED in values and IGNORED not in classes:
+            learned["has_ignored"] = True
+        if not self.class_names:
+            learned["class_names"] = [*map(mask_files.describe_value, classes)]
+        return learned
+
+    def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
+        """Says which values are the classes."""
+        values = self._values or range(len(self.class_names))
+        shown = []
+        for value, name in zip(values[:_SHOWN], self.class_names, strict=False):
+            text = mask_files.describe_value(value)
+            shown.append(text if text == name else f"{text} {name}")
+        listing = ", ".join(shown) + (", ..." if len(values) > _SHOWN else "")
+        if self.metadata.get("has_ignored"):
+            listing += f"; pixels of {IGNORED} do not count"
+        reason = "in all masks for training; --source.class-names names the classes"
+        return [Decision("masks", f"values of the classes: {listing}", reason)]
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         """Decodes a mask and resizes it to the size of the decoded image, nearest.
 
         Pixels beside a letterboxed image do not count.
         """
-        mask = example[self._field]
-        if mask.dtype == tf.string:
-            mask = _decode_png(mask)
-        elif mask.shape.rank == 3:
-            mask = mask[..., 0]
+        mask = _values(example[self._field])
         if geometry is not None:
             mask = _require_size(mask, tf.cast(geometry[4:], tf.int32))
-        mask = tf.cast(mask, tf.int32)
+        if self._values:
+            mask = _look_up(mask, self._values)
         if self._classes is not None:
             last = len(self._classes) - 1
             is_class = (mask >= 0) & (mask <= last)
@@ -151,9 +175,12 @@ class MaskTarget(Target):
         return matched
 
     def _require_classes(self, mask: tf.Tensor) -> tf.Tensor:
-        count = len(self.class_names)
+        count = self._count
         is_class = (mask >= 0) & (mask < count) | (mask == IGNORED)
         message = f"a pixel of the mask is not from 0 to {count - 1}, nor {IGNORED}"
+        if self._values:
+            listing = ", ".join(map(mask_files.describe_value, self._values[:_SHOWN]))
+            message = f"a pixel of the mask has another value than {listing}"
         check = tf.debugging.Assert(tf.reduce_all(is_class), [message])
         with tf.control_dependencies([check]):
             return tf.identity(mask)
@@ -181,8 +208,7 @@ class MaskTarget(Target):
                 "--model.name: a mask needs a map of features, (batch, height, width,"
                 f" n); got ({shape}); unet returns one"
             )
-        classes = len(self.class_names)
-        logits = keras.layers.Conv2D(classes, 1, dtype="float32", name="logits")
+        logits = keras.layers.Conv2D(self._count, 1, dtype="float32", name="logits")
         outputs = logits(features)
         if tuple(outputs.shape[1:3]) != (self._height, self._width):
             resize = keras.layers.Resizing(
@@ -324,15 +350,95 @@ def _draw_classes(axes: Any, mask: np.ndarray) -> None:
     axes.imshow(shown, cmap="tab20", alpha=0.4, vmin=0, vmax=20)
 
 
+def _values(mask: tf.Tensor) -> tf.Tensor:
+    """The values of the pixels of a raw mask, int32 (height, width): gray, or of a
+    color `COLORS` and 0xRRGGBB.
+    """
+    if mask.dtype == tf.string:
+        return _decode_png(mask)
+    mask = tf.cast(mask, tf.int32)
+    if mask.shape.rank == 3:
+        return _values_of_colors(mask) if mask.shape[-1] == 3 else mask[..., 0]
+    return mask
+
+
 def _decode_png(content: tf.Tensor) -> tf.Tensor:
-    """The numbers of an 8-bit gray PNG, int32 (height, width)."""
-    # Byte 25 of a PNG is its color type; 3 is a palette, whose colors are no classes.
-    color = tf.io.decode_raw(tf.strings.substr(content, 25, 1), tf.uint8)
-    message = "a mask must be an 8-bit gray PNG of class numbers, not colors"
-    check = tf.debugging.Assert(tf.reduce_all(color == 0), [message])
-    with tf.control_dependencies([check]):
-        pixels = tf.io.decode_png(content, channels=1)
-    return tf.cast(pixels[..., 0], tf.int32)
+    """The values in a PNG with 8 bits, int32 (height, width)."""
+    # Byte 25 of a PNG is its color type: 0 is gray, 2 is RGB, 3 a palette, whose
+    # indices TensorFlow does not return; `mask_files.to_png` does.
+    last = tf.strings.length(content) - 1
+    byte = tf.strings.substr(content, tf.minimum(25, last), 1)
+    color = tf.io.decode_raw(byte, tf.uint8)
+    is_plain = tf.reduce_all((color == 0) | (color == 2))
+    message = (
+        "a mask must be a file of class numbers, of a palette or of at most"
+        f" {_MAX_CLASSES} colors"
+    )
+    with tf.control_dependencies([tf.debugging.Assert(is_plain, [message])]):
+        content = tf.identity(content)
+    return tf.cond(
+        tf.reduce_all(color == 2),
+        lambda: _values_of_colors(tf.io.decode_png(content, channels=3)),
+        lambda: tf.cast(tf.io.decode_png(content, channels=1)[..., 0], tf.int32),
+    )
+
+
+def _values_of_colors(pixels: tf.Tensor) -> tf.Tensor:
+    """The values of pixels (height, width, 3), int32 (height, width)."""
+    red, green, blue = tf.unstack(tf.cast(pixels, tf.int32), 3, axis=-1)
+    is_gray = (red == green) & (green == blue)
+    return tf.where(is_gray, red, mask_files.COLORS + (red * 256 + green) * 256 + blue)
+
+
+def _look_up(mask: tf.Tensor, values: Sequence[int]) -> tf.Tensor:
+    """The classes of values, int32; -1 for a value of no class, which is not 255."""
+    order = np.argsort(values).astype(np.int32)
+    known = np.array(values, np.int32)[order]
+    place = tf.searchsorted(known, tf.reshape(mask, [-1]))
+    place = tf.reshape(tf.minimum(place, len(known) - 1), tf.shape(mask))
+    other = tf.where(mask == IGNORED, mask, -1)
+    return tf.where(tf.gather(known, place) == mask, tf.gather(order, place), other)
+
+
+def _classes(values: Sequence[int], names: Sequence[str]) -> list[int]:
+    """The values of the classes, of all values of the masks in ascending order.
+
+    Small numbers are the numbers of the classes, and 255 among them is none. Otherwise,
+    each value is a class.
+
+    Raises UsageError if there are too many, or not as many as names.
+    """
+    numbers = [value for value in values if value != IGNORED]
+    largest = max(numbers, default=0)
+    are_small = largest < max(_MAX_SMALL, 2 * len(numbers))
+    is_binary = len(values) == 2 and IGNORED in values and len(names) in (0, 2)
+    if is_binary or not are_small:
+        numbers = [*values]
+    listing = ", ".join(map(mask_files.describe_value, values[:_SHOWN]))
+    listing += ", ..." if len(values) > _SHOWN else ""
+    if names:
+        if are_small and not is_binary and largest < len(names):
+            return [*range(len(names))]
+        if len(names) not in (len(numbers), len(values)):
+            raise UsageError(
+                f"the masks have {len(values)} values, {listing}, for"
+                f" {len(names)} names of classes; name a class for each value, in this"
+                " order, with --source.class-names"
+            )
+        return numbers if len(numbers) == len(names) else [*values]
+    if len(numbers) < 2:
+        raise UsageError(
+            f"all pixels of the masks for training are {listing}; masks need at least 2"
+            " classes"
+        )
+    if len(numbers) > _MAX_UNNAMED:
+        raise UsageError(
+            f"the masks have {_MAX_UNNAMED} values and more, such as {listing}: were"
+            " they resized with interpolation, or compressed? If not, name all classes"
+            " with --source.class-names"
+        )
+    is_dense = numbers[0] == 0 and largest < 2 * len(numbers)
+    return [*range(largest + 1)] if is_dense and not is_binary else numbers
 
 
 def _require_size(mask: tf.Tensor, image_size: tf.Tensor) -> tf.Tensor:

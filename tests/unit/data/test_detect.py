@@ -57,7 +57,6 @@ REFUSED = {
     "train/1.jpg a.npz b.npz": "2 data files; give one .*data/a.npz",
     "roses/1.jpg other/@eaDir/1.jpg": "data has images of only one class, 'roses'",
     "roses/1.jpg": "data has images of only one class, 'roses'",
-    "images/1.jpg masks/1.png": "data has images and masks, not classes; list them",
     "1.jpg 2.jpg": "data contains 2 images, but no class folders",
     "1.txt": "1 text file, .*; move the text files",
     "": "data is empty; expected",

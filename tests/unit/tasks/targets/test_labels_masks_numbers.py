@@ -112,7 +112,7 @@ def test_the_loss_of_a_mask_is_the_mean_over_its_pixels():
 
 
 def png(array):
-    return tf.io.encode_png(array[..., None])
+    return tf.io.encode_png(array if array.ndim == 3 else array[..., None])
 
 
 def test_masks_are_decoded_and_resized_to_the_nearest_pixel():
@@ -129,7 +129,7 @@ def test_masks_are_decoded_and_resized_to_the_nearest_pixel():
     [
         (np.zeros((5, 12), np.uint8), "another size"),
         (np.full((8, 12), 3, np.uint8), "not from 0 to 2, nor 255"),
-        (tf.io.encode_png(np.zeros((8, 12, 3), np.uint8)), "8-bit gray PNG"),
+        (tf.constant(b"no PNG"), "a file of class numbers, of a palette or"),
     ],
 )
 def test_a_mask_that_does_not_fit_is_refused(raw, message):
@@ -220,27 +220,96 @@ def test_each_of_several_numbers_is_measured():
     assert len(figure.axes) == 2
 
 
-def test_masks_without_the_names_of_classes_name_the_option():
-    info = Info({"train": 2}, {"mask": tf.TensorSpec((), tf.string)})
-    with pytest.raises(UsageError, match=r"at least 2 classes: --source\.class-names$"):
-        mask(info)
-
-
-def test_masks_of_black_and_white_in_files_are_refused():
-    info = Info(
-        {"train": 2},
-        {"mask": tf.TensorSpec((), tf.string)},
-        ("none", "cell"),
-        image_shape=(4, 6, 1),
-    )
-    target = mask(info)
-    assert target.metadata["mask_shape"] == [4, 6]
-    black_and_white = np.where(RANDOM.integers(0, 2, (4, 6)), 255, 0).astype(np.uint8)
+def files_of_masks(*masks):
+    """Raw training examples with masks as files."""
 
     class Files:
-        def batches(self):  # the first without the object
-            for values in (np.zeros_like(black_and_white), black_and_white):
+        def batches(self):
+            for values in masks:
                 yield {"mask": np.array([png(values).numpy()], object)}
 
-    with pytest.raises(UsageError, match="0 and 255.*divide"):
-        target.learn(Files())
+    return Files()
+
+
+def new_mask(*names, values=()):
+    return mask(
+        Info(
+            {"train": 2},
+            {"mask": tf.TensorSpec((), tf.string)},
+            names or None,
+            class_values=values,
+            image_shape=(2, 3, 1),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "expected"),
+    [
+        # Small numbers are those of the classes, and 255 among them is none.
+        ([0, 1], (), {"class_names": ["0", "1"]}),
+        ([0, 1, 255], (), {"class_names": ["0", "1"], "has_ignored": True}),
+        ([0, 1, 255], ("a", "b", "c"), {"has_ignored": True}),
+        ([0, 2], (), {"class_names": ["0", "1", "2"]}),
+        ([0, 15, 255], tuple("abcdefghijklmnopqrstu"), {"has_ignored": True}),
+        # Otherwise, each value is a class.
+        ([0, 255], (), {"class_values": [0, 255], "class_names": ["0", "255"]}),
+        ([0, 255], ("sky", "tree"), {"class_values": [0, 255]}),
+        ([1, 2, 3], ("pet", "not", "edge"), {"class_values": [1, 2, 3]}),
+        ([0, 128, 255], ("a", "b", "c"), {"class_values": [0, 128, 255]}),
+        ([0, 200], (), {"class_values": [0, 200], "class_names": ["0", "200"]}),
+    ],
+)
+def test_the_values_of_masks_say_what_are_classes(values, names, expected):
+    # The first mask has no object.
+    masks = [np.full((2, 3), values[0], np.uint8), np.resize(values, (2, 3))]
+    masks[1] = masks[1].astype(np.uint8)
+    assert new_mask(*names).learn(files_of_masks(*masks)) == expected
+
+
+def test_colors_are_classes_in_their_order():
+    colors = np.array([[[0, 0, 0], [128, 0, 64], [255, 255, 255]]], np.uint8)
+    target = new_mask()
+    learned = target.learn(files_of_masks(colors))
+    assert learned["class_names"] == ["0", "255", "#800040"]
+    decoded = MaskTarget({**target.metadata, "mask_shape": [1, 3], **learned}).decode(
+        {"mask": png(colors)}, None
+    )
+    np.testing.assert_array_equal(decoded["mask"], [[0, 2, 1]])
+
+
+def test_a_table_of_colors_needs_no_masks():
+    target = new_mask("road", "sky", values=(1 << 24 | 0x800000, 0))
+    assert target.learn(None) == {}
+    colors = np.array([[[0, 0, 0], [128, 0, 0], [255] * 3]], np.uint8)
+    decoded = MaskTarget({**target.metadata, "mask_shape": [1, 3]}).decode(
+        {"mask": png(colors)}, None
+    )
+    np.testing.assert_array_equal(decoded["mask"], [[1, 0, IGNORED]])
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "message"),
+    [
+        ([0], (), "all pixels of the masks for training are 0;"),
+        ([255], (), "all pixels .* 255;"),
+        ([0, 1, 7], ("a", "b"), "3 values, 0, 1, 7, for 2 names"),
+        (list(range(0, 250, 3)), (), "64 values and more.*interpolation"),
+    ],
+)
+def test_masks_that_could_mean_several_things_are_refused(values, names, message):
+    values = np.resize(np.array(values, np.uint8), (10, 30))
+    with pytest.raises(UsageError, match=message):
+        new_mask(*names).learn(files_of_masks(values))
+
+
+def test_a_value_that_is_no_class_is_refused():
+    target = MaskTarget({"class_names": NAMES[:2], "mask_shape": [1, 2]})
+    target = MaskTarget({**target.metadata, "class_values": [0, 255]})
+    with pytest.raises(tf.errors.InvalidArgumentError, match="another value than 0, 2"):
+        target.decode({"mask": png(np.array([[0, 3]], np.uint8))}, None)
+
+
+def test_one_name_of_a_class_is_refused():
+    with pytest.raises(UsageError, match="1 name: name the background, too"):
+        new_mask("tree")

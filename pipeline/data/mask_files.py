@@ -1,0 +1,138 @@
+"""Masks in files: any format of Pillow, read as PNG files of numbers or of colors."""
+
+import io
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pipeline.utils.errors import UsageError
+from pipeline.utils.image_formats import SIGNATURES
+
+SUFFIXES = (".png", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".jpg", ".jpeg")
+DAMAGED = b"damaged: no mask"
+"""What `to_png` returns for a file that it cannot read; decoders refuse it."""
+COLORS = 1 << 24
+"""Added to 0xRRGGBB for the value of a pixel that is not gray."""
+_GRAY, _RGB = 0, 2  # color types of PNG
+_THRESHOLD = 128  # of JPEGs, whose edges are blurred
+_MAX_GRAY = 255
+_RGB_LINE = re.compile(r"\s*(?P<name>[^:#,]+)[:,]\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)")
+
+VOC_CLASSES = (
+    "background",
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+"""The classes of the masks of PASCAL VOC."""
+
+
+def to_png(content: bytes, in_colors: bool = False) -> bytes:
+    """The content of a PNG with 8 bits of gray, or of colors, and the same values.
+
+    Of a palette, the values are the indices, or its colors if `in_colors`. A JPEG is
+    black or white. `DAMAGED` for a file that cannot be read, or has larger values.
+    """
+    is_png = content.startswith(SIGNATURES["PNG"])
+    if is_png and content[24:26] in (bytes([8, _GRAY]), bytes([8, _RGB])):
+        return content
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            picture = _plain(Image.open(io.BytesIO(content)), in_colors)
+            file = io.BytesIO()
+            picture.save(file, "PNG", compress_level=1)
+            return file.getvalue()
+    except Exception:  # Pillow raises many types of exceptions for damaged files
+        return DAMAGED
+
+
+def _plain(picture: Image.Image, in_colors: bool) -> Image.Image:
+    """A picture in the mode L or RGB."""
+    if picture.format in ("JPEG", "MPO"):
+        gray = picture.convert("L")
+        return gray.point([_MAX_GRAY * (value >= _THRESHOLD) for value in range(256)])
+    if picture.mode == "P" and not in_colors:
+        return Image.frombytes("L", picture.size, picture.tobytes())
+    if picture.mode.startswith("I") or picture.mode == "F":
+        values = np.asarray(picture)
+        if values.max() > _MAX_GRAY:
+            raise ValueError("more than 256 classes")
+        return Image.fromarray(values.astype(np.uint8))
+    is_gray = picture.mode in ("1", "L", "LA", "La")
+    return picture.convert("L" if is_gray else "RGB")
+
+
+def picture(values: Any) -> Image.Image:
+    """A picture of class numbers (height, width), with a color for each class."""
+    mask = Image.fromarray(np.array(values, np.uint8))
+    palette = np.zeros((256, 3), np.uint8)  # of PASCAL VOC
+    numbers = np.arange(256)
+    for bit in range(24):
+        palette[:, bit % 3] |= ((numbers >> bit & 1) << 7 - bit // 3).astype(np.uint8)
+    mask.putpalette(palette.tobytes())
+    return mask
+
+
+def classes(
+    folder: Path, names: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The names of the classes, by default those of a table of colors in a folder, and
+    their values; empty without them.
+
+    The table is `labelmap.txt` of CVAT, with lines `name:red,green,blue`, or
+    `class_dict.csv` with `name,r,g,b`. Raises UsageError if it has not a line for each
+    of the names.
+    """
+    file = folder / "labelmap.txt"
+    if not file.is_file():
+        file = folder / "class_dict.csv"
+    if not file.is_file():
+        return names or (), ()
+    colors = {}
+    lines = file.read_text("utf-8-sig", errors="replace").splitlines()
+    for match in filter(None, map(_RGB_LINE.match, lines)):
+        red, green, blue = (int(value) for value in match.groups()[1:])
+        colors[match["name"].strip()] = color_value(red, green, blue)
+    if len({*colors.values()}) < max(len(colors), 2):
+        raise UsageError(
+            f"{file} must have a line for each class, such as road:128,64,128, and no"
+            " color twice; correct it"
+        )
+    if names and len(names) != len(colors):
+        raise UsageError(
+            f"--source.class-names has {len(names)} names; {file} has {len(colors)}"
+        )
+    return names or tuple(colors), tuple(colors.values())
+
+
+def color_value(red: int, green: int, blue: int) -> int:
+    """The value of a pixel of a color: gray itself, or `COLORS` and 0xRRGGBB."""
+    if red == green == blue:
+        return red
+    return COLORS | red << 16 | green << 8 | blue
+
+
+def describe_value(value: int) -> str:
+    """A value in words: `255` or `#ff8000`."""
+    return str(value) if value < COLORS else f"#{value - COLORS:06x}"
