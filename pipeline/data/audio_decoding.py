@@ -28,7 +28,9 @@ _COMPRESSED = {
 }
 _OTHER_FILES = {"an MP3": b"ID3", "a FLAC": b"fLaC", "an Ogg": b"OggS"}
 _REMEDY = "convert it to PCM, as `ffmpeg -i OLD -c:a pcm_s16le NEW.wav` does"
-_UNKNOWN_SIZE = 0xFFFFFFFF  # of a stream that was written without an end
+# Sizes of a stream that was written without an end, by programs that cannot seek:
+# 2**31 - 1 or 2**32 - 1, some less a header, or 0 if that of the whole file is unknown.
+_UNKNOWN_SIZE = 0x7FFFF000
 _MOST_CHANNELS = 64
 # As in scipy.signal.resample_poly: zero crossings on each side of the filter, and the
 # shape of its Kaiser window.
@@ -56,8 +58,8 @@ def header(content: tf.Tensor) -> Header:
     """Reads the chunks of a WAV file, int64.
 
     Raises InvalidArgumentError if it is not one of uncompressed samples, has none, or
-    ends early. A size of 2**32 - 1, as programs write that cannot seek, stands for the
-    rest of the file.
+    ends early. A size as programs write that cannot seek stands for the rest of the
+    file.
     """
     size = tf.cast(tf.strings.length(content), tf.int64)
     start = tf.strings.substr(content, 0, 4)
@@ -119,7 +121,10 @@ def header(content: tf.Tensor) -> Header:
         code, channels, rate, bits, data = map(tf.identity, facts)
         length = _numbers(tf.strings.substr(content, data - 4, 4), (4,))[0]
     rest = size - data
-    length = tf.where(length == _UNKNOWN_SIZE, rest, length)
+    whole = _numbers(tf.strings.substr(content, 4, 4), (4,))[0]
+    is_stream = (whole == 0) | (whole >= _UNKNOWN_SIZE)
+    is_unknown = (length >= _UNKNOWN_SIZE) | ((length == 0) & is_stream)
+    length = tf.where(is_unknown, rest, length)
     message = "the WAV file ends before its header says; copy it again"
     frames = length // (channels * bits // 8)
     with _require((length <= rest, message), (frames > 0, "the WAV file is empty")):

@@ -145,6 +145,8 @@ def _fields(source: str, options: Mapping[str, Any]) -> tuple[str, str]:
     truth = "boxes" if source in box_formats.FORMATS else ""
     if source == "masks":
         return file_types.IMAGE, "mask"
+    if source == "speech":
+        return "audio", "transcript"
     path = options.get("path")
     if path is None or not Path(path).exists():
         return file_types.IMAGE, truth
@@ -336,6 +338,8 @@ def _find(
         folders, files = list_folder(path)
         if _has_masks(path, folders, suffixes):
             return _source("masks", path, root)
+        if _has_transcripts(path):
+            return _source("speech", path, root)
         classes = [name for name in folders if _has_file(path / name, suffixes)]
         splits = _SPLITS.intersection(folders)
         data = _data_files(path, files, bool(classes))
@@ -422,6 +426,18 @@ def _data_files(path: Path, files: list[str], has_classes: bool) -> list[str]:
     if unknown_files or of_files or has_classes:
         return sorted(unknown_files + of_files)
     return [name for name, header in headers.items() if _has_truth(header)]
+
+
+def _has_transcripts(path: Path, depth: int = 4) -> bool:
+    """Whether a directory has recordings with transcripts of Kaldi, or of LibriSpeech
+    in the first directory of each level.
+    """
+    folders, files = list_folder(path)
+    if "wav.scp" in files or any(name.endswith(".trans.txt") for name in files):
+        return True
+    if any((path / name / "wav.scp").is_file() for name in folders):
+        return True
+    return bool(depth and folders) and _has_transcripts(path / folders[0], depth - 1)
 
 
 def _are_flat_splits(path: Path, classes: list[str]) -> bool:

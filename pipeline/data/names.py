@@ -52,6 +52,8 @@ MASK_SUFFIX = r"[_-](masks?|segmentation|seg)$"
 MASKS = ("mask", "mask_path", "mask_file")
 TRANSCRIPTS = ("transcript", "transcription", "normalized_text", "sentence", "text")
 """Columns of what recordings say, in a table of files."""
+SPEAKERS = ("speaker", "speaker_id", "client_id", "spk")
+"""Columns of who speaks, in a table of recordings."""
 ROW_NAMES = ("id", "index", "unnamed:_0", "")
 """Columns that name the rows; pandas writes the last two."""
 LJ_SPEECH = ("id", "text", "normalized_text")

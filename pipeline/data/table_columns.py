@@ -40,6 +40,7 @@ _ROW_NAME = re.compile(
 )
 _TIME_NAME = re.compile("year|month|week|day|hour|minute|second|time|date|step", re.I)
 _MAX_NAMED = 5  # columns in a message
+_MIN_SPEAKERS = 10  # fewer are not kept apart: a split might be empty
 _SAMPLE = 100  # rows whose files are searched
 
 
@@ -103,7 +104,10 @@ def find_roles(table: Table, options: Options) -> Roles:
     if file:
         truths = truths or _transcripts(table)
         field = options.field or _field_of_files(table, file, options)
-        left_out = _others(table, used | {file})
+        if field == "audio":
+            _require_whole_recordings(table)
+            group = group or _speaker_column(table, used)
+        left_out = _others(table, used | {file, group})
         roles = Roles(field, truths, file, has_files=True, left_out=left_out)
     else:
         roles = _roles_without_files(table, options, truths, used)
@@ -111,6 +115,33 @@ def find_roles(table: Table, options: Options) -> Roles:
     if not roles.truths:
         raise _no_truths(table, used | {roles.source})
     return dataclasses.replace(roles, split=split, group=group)
+
+
+def _require_whole_recordings(table: Table) -> None:
+    """Raises UsageError if examples are parts of recordings, as in NeMo's manifests."""
+    title = table.find("offset")
+    offsets = table.numbers(title) if title else None
+    if title is None or offsets is None:
+        return
+    for row in np.flatnonzero(offsets > 0)[:1].tolist():
+        raise UsageError(
+            f"{table.where(row)}: {title} {quote_cell(table.columns[title], row)};"
+            " parts of recordings are not read: cut them, one file for each"
+            f" {table.noun}, and remove the {table.key} {title!r}"
+        )
+
+
+def _speaker_column(table: Table, used: Collection[str | None]) -> str | None:
+    """The column of who speaks, if there are enough of them to keep apart."""
+    title = names.first(names.SPEAKERS, table.columns)
+    if title is None or title in used or _has_gap(table, title):
+        return None
+    count = pc.count_distinct(table.columns[title]).as_py()
+    return title if count >= _MIN_SPEAKERS else None
+
+
+def _has_gap(table: Table, title: str) -> bool:
+    return bool(missing(table.columns[title]).any())
 
 
 def _roles_without_files(

@@ -23,6 +23,9 @@ from pipeline.utils.errors import UsageError, suggest
 
 # Other common names of splits, which would be mistaken for classes.
 _SIMILAR_NAMES = {"training", "dev", "eval", "evaluation", "testing"}
+# Of Speech Commands: lists of splits, and a folder of long recordings.
+_LISTS = {"validation_list.txt": "validation", "testing_list.txt": "test"}
+_NOISE = "_background_noise_"
 _READABLE = 0o444  # by everyone
 
 
@@ -38,9 +41,11 @@ def folder(
     Reads the files of one input, recognized by their suffixes, at any depth below the
     class, sorted by path: images are JPEG, PNG, GIF, BMP and WebP files. Hidden files
     and folders of systems and tools, such as `__MACOSX` and `@eaDir`, are ignored;
-    other files too, with a note. Classes that are all numbers are in the order of their
-    values. A class without files in train is an error. The id of an example is a hash
-    of its path below the root, so adding files does not change other ids.
+    other files too, with a note. The lists `validation_list.txt` and `testing_list.txt`
+    of Speech Commands are splits, and its `_background_noise_` is left out. Classes
+    that are all numbers are in the order of their values. A class without files in
+    train is an error. The id of an example is a hash of its path below the root, so
+    adding files does not change other ids.
 
     Args:
         path: The root directory. The other splits are `validation` (or `valid`, `val`)
@@ -56,21 +61,26 @@ def folder(
     types = file_types.select(field, suffixes)
     folders = _split_folders(path)
     names, _ = detect.list_folder(folders["train"])
+    noise = _NOISE if len(names) > 2 and _NOISE in names else ""
+    names = [name for name in names if name != noise]
     if not names:
         raise UsageError(
             f"{folders['train']} has no subdirectories; create one for each class"
         )
     classes = distinct(in_order(names), f"the subdirectories of {folders['train']}")
     numbers = {name: number for number, name in enumerate(classes)}
-    listing = _Listing(path, types)
+    listing = _Listing(path, types, noise, _listed_splits(path, folders))
     for split, folder in folders.items():
         listing.add(split, folder, numbers)
     field = max(types, key=lambda name: listing.totals[name])
     files: dict[str, dict[str, FileList]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
     group_names: dict[str, int] = {}
-    for split, folder in folders.items():
+    for split in filter(listing.files.get, split_names.SPLITS):
+        folder = folders.get(split, path)
         chosen, counts = listing.files[split][field]
+        if not len(chosen):
+            continue
         if split == "train" and not all(counts.values()):
             empty = next(name for name, count in counts.items() if not count)
             raise UsageError(
@@ -93,7 +103,7 @@ def folder(
         files,
         columns,
         classes,
-        notes=_notes(path, listing, field),
+        notes=(*_notes(path, listing, field), *_notes_of_lists(path, files, noise)),
         group_names=group_names if group is not None else None,
     )
 
@@ -104,9 +114,17 @@ class _Listing:
     Nothing but the name and the status of a file is read.
     """
 
-    def __init__(self, root: Path, types: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self,
+        root: Path,
+        types: Mapping[str, tuple[str, ...]],
+        noise: str,
+        listed_splits: Mapping[str, str],
+    ) -> None:
         self._root = root
         self._types = types
+        self._noise = noise
+        self._listed_splits = listed_splits
         self.files: dict[str, dict[str, tuple[FileList, dict[str, int]]]] = {}
         """Split -> field -> its files, and the number of them in each class; classes in
         alphabetical order, then files.
@@ -119,17 +137,19 @@ class _Listing:
     def add(self, split: str, folder: Path, classes: Collection[str]) -> None:
         """Lists the files of a split."""
         names, files = detect.list_folder(folder)
-        self.ignored += files
+        names = [name for name in names if name != self._noise]
+        self.ignored += [name for name in files if name not in _LISTS]
         for name in names:
             if name not in classes:
                 raise UsageError(
                     f"{folder / name}: train has no class {name!r};"
                     f" {suggest(name, classes)}"
                 )
-        self.files[split] = {
-            field: (FileList(str(self._root)), dict.fromkeys(names, 0))
-            for field in self._types
-        }
+        for part in {split, *self._listed_splits.values()}:
+            self.files[part] = {
+                field: (FileList(str(self._root)), dict.fromkeys(names, 0))
+                for field in self._types
+            }
         for number, name in enumerate(names):
             self._add_class(split, folder, name)
             count = f"{self.totals.total():,} files"
@@ -149,8 +169,9 @@ class _Listing:
                 if file.lower().endswith(suffixes)
             ]
             self.totals[fields[0]] += 1
+            listed = self._listed_splits.get(f"{above}/{file}", split)
             for field in fields:
-                files, counts = self.files[split][field]
+                files, counts = self.files[listed][field]
                 files.add(f"{above}/{file}", status)
                 counts[name] += 1
 
@@ -220,6 +241,34 @@ def _split_folders(root: Path) -> dict[str, Path]:
             " named train, validation and test, without other directories next to them"
         )
     return split_names.directories(root, names)
+
+
+def _listed_splits(root: Path, folders: Mapping[str, Path]) -> dict[str, str]:
+    """Path below the root -> its split, of the lists of Speech Commands; empty if there
+    are none, or the directories are splits.
+    """
+    splits: dict[str, str] = {}
+    if folders == {"train": root}:
+        for name, split in _LISTS.items():
+            if (root / name).is_file():
+                lines = (root / name).read_text("utf-8", errors="replace").splitlines()
+                splits |= dict.fromkeys(map(str.strip, lines), split)
+    return splits
+
+
+def _notes_of_lists(
+    root: Path, files: Mapping[str, Mapping[str, FileList]], noise: str
+) -> list[str]:
+    notes = []
+    if noise:
+        notes.append(f"{root}: left out {noise}, which is no word")
+    for name, split in _LISTS.items():
+        if (root / name).is_file() and split in files:
+            (chosen,) = files[split].values()
+            notes.append(
+                f"{root}: {len(chosen):,} files of {name} are the {split} split"
+            )
+    return notes
 
 
 def _groups(files: Iterable[str], pattern: str) -> list[str]:

@@ -66,8 +66,15 @@ def test_other_chunks_are_skipped_and_a_stream_has_no_size(decode):
     content = wav(samples, extra=chunk(b"LIST", b"odd"))
     np.testing.assert_array_equal(decode(content)[:100], samples)
     size = struct.pack("<I", 200)
-    stream = content.replace(b"data" + size, b"data\xff\xff\xff\xff")
-    np.testing.assert_array_equal(decode(stream)[:100], samples)
+    for whole, unknown in (
+        (content[4:8], b"\xff\xff\xff\xff"),
+        (content[4:8], b"\xff\xff\xff\x7f"),  # of programs with signed sizes
+        (b"\xff\xff\xff\xff", b"\0\0\0\0"),
+        (b"\0\0\0\0", b"\0\0\0\0"),
+    ):
+        stream = content.replace(b"data" + size, b"data" + unknown)
+        stream = stream[:4] + whole + stream[8:]
+        np.testing.assert_array_equal(decode(stream)[:100], samples)
 
 
 GOOD = wav(np.arange(100))

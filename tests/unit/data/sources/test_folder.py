@@ -53,6 +53,26 @@ def root(tmp_path):
     return root
 
 
+def test_the_lists_of_speech_commands_are_splits(tmp_path):
+    for name in ("yes/a", "yes/b", "no/a", "no/b", "no/c", "_background_noise_/d"):
+        write(tmp_path / f"{name}.png")
+    (tmp_path / "testing_list.txt").write_text("yes/b.png\nno/a.png\n")
+    (tmp_path / "validation_list.txt").write_text("no/c.png\r\n")
+    source = folder(path=tmp_path)
+    assert source.info.class_names == ("no", "yes")
+    assert source.info.splits == {"train": 2, "validation": 1, "test": 2}
+    assert [
+        source.location(int(e["id"]))
+        for e in source.examples("test").as_numpy_iterator()
+    ] == ["no/a.png", "yes/b.png"]
+    assert source.columns("test")["label"].tolist() == [0, 1]
+    assert source.info.notes == (
+        f"{tmp_path}: left out _background_noise_, which is no word",
+        f"{tmp_path}: 1 files of validation_list.txt are the validation split",
+        f"{tmp_path}: 2 files of testing_list.txt are the test split",
+    )
+
+
 def test_files_are_examples_in_sorted_order(root):
     for name, target in (
         ("up", "../.."),
