@@ -1,6 +1,7 @@
 """A source of images with boxes, from annotations of any format."""
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -96,6 +97,9 @@ def source(
             for training.
     """
     problems = _Problems()
+    lines = [*notes]
+    if _mark_fractions([*itertools.chain(*pictures.values())]):
+        lines.append(f"{path}: boxes are fractions of width and height")
     pictures = {s: _joined(part, problems) for s, part in pictures.items()}
     files: dict[str, list[str]] = {}
     boxes: dict[str, list[np.ndarray]] = {}
@@ -119,7 +123,7 @@ def source(
                     )
                 files.setdefault(split, []).append(file)
                 boxes.setdefault(split, []).append(rows)
-    lines = [*notes, *problems.notes(path)]
+    lines += problems.notes(path)
     found = [rows for rows in boxes.get("train", ()) if len(rows)]
     if found and all(rows[:, 5].all() for rows in found):
         raise UsageError(
@@ -147,6 +151,16 @@ def source(
     limit = pluralize(most, "box")
     lines.append(f"{path}: {', '.join(parts)}; at most {limit} in an image")
     return FileSource(lists, columns, tuple(class_names), notes=tuple(lines))
+
+
+def _mark_fractions(pictures: Sequence[Picture]) -> bool:
+    """Whether all boxes are fractions, although the format has pixels; marks them."""
+    sides = [side for p in pictures for box in p.boxes for side in box]
+    if not sides or max(sides) > 1 or any(p.is_relative for p in pictures):
+        return False
+    for picture in pictures:
+        picture.is_relative = True
+    return True
 
 
 def _joined(pictures: Sequence[Picture], problems: _Problems) -> list[Picture]:

@@ -1,4 +1,6 @@
-"""Finds annotations of boxes: COCO's JSON, the XML of PASCAL VOC, and YOLO's texts."""
+"""Finds annotations of boxes: the JSON of COCO and LabelMe, the XML of PASCAL VOC, and
+YOLO's texts.
+"""
 
 import os
 import re
@@ -7,13 +9,17 @@ from pathlib import Path
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_ignored
 
-FORMATS = ("coco", "voc", "yolo")
+FORMATS = ("coco", "voc", "yolo", "labelme", "box_table")
 """The sources of boxes."""
 _SPLITS = ("train", "validation", "valid", "val", "test")
 _START = 1 << 12  # bytes of a file that tell its format
 _COCO = re.compile(rb'\s*\{\s*"(info|licenses|images|annotations|categories|type)"\s*:')
 _VOC = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<annotation\b", re.DOTALL)
 _LINE = re.compile(rb"\s*\d+( +-?[\d.]+(e-?\d+)?){4}")
+_LABELME = re.compile(
+    rb'\s*\{\s*"(version|flags|shapes)"\s*:[^{}]*(\{\s*\}[^{}]*)?"shapes"\s*:'
+    rb'|\s*\{\s*"shapes"\s*:'
+)
 _YOLO = re.compile(rb"^(names|nc)\s*:", re.MULTILINE)
 
 
@@ -27,6 +33,7 @@ def find(path: Path) -> str:
         ("coco", coco_files(path)),
         ("voc", voc_files(path)),
         ("yolo", yolo_files(path)),
+        ("labelme", labelme_files(path, limit=1)),
     ):
         if files:
             examples[name] = files[0]
@@ -72,9 +79,18 @@ def voc_files(path: Path) -> list[Path]:
     return files
 
 
+def labelme_files(path: Path, limit: int = 0) -> list[Path]:
+    """JSON files of LabelMe; `limit` as for `_matching`."""
+    files = []
+    for folder in (path, path / "annotations", *_folders_of_splits(path)):
+        files += _matching(folder, (".json",), _LABELME, limit)
+    return files
+
+
 def yolo_files(path: Path) -> list[Path]:
     """YAML files that name classes, `data.yaml` first; or else `obj.data`, or
-    `classes.txt` beside the texts of images.
+    `classes.txt` beside the texts of images; or else a directory `labels` beside
+    `images`.
     """
     files = _matching(path, (".yaml", ".yml"), _YOLO)
     if files:
@@ -82,10 +98,14 @@ def yolo_files(path: Path) -> list[Path]:
     if (path / "obj.data").is_file():
         return [path / "obj.data"]
     classes = path / "classes.txt"
-    if not classes.is_file():
-        return []
-    has_boxes = _matching(path / "labels", (".txt",), _LINE)
-    return [classes] if has_boxes or _matching(path, (".txt",), _LINE) else []
+    if classes.is_file() and _matching(path, (".txt",), _LINE):
+        return [classes]
+    splits = [path / "labels" / word for word in _SPLITS]
+    splits += [path / word / "labels" for word in _SPLITS]
+    for folder in (path / "labels", *splits):
+        if any(_matching(folder, (".txt",), _LINE, limit=2)):
+            return [classes] if classes.is_file() else [path / "labels"]
+    return []
 
 
 def split_of(file: Path, root: Path) -> str:

@@ -372,6 +372,8 @@ def _find(
     if not path.exists():
         raise UsageError(f"{path}: no such file or directory")
     kind = _kind(path.name) or box_formats.format_of(path)
+    if kind == "table" and _has_boxes(_header(path)):
+        kind = "box_table"
     if path.suffix.lower() in _SPREADSHEETS:
         raise UsageError(f"{path} is a spreadsheet; save it as .csv")
     if not kind:
@@ -518,8 +520,15 @@ def _header(path: Path) -> set[str]:
         return set()
 
 
+def _has_boxes(header: set[str]) -> bool:
+    """Whether there are the sides of boxes in images."""
+    return header.issuperset(names.BOX_SIDES)
+
+
 def _lists_files(header: set[str]) -> bool:
     """Whether there is a column of files, and one of what to predict."""
+    if _has_boxes(header):
+        return True
     has_truth = _has_truth(header) or not header.isdisjoint(names.TRANSCRIPTS)
     return not header.isdisjoint({*names.FILES, "id"}) and has_truth
 

@@ -35,6 +35,10 @@ LABELS = (
 SEVERAL_LABELS = ("labels", "tags")
 TARGETS = ("target", "value", "y", "price", "score")
 """Columns of numbers to predict."""
+BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
+"""Columns of a table with a row for each box."""
+BOX_LABELS = ("name", "labelname", "class_id", "classid")
+"""Columns of the classes of boxes, beside `LABELS`."""
 IMAGE_FOLDERS = {"images", "image", "imgs", "img", "jpegimages"}
 MASK_FOLDERS = {
     "masks",

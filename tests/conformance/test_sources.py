@@ -116,6 +116,22 @@ def boxes(write):
 DATA["coco"] = boxes(box_data.write_coco)
 DATA["voc"] = boxes(box_data.write_voc)
 DATA["yolo"] = boxes(box_data.write_yolo)
+DATA["labelme"] = boxes(box_data.write_labelme)
+
+
+def box_table(root):
+    rows = ["path,label,xmin,ymin,xmax,ymax"]
+    for number, (pixels, corners, labels) in enumerate(BOXES):
+        box_data.save(root / f"{number}.png", pixels)
+        for box, label in zip(corners, labels, strict=True):
+            rows.append(",".join(map(str, (f"{number}.png", label, *box))))
+        if not labels:
+            rows.append(f"{number}.png,,,,,")
+    (root / "boxes.csv").write_text("\n".join(rows))
+    return {"path": root / "boxes.csv"}
+
+
+DATA["box_table"] = box_table
 
 
 @pytest.fixture(scope="module")

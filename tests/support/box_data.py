@@ -107,6 +107,24 @@ def write_voc(root, made, lists=None):
         file.write_text("\n".join(map(str, numbers)))
 
 
+def write_labelme(root, made):
+    """A JSON file beside each picture, and a point, which is no box."""
+    for number, (pixels, boxes, labels) in enumerate(made):
+        save(root / f"{number}.png", pixels)
+        shapes = [{"label": "spot", "points": [[3, 4]], "shape_type": "point"}]
+        for (left, top, right, bottom), label in zip(boxes, labels, strict=True):
+            points = [[right, bottom], [left, top]]
+            shape = {"points": points, "group_id": None, "shape_type": "rectangle"}
+            shapes.append({"label": NAMES[label], **shape})
+        height, width = pixels.shape[:2]
+        content = {
+            **{"version": "5.4.1", "flags": {}, "shapes": shapes},
+            **{"imagePath": f"..\\photos\\{number}.png", "imageData": None},
+            **{"imageHeight": height, "imageWidth": width},
+        }
+        (root / f"{number}.json").write_text(json.dumps(content, indent=2))
+
+
 def write_yolo(root, made, split="train", names="[cross, 'square', triangle]"):
     """`images/SPLIT`, `labels/SPLIT` and `data.yaml`; without a text for pictures
     without boxes."""

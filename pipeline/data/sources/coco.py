@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
 from pipeline.data.box_files import Picture
@@ -157,8 +159,49 @@ def _box(annotation: Mapping[str, Any], file: Path) -> list[float]:
     return numbers
 
 
+def _around_runs(mask: Mapping[str, Any]) -> list[float] | None:
+    """The box around a mask of runs of 0 and 1 in turn, from top to bottom, column by
+    column; None if it is empty.
+    """
+    counts = mask["counts"]
+    if isinstance(counts, str):
+        counts = _decompress(counts)
+    height, width = (int(side) for side in mask["size"])
+    ends = np.cumsum(counts)
+    pixels = np.zeros(height * width, bool)
+    for start, end in zip(ends[::2], ends[1::2], strict=False):
+        pixels[start:end] = True
+    columns, rows = np.nonzero(pixels.reshape(width, height))
+    if not len(rows):
+        return None
+    left, top = int(columns.min()), int(rows.min())
+    return [left, top, int(columns.max()) + 1 - left, int(rows.max()) + 1 - top]
+
+
+def _decompress(text: str) -> list[int]:
+    """The lengths of runs in the strings of COCO's `maskApi.c`: five bits in a
+    character, the lowest first, of the difference from the last but one.
+    """
+    counts: list[int] = []
+    value = shift = 0
+    for character in text:
+        bits = ord(character) - 48
+        value |= (bits & 0x1F) << shift
+        shift += 5
+        if not bits & 0x20:  # the last of a number
+            if bits & 0x10:
+                value -= 1 << shift
+            counts.append(value + (counts[-2] if len(counts) > 2 else 0))
+            value = shift = 0
+    return counts
+
+
 def _around(segmentation: Any) -> list[float] | None:
-    """The box around polygons, a list of x and y for each; None for anything else."""
+    """The box around polygons, a list of x and y for each, or around the runs of a
+    mask; None for anything else.
+    """
+    if isinstance(segmentation, Mapping):
+        return _around_runs(segmentation)
     if not segmentation or not isinstance(segmentation, list):
         return None
     xs = [float(x) for polygon in segmentation for x in polygon[::2]]

@@ -17,6 +17,7 @@ from pipeline.utils import image_formats, safe_io
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
+_NAMES = "classes.txt"
 _SPLITS = ("train", "val", "valid", "validation", "test")
 _LARGEST = 2.0  # of the fractions of boxes, which may reach out of their image
 
@@ -26,11 +27,13 @@ def yolo(*, path: Annotated[Path, "exists"]) -> Source:
 
     `data.yaml` names the classes, and for each split the directory of its images, or a
     file that lists them; so does `obj.data` of CVAT and Darknet. With `classes.txt`, as
-    labelImg and Label Studio write it, the images are in `images` or beside it. The
-    boxes of `images/a.jpg` are in `labels/a.txt`, otherwise beside the image: in each
-    line a class, and center and size of a box, or the corners of a polygon, as
-    fractions of width and height. An image without such a file has no boxes. The id of
-    an example is a hash of its path below the directory.
+    labelImg and Label Studio write it, the images are in `images` or beside it. Without
+    any of them, the classes in `labels` are called by their numbers.
+
+    The boxes of `images/a.jpg` are in `labels/a.txt`, otherwise beside the image: in
+    each line a class, and center and size of a box, perhaps with keypoints, or the
+    corners of a polygon, as fractions of width and height. An image without such a file
+    has no boxes. The id of an example is a hash of its path below the directory.
 
     Args:
         path: `data.yaml`, `obj.data` or `classes.txt`, or the directory of one.
@@ -39,7 +42,7 @@ def yolo(*, path: Annotated[Path, "exists"]) -> Source:
     if not files:
         raise UsageError(f"{path} has no data.yaml with the names of the classes")
     values = _read_values(files[0])
-    class_names = _names(values, files[0])
+    keypoints = _keypoints(values, files[0])
     pictures: dict[str, list[Picture]] = {}
     for word in _SPLITS:
         if values.get(word):
@@ -47,7 +50,7 @@ def yolo(*, path: Annotated[Path, "exists"]) -> Source:
             listed = values[word]
             for entry in [listed] if isinstance(listed, str) else listed:
                 for image in _images(files[0], values, str(entry)):
-                    pictures.setdefault(split, []).append(_picture(image))
+                    pictures.setdefault(split, []).append(_picture(image, keypoints))
     images = list(itertools.chain(*pictures.values()))
     if images and not any(picture.boxes for picture in images):
         text = _text_of(Path(images[0].name))
@@ -55,7 +58,30 @@ def yolo(*, path: Annotated[Path, "exists"]) -> Source:
             f"{files[0]}: no image has boxes; those of {images[0].name} are expected in"
             f" {text}"
         )
-    return box_files.source(files[0].parent, pictures, class_names)
+    notes = []
+    if not files[0].suffix and "names" not in values:
+        last = max((label for picture in images for label in picture.labels), default=0)
+        values["names"] = [str(number) for number in range(last + 1)]
+        notes.append(
+            f"{files[0].parent}: classes are called by their numbers; write {_NAMES}"
+            " with a name in each line"
+        )
+    class_names = _names(values, files[0])
+    return box_files.source(files[0].parent, pictures, class_names, notes)
+
+
+def _keypoints(values: dict, file: Path) -> int:
+    """How many numbers follow each box; 0: the lines tell."""
+    shape = values.get("kpt_shape")
+    if not shape:
+        return 0
+    try:
+        count, size = (int(number) for number in shape)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"{file}: `kpt_shape` must be two numbers, such as [17, 3]; got {shape}"
+        ) from None
+    return count * size
 
 
 def _names(values: dict, file: Path) -> tuple[str, ...]:
@@ -82,6 +108,8 @@ def _names(values: dict, file: Path) -> tuple[str, ...]:
 
 def _read_values(file: Path) -> dict:
     """What a file says as `data.yaml` does: `names`, `train` and other splits."""
+    if not file.suffix:
+        return _read_folder(file.parent)
     if file.suffix == ".txt":
         names = [line.strip() for line in _lines(file) if line.strip()]
         return {"names": names, "train": _folder_of_images(file.parent)}
@@ -94,6 +122,21 @@ def _read_values(file: Path) -> dict:
     for word in _SPLITS:  # such as data/train.txt for train.txt
         if word in values and not (file.parent / values[word]).exists():
             values[word] = Path(with_slashes(values[word])).name
+    return values
+
+
+def _read_folder(root: Path) -> dict:
+    """As `_read_values`, of texts in `labels` without a file of names."""
+    values: dict = {}
+    for word in _SPLITS:
+        for place in (f"images/{word}", f"{word}/images"):
+            if (root / place).is_dir():
+                values[word] = place
+    if not values:
+        values["train"] = _folder_of_images(root)
+    listed = root / "labels" / _NAMES  # of labelImg
+    if listed.is_file():
+        values["names"] = [line.strip() for line in _lines(listed) if line.strip()]
     return values
 
 
@@ -141,7 +184,7 @@ def _images(file: Path, values: dict, entry: str) -> list[Path]:
     return sorted(images)
 
 
-def _picture(image: Path) -> Picture:
+def _picture(image: Path, keypoints: int) -> Picture:
     """An image with the boxes of its text."""
     picture = Picture(
         str(image) if image.is_file() else "", str(image), [], [], [], is_relative=True
@@ -152,7 +195,7 @@ def _picture(image: Path) -> Picture:
     for number, line in enumerate(_lines(file), 1):
         if line.strip():
             try:
-                label, box = _box(line)
+                label, box = _box(line, keypoints)
             except (ValueError, OverflowError):
                 raise UsageError(
                     f"{file}: line {number} must be a class and four numbers, center"
@@ -174,10 +217,12 @@ def _text_of(image: Path) -> Path:
     return Path(*parts, image.name).with_suffix(".txt")
 
 
-def _box(line: str) -> tuple[int, tuple[float, ...]]:
+def _box(line: str, keypoints: int) -> tuple[int, tuple[float, ...]]:
     """The class and the corners of a line; ValueError if it is not such a line."""
     label, *texts = line.split()
     numbers = [float(text) for text in texts]
+    if (keypoints and len(numbers) == 4 + keypoints) or _are_keypoints(numbers[4:]):
+        numbers = numbers[:4]
     if any(abs(number) > _LARGEST for number in numbers):  # pixels
         raise ValueError(line)
     if len(numbers) == 4:
@@ -189,3 +234,10 @@ def _box(line: str) -> tuple[int, tuple[float, ...]]:
     else:
         raise ValueError(line)
     return int(float(label)), corners
+
+
+def _are_keypoints(numbers: list[float]) -> bool:
+    """Whether numbers after a box are x, y and visibility (0, 1 or 2) of points, not
+    the rest of a polygon.
+    """
+    return bool(numbers) and len(numbers) % 3 == 0 and {*numbers[2::3]} <= {0, 1, 2}

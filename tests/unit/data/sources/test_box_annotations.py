@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
+from pycocotools import mask as coco_mask
 from toy_problem import read
 
 from pipeline.config import registry
@@ -20,6 +21,7 @@ WRITE = {
     "coco": box_data.write_coco,
     "voc": box_data.write_voc,
     "yolo": box_data.write_yolo,
+    "labelme": box_data.write_labelme,
 }
 
 
@@ -275,9 +277,61 @@ def coco_of_texts(root):
     write_text(root / "annotations/train.json", json.dumps(content))
 
 
+def table_of_boxes(root, head="filename,width,height,class,xmin,ymin,xmax,ymax"):
+    rows = [head]
+    for number in range(2):
+        box_data.save(root / f"images/{number}.jpg", ONE)
+        rows.append(f"{number}.jpg,90,60,cat,36,24,54,36")
+    write_text(root / "labels.csv", "\n".join(rows))
+
+
+def fractions_of_open_images(root):
+    for number in range(2):
+        box_data.save(root / f"{number}.jpg", ONE)
+    rows = [f"{number},cat,0.4,0.6,0.4,0.6" for number in range(2)]
+    head = "ImageID,LabelName,XMin,XMax,YMin,YMax"
+    write_text(root / "boxes.csv", "\n".join([head, *rows]))
+
+
+def keypoints_of_yolo(root):
+    write_text(root / "data.yaml", "train: images\nnames: [cat]\nkpt_shape: [2, 2]\n")
+    for number in range(2):
+        box_data.save(root / f"images/{number}.jpg", ONE)
+        write_text(root / f"labels/{number}.txt", f"{LINE.strip()} 0.1 0.2 0.9 0.9\n")
+
+
+def keypoints_without_their_number(root):
+    write_text(root / "data.yaml", "train: images\nnames: [cat]\n")
+    for number in range(2):
+        box_data.save(root / f"images/{number}.jpg", ONE)
+        write_text(root / f"labels/{number}.txt", f"{LINE.strip()} 0.1 0.2 2 0.9 0.9 0\n")
+
+
+def names_of_label_img_in_labels(root):
+    write_text(root / "labels/train/classes.txt", "cat\n")
+    write_text(root / "labels/classes.txt", "cat\n")
+    for number in range(2):
+        box_data.save(root / f"images/train/{number}.jpg", ONE)
+        write_text(root / f"labels/train/{number}.txt", LINE)
+
+
+def polygons_of_labelme(root):
+    for number in range(2):
+        box_data.save(root / f"{number}.jpg", ONE)
+        polygon = {"label": "cat", "points": [[36, 30], [54, 24], [40, 36]]}
+        content = {"shapes": [polygon], "imagePath": f"{number}.jpg"}
+        write_text(root / f"annotations/{number}.json", json.dumps(content))
+
+
 @pytest.mark.parametrize(
     ("layout", "name"),
     [
+        (table_of_boxes, "box_table"),
+        (fractions_of_open_images, "box_table"),
+        (keypoints_of_yolo, "yolo"),
+        (keypoints_without_their_number, "yolo"),
+        (names_of_label_img_in_labels, "yolo"),
+        (polygons_of_labelme, "labelme"),
         (cvat, "yolo"),
         (label_img, "yolo"),
         (label_studio, "yolo"),
@@ -289,8 +343,9 @@ def coco_of_texts(root):
 def test_layouts_of_other_programs(tmp_path, layout, name):
     """Two images with one equal box each, whatever names them, and how often."""
     layout(tmp_path)
-    assert detect.find_source(tmp_path)["name"] == name
-    source = open_source(name, tmp_path)
+    found = detect.find_source(tmp_path)
+    assert found["name"] == name
+    source = open_source(name, found["path"])
     assert source.info.class_names == ("cat",)
     examples = read(source)
     places = [source.location(int(example["id"])) for example in examples]
@@ -300,6 +355,71 @@ def test_layouts_of_other_programs(tmp_path, layout, name):
         ((box, label),) = boxes_of(example)
         np.testing.assert_allclose(box, CORNERS, atol=1e-3)
         assert label == 0
+
+
+def test_yolo_without_names_of_classes_calls_them_by_their_numbers(tmp_path):
+    for split, label in (("train", 0), ("val", 2)):
+        box_data.save(tmp_path / f"{split}/images/0.jpg", ONE)
+        line = LINE.replace("0", str(label), 1)
+        write_text(tmp_path / f"{split}/labels/0.txt", line)
+    source = open_source("yolo", detect.find_source(tmp_path)["path"])
+    assert source.info.class_names == ("0", "1", "2")
+    assert source.info.splits == {"train": 1, "validation": 1}
+    assert "called by their numbers; write classes.txt" in source.info.notes[0]
+
+
+def test_boxes_of_coco_as_fractions_are_read_as_such(tmp_path):
+    file = box_data.write_coco(tmp_path, MADE[:4], bbox=[0.25, 0.5, 0.5, 0.25])
+    source = open_source("coco", tmp_path)
+    height, width = MADE[0][0].shape[:2]
+    box = [0.25 * width, 0.5 * height, 0.75 * width, 0.75 * height]
+    boxes = {tuple(box) for e in read(source) for box, _ in boxes_of(e)}
+    assert boxes == {tuple(box)}
+    assert "boxes are fractions of width and height" in source.info.notes[0]
+    assert file.is_file()
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_the_box_around_a_mask_of_coco_is_that_of_pycocotools(tmp_path, is_compressed):
+    height, width = MADE[0][0].shape[:2]
+    generator = np.random.default_rng(0)
+    expected = []
+    file = box_data.write_coco(tmp_path, [(MADE[0][0], [[0, 0, 1, 1]] * 5, [0] * 5)])
+    content = json.loads(file.read_text())
+    for annotation in content["annotations"]:
+        mask = np.zeros((height, width), np.uint8)
+        top, left = generator.integers(0, (height - 30, width - 30))
+        inside = generator.integers(0, 2, (20, 25))
+        mask[top : top + 20, left : left + 25] = inside
+        runs = coco_mask.encode(np.asfortranarray(mask))
+        x, y, w, h = coco_mask.toBbox(runs).tolist()
+        expected.append(([x, y, x + w, y + h], 0))
+        runs = {"size": [height, width], "counts": runs["counts"].decode()}
+        if not is_compressed:
+            changes = np.flatnonzero(np.diff(mask.T.ravel(), prepend=0)).tolist()
+            runs["counts"] = np.diff([0, *changes, mask.size]).tolist()
+        del annotation["bbox"]
+        annotation["segmentation"] = runs
+    file.write_text(json.dumps(content))
+    (example,) = read(open_source("coco", tmp_path))
+    assert boxes_of(example) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("class", "kind", "no column of the class of the box, such as label"),
+        ("filename", "where", "no column of the file of the image, such as path"),
+        ("36,24", "x,24", "row 2: 'x' in the column 'xmin' is not a number"),
+        ("cat", "", "row 2: the box has no class; fill it in"),
+    ],
+)
+def test_a_table_of_boxes_that_lacks_something_is_refused(tmp_path, old, new, message):
+    table_of_boxes(tmp_path)
+    file = tmp_path / "labels.csv"
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(UsageError, match=message):
+        open_source("box_table", file)
 
 
 def test_images_of_one_name_are_those_of_their_split(tmp_path):

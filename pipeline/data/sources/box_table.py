@@ -1,0 +1,81 @@
+"""Boxes in a table with a row for each."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+
+from pipeline.contracts import Source
+from pipeline.data import box_files, detect, names, table
+from pipeline.data.box_files import Picture
+from pipeline.data.image_search import ImageSearch
+from pipeline.data.labels import distinct, in_order
+from pipeline.data.table import Table
+from pipeline.utils.errors import UsageError
+
+
+def box_table(*, path: Annotated[Path, "file"]) -> Source:
+    """Images with boxes in a table with the columns `xmin`, `ymin`, `xmax` and `ymax`,
+    a file, such as `filename` or `path`, and a class, such as `class` or `label`.
+
+    The rows of a file are one example. In a row without a box, the file has none.
+    Images are searched as `ImageSearch` does. A column `split` names the splits.
+    Classes are in alphabetical order. The id of an example is a hash of its path below
+    the directory of the table.
+
+    Args:
+        path: A table of any format.
+    """
+    read = detect.take_table(path)
+    file = _require(read, (*names.FILES, "imageid"), "the file of the image")
+    label = _require(read, (*names.LABELS, *names.BOX_LABELS), "the class of the box")
+    boxes = np.stack([_numbers(read, title) for title in names.BOX_SIDES], axis=1)
+    labels = table.texts(read.columns[label]).to_pylist()
+    has_box = ~np.isnan(boxes).any(axis=1)
+    for row in np.flatnonzero(has_box).tolist():
+        if not labels[row]:
+            raise UsageError(f"{read.where(row)}: the box has no {label}; fill it in")
+    used = {labels[row] for row in np.flatnonzero(has_box)}
+    class_names = distinct(in_order(used), f"the {read.key} {label!r}")
+    numbers = {name: number for number, name in enumerate(class_names)}
+    split_title = names.first(["split"], read.columns)
+    splits = None if split_title is None else read.columns[split_title].to_pylist()
+    images = ImageSearch(path.parent)
+    pictures: dict[tuple[str, str], Picture] = {}
+    for row, name in enumerate(table.texts(read.columns[file]).to_pylist()):
+        split = box_files.split_name(str(splits[row]).lower()) if splits else "train"
+        if (split, name) not in pictures:
+            pictures[split, name] = Picture(images.find(name, path), name, [], [], [])
+        if has_box[row]:
+            picture = pictures[split, name]
+            picture.boxes.append(boxes[row].tolist())
+            picture.labels.append(numbers[labels[row]])
+            picture.ignored.append(False)
+    by_split: dict[str, list[Picture]] = {}
+    for (split, _), picture in pictures.items():
+        by_split.setdefault(split, []).append(picture)
+    return box_files.source(path, by_split, class_names, read.notes)
+
+
+def _require(read: Table, usual: tuple[str, ...], what: str) -> str:
+    title = names.first(usual, read.columns)
+    if title is None:
+        raise UsageError(
+            f"{read.name} has boxes, but no {read.key} of {what}, such as"
+            f" {', '.join(usual[:3])}; it has {', '.join(read.columns)}"
+        )
+    return title
+
+
+def _numbers(read: Table, name: str) -> np.ndarray:
+    """A side of the boxes, float64 (rows,), NaN where there is none."""
+    title = str(read.find(name))
+    numbers = read.numbers(title)
+    if numbers is None:
+        row = read.not_numbers(title)[0]
+        cell = table.quote_cell(read.columns[title], row)
+        raise UsageError(
+            f"{read.where(row)}: {cell} in the {read.key} {title!r} is not a number;"
+            " correct it"
+        )
+    return numbers
