@@ -23,7 +23,7 @@ from pipeline.data.image_sizes import (
     spread,
     used_bits,
 )
-from pipeline.utils import compressed_sound, progress_bar
+from pipeline.utils import compressed_sound, progress_bar, tiff
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_deep
 
@@ -125,47 +125,50 @@ class FileSource(ArraySource):
 def _file_reader(
     field: str, files: FileList, in_colors: bool
 ) -> Callable[[tf.Tensor], tf.Tensor]:
-    """A function from a position to a file's content; compressed sound becomes WAV, and
-    masks PNG files without a palette, `in_colors` or with its indices.
+    """A function from a position to a file's content; compressed sound becomes WAV,
+    TIFF becomes PNG, and masks PNG without a palette, `in_colors` or with its indices.
 
     Raises UsageError if this needs a package that is not installed.
     """
     read = files.reader()
-    if field == IMAGE:  # their names need not be read
-        return read
     if field == MASK:
-        convert_mask = functools.partial(mask_files.to_png, in_colors=in_colors)
-
-        @tf.function  # as for sound, below
-        def read_mask(position: tf.Tensor) -> tf.Tensor:
-            content = tf.numpy_function(
-                convert_mask, [read(position)], tf.string, stateful=False
-            )
-            return tf.ensure_shape(content, ())
-
-        return read_mask
-    is_compressed = []
-    for name in files.names():
-        is_compressed.append(name.lower().endswith(compressed_sound.SUFFIXES))
-    if not any(is_compressed):
+        of_mask = functools.partial(mask_files.to_png, in_colors=in_colors)
+        return _converting(read, of_mask, None)
+    suffixes: tuple[str, ...] = compressed_sound.SUFFIXES
+    convert: Callable[[bytes], bytes] = compressed_sound.to_wav
+    if field == IMAGE:
+        suffixes, convert = tiff.SUFFIXES, tiff.to_png
+    endings = tuple(suffix.encode() for suffix in suffixes)
+    is_other = [name.lower().endswith(endings) for name in files.encoded_names()]
+    if not any(is_other):
         return read
-    compressed_sound.require_soundfile(files[is_compressed.index(True)])
-    flags = tf.constant(is_compressed)
+    if field != IMAGE:
+        compressed_sound.require_soundfile(files[is_other.index(True)])
+    return _converting(read, convert, None if all(is_other) else is_other)
 
-    @tf.function  # outside of a graph, `to_wav` would get an array instead of bytes
-    def convert(content: tf.Tensor) -> tf.Tensor:
-        return tf.numpy_function(
-            compressed_sound.to_wav, [content], tf.string, stateful=False
-        )
 
-    def read_sound(position: tf.Tensor) -> tf.Tensor:
+def _converting(
+    read: Callable[[tf.Tensor], tf.Tensor],
+    convert: Callable[[bytes], bytes],
+    is_other: Sequence[bool] | None,
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """A function from a position to converted content; None: all files need it."""
+    flags = None if is_other is None else tf.constant(is_other)
+
+    @tf.function  # outside of a graph, `convert` would get an array instead of bytes
+    def call(content: tf.Tensor) -> tf.Tensor:
+        return tf.numpy_function(convert, [content], tf.string, stateful=False)
+
+    def read_file(position: tf.Tensor) -> tf.Tensor:
         content = read(position)
+        if flags is None:
+            return tf.ensure_shape(call(content), ())
         content = tf.cond(
-            tf.gather(flags, position), lambda: convert(content), lambda: content
+            tf.gather(flags, position), lambda: call(content), lambda: content
         )
         return tf.ensure_shape(content, ())
 
-    return read_sound
+    return read_file
 
 
 def _require_equal_sizes(files: Mapping[str, Mapping[str, FileList]]) -> None:
@@ -221,6 +224,8 @@ def read_header(path: str, measure: Callable[[bytes], Any]) -> Any:
     Reads more of a file with a color profile and a thumbnail, if both are 0.
     """
     with _readable(path) as file:
+        if path.lower().endswith(tiff.SUFFIXES):  # its header may be at the end
+            return measure(file.read())
         header = file.read(_HEADER)
         result = measure(header)
         if not result[0] * result[1] and len(header) == _HEADER:
@@ -229,18 +234,21 @@ def read_header(path: str, measure: Callable[[bytes], Any]) -> Any:
 
 
 def _deep_files(files: FileList) -> Iterator[bytes]:
-    """Yields evenly spread 16-bit PNGs of an evenly spread sample of files.
+    """Yields evenly spread 16-bit images, as PNGs, of an evenly spread sample of files.
 
     Files are in the order of their classes, whose images may use different values.
     """
     deep = []
     for position in spread(len(files), _SAMPLE):
+        is_tiff = files[position].lower().endswith(tiff.SUFFIXES)
         with _readable(files[position]) as file:
-            if is_deep(file.read(32)):
+            if tiff.is_deep(file.read()) if is_tiff else is_deep(file.read(32)):
                 deep.append(files[position])
     for position in spread(len(deep), MOST_DEEP_PNGS):
         with _readable(deep[position]) as file:
-            yield file.read()
+            content = file.read()
+            is_tiff = deep[position].lower().endswith(tiff.SUFFIXES)
+            yield tiff.to_png(content) if is_tiff else content
 
 
 @contextlib.contextmanager

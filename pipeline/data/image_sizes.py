@@ -22,7 +22,7 @@ _MAX_LOSS = 0.013  # fraction of an image's variance
 _MAX_SECONDS = 2.0  # for all images
 MOST_DEEP_PNGS = 100  # that are decoded
 _ORIENTATION = 274  # EXIF
-_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP")
+_FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
 
 
 def common_shape(shapes: Iterable[tuple[int, int, bool]]) -> ImageShape:
@@ -79,7 +79,7 @@ def _header(image: bytes) -> tuple[int, int, int, str]:
 
 
 def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:
-    """How many bits the values of 16-bit PNGs use, and notes for the user about them.
+    """How many bits the values of 16-bit images use, and notes for the user about them.
 
     A camera or an instrument with 12 bits writes values up to 4,095, whose higher 8 of
     16 bits are nearly black. Returns 16 and no note if there are no such PNGs. Only the

@@ -12,7 +12,6 @@ from PIL import Image
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import SIGNATURES
 
-SUFFIXES = (".png", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".jpg", ".jpeg")
 DAMAGED = b"damaged: no mask"
 """What `to_png` returns for a file that it cannot read; decoders refuse it."""
 COLORS = 1 << 24

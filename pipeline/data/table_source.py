@@ -34,6 +34,7 @@ from pipeline.data.table import (
     words,
 )
 from pipeline.data.table_columns import NUMBERS, Options, Roles
+from pipeline.utils import image_formats
 from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError, quote
 
@@ -512,7 +513,7 @@ def _file_source(
     masks: list[str] = []
     if "mask" in truths:
         cells = [cell.decode() for cell in truths["mask"]]
-        types_of_masks = {"mask": mask_files.SUFFIXES}
+        types_of_masks = {"mask": image_formats.SUFFIXES}
         masks, more_notes = file_search.find_files(
             cells, table.folder, table.name, types_of_masks
         )

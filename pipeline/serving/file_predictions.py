@@ -16,7 +16,7 @@ from pipeline.config import registry
 from pipeline.data import names, table, table_columns
 from pipeline.serving import signatures
 from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signature
-from pipeline.utils import compressed_sound, image_formats
+from pipeline.utils import compressed_sound, image_formats, tiff
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 
@@ -112,7 +112,7 @@ def _problem(error: UsageError, name: str) -> str:
 
 
 def contents(names: Iterable[str]) -> Iterator[Item]:
-    """Yields the bytes of each file; compressed sound becomes WAV.
+    """Yields the bytes of each file; compressed sound becomes WAV, and TIFF PNG.
 
     Raises UsageError if this needs a package that is not installed.
     """
@@ -124,6 +124,8 @@ def contents(names: Iterable[str]) -> Iterator[Item]:
             content = Path(name).read_bytes()
             if is_compressed:
                 content = compressed_sound.to_wav(content)
+            if name.lower().endswith(tiff.SUFFIXES):
+                content = tiff.to_png(content)
             yield Item({"file": name}, content)
         except (OSError, ValueError) as error:
             yield Item({"file": name}, None, _reason(error))

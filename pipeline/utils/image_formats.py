@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 NAMES = "JPEG, PNG, GIF, BMP or WebP"
-SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff")
 _TOOLS = {
     "__macosx",
     "__pycache__",

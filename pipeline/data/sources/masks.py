@@ -135,7 +135,7 @@ def _find(path: Path) -> tuple[dict[_Key, list[str]], dict[_Key, list[str]]]:
     for folder, _, files in image_formats.walk(root):
         folders = Path(os.path.relpath(folder, root)).parts
         for name in sorted(files):
-            if not name.lower().endswith((*mask_files.SUFFIXES,)):
+            if not name.lower().endswith(image_formats.SUFFIXES):
                 continue
             key, is_mask = _key(folders, os.path.splitext(name)[0])
             kind = masks if is_mask else images

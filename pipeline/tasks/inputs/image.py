@@ -23,6 +23,7 @@ from pipeline.data.cleaning import near_duplicates
 from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
 from pipeline.serving import request_guards
 from pipeline.tasks.inputs import _image_corruptions
+from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
 from pipeline.utils.html_pages import pixels, thumbnail
 from pipeline.utils.tf_data import ensure_shape
@@ -34,7 +35,16 @@ def image(
     info: Info | Metadata,
     *,
     field: str = "image",
-    suffixes: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"),
+    suffixes: tuple[str, ...] = (
+        ".jpg",
+        ".jpeg",
+        ".png",
+        ".gif",
+        ".bmp",
+        ".webp",
+        ".tif",
+        ".tiff",
+    ),
     image_size: tuple[int, int] | None = None,
     resize: Literal["stretch", "letterbox"] = "stretch",
     raw: bool = False,
@@ -210,7 +220,7 @@ class ImageInput(Input):
             {"image_bytes": contents},
             self._read_files,
             _encoded_images,
-            files=(".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp"),
+            files=image_formats.SUFFIXES,
             meaning="each a JPEG, PNG, GIF, BMP or WebP file",
         )
         return [default, files]

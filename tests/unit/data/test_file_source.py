@@ -1,5 +1,6 @@
 """Examples in files: their bytes, further columns, and what is known of images."""
 
+import io
 import tracemalloc
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from toy_problem import read
 from pipeline.data import file_source, splits
 from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource
-from pipeline.utils import progress_bar
+from pipeline.data.sources.folder import folder
+from pipeline.utils import progress_bar, tiff
 from pipeline.utils.errors import UsageError
 
 
@@ -62,7 +64,7 @@ def test_each_file_is_part_of_the_fingerprint(files):
     before = source_of(paths).fingerprint()
     assert source_of(paths).fingerprint() == before
     assert source_of({"image": files["image"]}).fingerprint() != before
-    Image.new("L", (9, 9)).save(files["mask"][1])
+    Image.new("L", (6, 4)).save(files["mask"][1])
     assert source_of(paths).fingerprint() != before
 
 
@@ -158,3 +160,28 @@ def test_the_header_may_come_after_a_long_thumbnail(tmp_path, monkeypatch):
     Image.new("L", (6, 4)).save(path, icc_profile=bytes(1000))
     source = source_of({"image": [path, path]})
     assert source.info.image_shape == (4, 6, 1)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_tiff_images_are_read_as_png(tmp_path, dtype):
+    generator = np.random.default_rng(0)
+    most = 200 if dtype == np.uint8 else 3000
+    images = generator.integers(0, most, (4, 5, 6)).astype(dtype)
+    for number, image in enumerate(images):
+        suffix = "tif" if number else "png"
+        path = tmp_path / f"class{number % 2}" / f"{number}.{suffix}"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(image).save(path)
+    source = folder(path=tmp_path)
+    assert source.info.image_shape == (5, 6, 1)
+    assert source.info.image_bits == (16 if dtype == np.uint8 else 12)
+    for example in source.examples("train").as_numpy_iterator():
+        number = int(source.location(int(example["id"])).partition("/")[2][0])
+        found = np.asarray(Image.open(io.BytesIO(example["image"])))
+        assert example["image"].startswith(b"\x89PNG") and found.dtype == dtype
+        np.testing.assert_array_equal(found, images[number])
+
+
+def test_a_damaged_tiff_is_refused_by_whoever_decodes_it():
+    assert tiff.to_png(b"II*\0damaged") == tiff.DAMAGED
+    assert not tiff.is_deep(b"II*\0damaged")

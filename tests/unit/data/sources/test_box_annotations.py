@@ -304,7 +304,9 @@ def keypoints_without_their_number(root):
     write_text(root / "data.yaml", "train: images\nnames: [cat]\n")
     for number in range(2):
         box_data.save(root / f"images/{number}.jpg", ONE)
-        write_text(root / f"labels/{number}.txt", f"{LINE.strip()} 0.1 0.2 2 0.9 0.9 0\n")
+        write_text(
+            root / f"labels/{number}.txt", f"{LINE.strip()} 0.1 0.2 2 0.9 0.9 0\n"
+        )
 
 
 def names_of_label_img_in_labels(root):
