@@ -30,6 +30,9 @@ _FILES = {
     "tfrecord": re.compile(r".*\.tfrec.*|.*-\d{5,}-of-\d{5,}", re.IGNORECASE),
 }
 _OF_MASKS = re.compile(names.MASK_SUFFIX, re.IGNORECASE)
+_FOLD = re.compile(r"(fold|part|batch|chunk|shard|session)[ _-]?\d+", re.IGNORECASE)
+_TEXTS = (".txt", ".lab")
+_RECORDINGS = (".wav", ".flac", ".mp3", ".ogg")
 _SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
 # Files that hold the arrays of all examples, not one example each.
 _ARRAYS = {"images.npy", "features.npy", "labels.npy"}
@@ -347,6 +350,8 @@ def _find(
             classes
         )
         if is_class_folder and not (data and _are_flat_splits(path, classes)):
+            if all(map(_FOLD.fullmatch, classes)):
+                raise _folds(path, classes)
             return _source("folder", path, root)
         for name in splits:
             files = files + list_folder(path / name)[1]
@@ -379,6 +384,19 @@ def _find(
     if not kind:
         raise UsageError(f"{path} is not a file of examples; {_expected(types)}")
     return _source(kind, path, root)
+
+
+def _folds(path: Path, classes: list[str]) -> UsageError:
+    """An error about parts of the data that are no classes, which names a table."""
+    tables = [file for file in sorted(path.parent.glob("*/*")) if table.is_table(file)]
+    tables += [file for file in sorted(path.glob("*")) if table.is_table(file)]
+    remedy = "a table with a row for each file"
+    if tables:
+        remedy = str(tables[0])
+    return UsageError(
+        f"{path}: {classes[0]}, {classes[1]}, ... are parts of the data, not classes;"
+        f" give {remedy} in their place, or write --source.name folder"
+    )
 
 
 def _has_masks(path: Path, folders: list[str], suffixes: tuple[str, ...]) -> bool:
@@ -431,11 +449,15 @@ def _data_files(path: Path, files: list[str], has_classes: bool) -> list[str]:
 
 
 def _has_transcripts(path: Path, depth: int = 4) -> bool:
-    """Whether a directory has recordings with transcripts of Kaldi, or of LibriSpeech
-    in the first directory of each level.
+    """Whether a directory has recordings with transcripts of Kaldi, or in the first
+    directory of each level those of LibriSpeech, or a text of the same name.
     """
     folders, files = list_folder(path)
     if "wav.scp" in files or any(name.endswith(".trans.txt") for name in files):
+        return True
+    texts = {Path(name).stem for name in files if name.lower().endswith(_TEXTS)}
+    recordings = [name for name in files if name.lower().endswith(_RECORDINGS)]
+    if any(Path(name).stem in texts for name in recordings):
         return True
     if any((path / name / "wav.scp").is_file() for name in folders):
         return True

@@ -1,11 +1,15 @@
 """Finds the files that a table names."""
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pipeline.utils import image_formats
 from pipeline.utils.console import pluralize
+
+_TABLES = {"meta", "metadata", "annotations", "labels", "csv"}
+"""Lower-case names of folders of tables."""
 
 
 def find_files(
@@ -18,7 +22,8 @@ def find_files(
 
     If no file is where the table in a folder says, files are searched below the folder
     by the last parts of their paths, upper or lower case, with or without suffix: those
-    of the first of `types`, or else of the next one.
+    of the first of `types`, or else of the next one. Of a folder such as `metadata`,
+    they may be in a folder beside it.
     """
     root = os.path.abspath(folder)
     names = [with_slashes(name) for name in names]
@@ -26,8 +31,11 @@ def find_files(
     paths = [path if os.path.isfile(path) else "" for path in paths]
     if any(paths):
         return paths, []
-    for suffixes in types.values():
-        index = FileIndex(root, suffixes)
+    places = [root]
+    if os.path.basename(root).lower() in _TABLES:  # whose files are beside it
+        places.append(os.path.dirname(root))
+    for place, suffixes in itertools.product(places, types.values()):
+        index = FileIndex(place, suffixes)
         paths = [index.search(name) for name in names]
         if any(paths):
             break

@@ -18,6 +18,7 @@ FILES = (
     "audio_path",
     "audio_file",
     "audio_filepath",
+    "slice_file_name",
 )
 """Columns of files."""
 LABELS = (

@@ -1,4 +1,4 @@
-"""Recordings with transcripts in the layouts of LibriSpeech and Kaldi."""
+"""Recordings with transcripts: of LibriSpeech, of Kaldi, or in a text for each."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -19,6 +19,7 @@ from pipeline.utils.errors import UsageError
 
 _AUDIO = "audio"
 _LIBRI = ".trans.txt"
+_TEXTS = (".txt", ".lab")  # for one recording each
 _MIN_SPEAKERS = 10  # fewer are not kept apart: a split might be empty
 _SPLITS = {"dev": "validation"}  # and the usual names
 
@@ -33,15 +34,17 @@ class _Utterance(NamedTuple):
 
 
 def speech(*, path: Annotated[Path, "directory"]) -> Source:
-    """Recordings with transcripts, of LibriSpeech or Kaldi.
+    """Recordings with transcripts, of LibriSpeech or Kaldi, or in a text for each.
 
     Of LibriSpeech, the `.trans.txt` files beside the recordings, whose names begin with
     the speaker; of Kaldi, `text` and `wav.scp`, and `utt2spk` if it exists, in the
-    directory or in those of the splits. Directories whose names begin with train, dev
-    (valid, val) or test are these splits if there is one of train. Recordings of a
-    speaker stay in one split if there are at least 10 of them. Utterances without a
-    recording are left out, with a note. The id of an example is a hash of its path
-    below the directory.
+    directory or in those of the splits; otherwise `a.txt` or `a.lab` beside `a.wav`, in
+    a directory for each speaker.
+
+    Directories whose names begin with train, dev (valid, val) or test are these splits
+    if there is one of train. Recordings of a speaker stay in one split if there are at
+    least 10 speakers. Utterances without a recording are left out, with a note. The id
+    of an example is a hash of its path below the directory.
 
     Args:
         path: The directory.
@@ -50,7 +53,7 @@ def speech(*, path: Annotated[Path, "directory"]) -> Source:
         UsageError: No recording has a transcript, or Kaldi's are parts of longer ones.
     """
     folders = [folder for folder in _kaldi_folders(path) if (folder / "text").is_file()]
-    utterances = [*_kaldi(path, folders)] if folders else [*_libri_speech(path)]
+    utterances = [*_kaldi(path, folders)] if folders else [*_texts(path)]
     found = [utterance for utterance in utterances if utterance.file]
     missing = next((one for one in utterances if not one.file), None)
     notes = []
@@ -108,7 +111,7 @@ def _split(folder: str) -> str:
     return split if split != "train" or word == "train" else ""
 
 
-def _libri_speech(path: Path) -> Iterable[_Utterance]:
+def _texts(path: Path) -> Iterable[_Utterance]:
     suffixes = file_types.fields()[_AUDIO]
     for folder, _, names in sorted(image_formats.walk(path)):
         recordings = {
@@ -123,6 +126,12 @@ def _libri_speech(path: Path) -> Iterable[_Utterance]:
                 for key, text in _lines(Path(folder, name)).items():
                     file = os.path.abspath(recordings[key]) if key in recordings else ""
                     yield _Utterance(file, key, text, key.partition("-")[0], split)
+            stem, suffix = os.path.splitext(name)
+            if suffix in _TEXTS and stem in recordings:
+                text = " ".join(_read(Path(folder, name)).split())
+                speaker = above[-1] if above else ""
+                file = os.path.abspath(recordings[stem])
+                yield _Utterance(file, name, text, speaker, split)
 
 
 def _kaldi_folders(path: Path) -> list[Path]:
@@ -169,13 +178,16 @@ def _kaldi(path: Path, folders: Iterable[Path]) -> Iterable[_Utterance]:
 
 def _lines(file: Path) -> dict[str, str]:
     """The first word of each line, and the rest."""
-    try:
-        text = file.read_text("utf-8-sig", errors="surrogateescape")
-    except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}") from None
     pairs = {}
-    for line in text.splitlines():
+    for line in _read(file).splitlines():
         key, _, rest = line.strip().partition(" ")
         if key:
             pairs[key] = rest.strip()
     return pairs
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text("utf-8-sig", errors="surrogateescape")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}") from None

@@ -52,6 +52,7 @@ OTHER_DATA = {
 REFUSED = {
     "report.pdf": "only report.pdf; .*folders of files",
     "a/1.heic b/2.heic": "only a/, b/ with .heic files; .*folders",
+    "a/fold1/1.wav a/fold2/2.wav b/c.csv": "fold1, fold2, ... are parts of .*give .*c.csv",
     "images/1.jpg log.csv": "data has images of only one class, 'images'",
     "img/1.jpg test.csv train.csv": "2 data files; give one .*data/train.csv",
     "train/1.jpg a.npz b.npz": "2 data files; give one .*data/a.npz",

@@ -132,3 +132,30 @@ def test_parts_of_recordings_are_refused(tmp_path):
     path = manifest(tmp_path, offset=[0, 1.5] * 6)
     with pytest.raises(UsageError, match=r"row 3: offset '1.5'; parts of .*cut them"):
         table(path=path)
+
+
+@pytest.mark.parametrize("suffix", ["txt", "lab"])
+def test_a_text_beside_each_recording_is_its_transcript(tmp_path, suffix):
+    for number in range(20):
+        record(tmp_path / f"p{number // 2}/{number}.wav")
+        text = tmp_path / f"p{number // 2}/{number}.{suffix}"
+        text.write_text(f"say\n{number}\n")
+    (tmp_path / "README.txt").write_text("twenty recordings")
+    assert detect.detect(tmp_path).source["name"] == "speech"
+    source = speech(path=tmp_path)
+    (first, text, group), *_ = examples(source)["train"]
+    assert (first, text) == ("p0/0.wav", "say 0")
+    assert group == source.group_names()["p0"]
+
+
+def test_files_beside_the_folder_of_their_table_are_found(tmp_path):
+    """As in ESC-50 and UrbanSound8K."""
+    for number in range(4):
+        record(tmp_path / f"audio/fold{number}/{number}.wav")
+    rows = [f"{number}.wav,{'ab'[number % 2]}" for number in range(4)]
+    path = tmp_path / "metadata/sounds.csv"
+    path.parent.mkdir()
+    path.write_text("\n".join(["slice_file_name,class", *rows]))
+    source = table(path=path)
+    assert source.info.splits == {"train": 4}
+    assert source.info.class_names == ("a", "b")
