@@ -114,9 +114,11 @@ class MaskTarget(Target):
         values: set[int] = set()
         for batch in examples.batches():
             for raw in batch[self._field]:
-                values.update(np.unique(_values(tf.constant(raw))).tolist())
+                values |= _distinct(raw)
             if len(values) > _MAX_CLASSES:
                 break
+        if not values:  # the files are damaged, which decoding reports
+            return {}
         classes = _classes(sorted(values), self.class_names)
         learned: dict[str, Any] = {}
         if classes != [*range(len(classes))]:
@@ -360,6 +362,17 @@ def _values(mask: tf.Tensor) -> tf.Tensor:
     if mask.shape.rank == 3:
         return _values_of_colors(mask) if mask.shape[-1] == 3 else mask[..., 0]
     return mask
+
+
+def _distinct(mask: Any) -> set[int]:
+    """The different values of a raw mask; empty if it cannot be decoded."""
+    try:
+        values = _values(tf.constant(mask)).numpy().ravel()
+    except tf.errors.InvalidArgumentError:
+        return set()
+    if values.min() >= 0 and values.max() < _MAX_CLASSES:  # faster than sorting
+        values = np.flatnonzero(np.bincount(values))
+    return {*np.unique(values).tolist()}
 
 
 def _decode_png(content: tf.Tensor) -> tf.Tensor:
