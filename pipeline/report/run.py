@@ -397,6 +397,10 @@ class Run:
 
         return pictures.mistakes(evaluation or self.evaluation)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy, such as in another process, is opened from the directory."""
+        return type(self).load, (self.directory.resolve(),)
+
     def __repr__(self) -> str:
         count = len(self.history.get("loss", ()))
         epochs = f"{count:,} of {pluralize(self.config.train.epochs, 'epoch')}"

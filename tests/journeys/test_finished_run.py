@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import io
 import json
+import pickle
 import re
 import shlex
 import shutil
@@ -50,6 +51,12 @@ def folder(digits_run, workplace):
     """Files of digits, and the accuracy of the shared run on them."""
     photos = workplace / "photos"
     return photos, digit_files.write(digits_run, photos)
+
+
+def test_a_pickled_run_is_opened_from_its_directory(digits_run):
+    again = pickle.loads(pickle.dumps(digits_run))
+    assert again.directory == digits_run.directory.resolve()
+    assert again.test == digits_run.test
 
 
 def test_a_run_is_shown_with_its_numbers_and_pictures(digits_run, loaded):
