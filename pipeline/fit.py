@@ -56,6 +56,8 @@ def fit(
     Args:
         recipe: A name, the path of your images, or a Config; None: none with `data`,
             else `digits`. Also a keras.Model: `fit(model, data=(x, y))`.
+        positional: After a keras.Model, `x`, `y`, `batch_size` and `epochs`, as in
+            `keras.Model.fit`.
         model: A name, a keras.Model, or a function `(input_shape, classes) ->
             keras.Model`.
         data: A path or a name, `(x, y)` or `(x, y, sample_weight)` arrays, a
@@ -91,8 +93,7 @@ def fit(
     arguments = {**locals(), **changes}
     mode = keras_words.output_mode(changes)
     with python_call.errors_in_python(), output.using(mode):
-        if arguments.pop("positional"):
-            raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
+        arguments = python_call.name_positional(arguments)
         return run(python_call.request(recipe, arguments))
 
 

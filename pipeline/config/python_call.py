@@ -26,6 +26,8 @@ from pipeline.config.sections import SourceConfig, TrainConfig
 from pipeline.utils.console import called_from_python, say
 from pipeline.utils.errors import UsageError, did_you_mean, suggest
 
+_POSITIONAL = ("x", "y", "batch_size", "epochs")
+"""Arguments of `keras.Model.fit` in their order."""
 _SHORT = {
     **dict.fromkeys(("epochs", "batch_size", "learning_rate", "optimizer"), "train"),
     **dict.fromkeys(("loss", "metrics", "callbacks"), "train"),
@@ -85,6 +87,26 @@ def request(
     if target is not None and source and "path" not in {**_options(source), **source}:
         source["predict"] = target
     return _start(recipe, changes, target).changed(**changes)
+
+
+def name_positional(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `fit` with those in `positional` by their names, after a Keras
+    model.
+
+    Raises UsageError after anything else, or if one has a name and a position.
+    """
+    arguments = dict(arguments)
+    positional = arguments.pop("positional")
+    if not positional:
+        return arguments
+    is_model = hasattr(arguments["recipe"], "_flatten_layers")
+    if not is_model or len(positional) > len(_POSITIONAL):
+        raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
+    for name, value in zip(_POSITIONAL, positional, strict=False):
+        if arguments.get(name) is not None:
+            raise UsageError(f"{name} is given twice, by its position and its name")
+        arguments[name] = value
+    return arguments
 
 
 def _require_known(arguments: Mapping[str, Any]) -> None:

@@ -28,6 +28,24 @@ def config(recipe=None, **arguments):
     return python_call.request(recipe, arguments).config
 
 
+def test_arguments_after_a_model_are_those_of_keras():
+    def named(*positional, recipe=None, **others):
+        arguments = {"recipe": recipe or network(), "positional": positional, **others}
+        named = python_call.name_positional(arguments)
+        return python_call.request(named.pop("recipe"), named).config
+
+    found = named(X, Y, 8, 3)
+    assert found.source.name.value[0] is X and found.source.name.value[1] is Y
+    assert (found.train.batch_size, found.train.epochs) == (8, 3)
+    for arguments, message in (
+        ({"positional": (X, Y), "y": Y}, "y is given twice"),
+        ({"positional": (X, Y, 8, 3, 1)}, "by name"),
+        ({"positional": (X, Y), "recipe": "digits"}, "by name: fit.model="),
+    ):
+        with pytest.raises(UsageError, match=message):
+            named(*arguments.pop("positional"), **arguments)
+
+
 def test_arguments_of_keras_are_used():
     weight = np.ones(30)
     found = config(
