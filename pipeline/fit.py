@@ -20,7 +20,7 @@ from pipeline.training import preflight
 from pipeline.training.resolve import resolve
 from pipeline.utils import output, progress_bar, temp_files
 from pipeline.utils.console import say, say_lines
-from pipeline.utils.errors import UsageError, run_command
+from pipeline.utils.errors import run_command
 
 if TYPE_CHECKING:  # options are checked before TensorFlow is imported
     from pipeline.contracts import Source
