@@ -54,26 +54,34 @@ def speech(*, path: Annotated[Path, "directory"]) -> Source:
     """
     folders = [folder for folder in _kaldi_folders(path) if (folder / "text").is_file()]
     utterances = [*_kaldi(path, folders)] if folders else [*_texts(path)]
-    found = [utterance for utterance in utterances if utterance.file]
-    missing = next((one for one in utterances if not one.file), None)
+    recorded = [utterance for utterance in utterances if utterance.file]
+    missing = next((utterance for utterance in utterances if not utterance.file), None)
     notes = []
     if missing:
-        count = pluralize(len(utterances) - len(found), "utterance")
+        count = pluralize(len(utterances) - len(recorded), "utterance")
         name = missing.name
         notes.append(f"{path}: no recording of {count}, such as {name}; left out")
-    if not found:
+    if not recorded:
         raise UsageError("; ".join(notes) or f"{path} has no transcripts")
-    has_train = any(utterance.split == "train" for utterance in found)
+    has_train = any(utterance.split == "train" for utterance in recorded)
     by_split: dict[str, list[_Utterance]] = {}
-    for one in found:
-        by_split.setdefault(one.split if has_train else "train", []).append(one)
+    for utterance in recorded:
+        by_split.setdefault(utterance.split if has_train else "train", []).append(
+            utterance
+        )
     root = os.path.abspath(path)
     files: dict[str, dict[str, FileList]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
     for split, parts in by_split.items():
-        files[split] = {_AUDIO: FileList.of([one.file for one in parts], root)}
+        files[split] = {
+            _AUDIO: FileList.of([utterance.file for utterance in parts], root)
+        }
         columns[split] = _columns(parts, root)
-    speakers = {one.speaker: _hash(one.speaker) for one in found if one.speaker}
+    speakers = {
+        utterance.speaker: _hash(utterance.speaker)
+        for utterance in recorded
+        if utterance.speaker
+    }
     count = pluralize(len(speakers), "speaker")
     how = "each of them in one split"
     if len(speakers) < _MIN_SPEAKERS:
@@ -81,7 +89,7 @@ def speech(*, path: Annotated[Path, "directory"]) -> Source:
         speakers = {}
         for values in columns.values():
             del values["group"]
-    recordings = pluralize(len(found), "recording")
+    recordings = pluralize(len(recorded), "recording")
     notes.append(f"{path}: {recordings} with transcripts, of {count}, {how}")
     return FileSource(
         files, columns, None, notes=tuple(notes), group_names=speakers or None
@@ -90,12 +98,17 @@ def speech(*, path: Annotated[Path, "directory"]) -> Source:
 
 def _columns(parts: Sequence[_Utterance], root: str) -> dict[str, np.ndarray]:
     transcripts = np.empty(len(parts), object)
-    transcripts[:] = [one.text.encode("utf-8", "surrogatepass") for one in parts]
-    ids = [_hash(os.path.relpath(one.file, root)) for one in parts]
+    transcripts[:] = [
+        utterance.text.encode("utf-8", "surrogatepass") for utterance in parts
+    ]
+    ids = [_hash(os.path.relpath(utterance.file, root)) for utterance in parts]
     return {
         "id": np.array(ids, np.int64),
         "transcript": transcripts,
-        "group": np.array([_hash(one.speaker or one.name) for one in parts], np.int64),
+        "group": np.array(
+            [_hash(utterance.speaker or utterance.name) for utterance in parts],
+            np.int64,
+        ),
     }
 
 
@@ -159,16 +172,17 @@ def _kaldi(path: Path, folders: Iterable[Path]) -> Iterable[_Utterance]:
                     )
                 places[key] = words[0]
         types = {_AUDIO: suffixes}
-        search = file_search.find_files([*places.values()], folder, folder, types)
-        if not any(search[0]):
-            search = file_search.find_files([*places.values()], path, folder, types)
-        found = dict(zip(places, search[0], strict=True))
+        names = [*places.values()]
+        paths, _ = file_search.find_files(names, folder, folder, types)
+        if not any(paths):
+            paths, _ = file_search.find_files(names, path, folder, types)
+        files = dict(zip(places, paths, strict=True))
         speakers = {}
         if (folder / "utt2spk").is_file():
             speakers = _lines(folder / "utt2spk")
         for key, text in _lines(folder / "text").items():
             yield _Utterance(
-                found.get(key, ""),
+                files.get(key, ""),
                 key,
                 text,
                 speakers.get(key, ""),
