@@ -177,7 +177,10 @@ def _with_pictures(
                 name = f"{stem}-{len(taken)}"
             taken.add(name)
             if "mask" in record:
-                mask_files.picture(record["mask"]).save(folder / f"{name}.png")
+                file = folder / f"{name}.png"
+                mask_files.picture(record.pop("mask")).save(file)
+                del record["probability"]  # of each pixel
+                record["mask"] = str(file)
             else:
                 picture = box_pictures.draw(Path(record["file"]), record)
                 picture.save(folder / f"{name}.jpg", quality=90)

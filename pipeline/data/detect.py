@@ -349,7 +349,10 @@ def _find(
         is_class_folder = len(classes) > 1 or not splits.union(class_names).isdisjoint(
             classes
         )
-        if is_class_folder and not (data and _are_flat_splits(path, classes)):
+        is_table = len(data) == 1 and _is_of_masks_or_boxes(path / data[0])
+        if is_class_folder and not (
+            is_table or (data and _are_flat_splits(path, classes))
+        ):
             if all(map(_FOLD.fullmatch, classes)):
                 raise _folds(path, classes)
             return _source("folder", path, root)
@@ -388,15 +391,21 @@ def _find(
 
 def _folds(path: Path, classes: list[str]) -> UsageError:
     """An error about parts of the data that are no classes, which names a table."""
-    tables = [file for file in sorted(path.parent.glob("*/*")) if table.is_table(file)]
-    tables += [file for file in sorted(path.glob("*")) if table.is_table(file)]
-    remedy = "a table with a row for each file"
-    if tables:
-        remedy = str(tables[0])
+    remedy = _table_beside(path) or "a table with a row for each file"
     return UsageError(
         f"{path}: {classes[0]}, {classes[1]}, ... are parts of the data, not classes;"
         f" give {remedy} in their place, or write --source.name folder"
     )
+
+
+def _table_beside(path: Path) -> str:
+    """The first table of files in a directory or in one beside it; empty if there is
+    none.
+    """
+    for file in sorted([*path.glob("*"), *path.glob("*/*"), *path.parent.glob("*/*")]):
+        if table.is_table(file) and _lists_files(_header(file)):
+            return str(file)
+    return ""
 
 
 def _has_masks(path: Path, folders: list[str], suffixes: tuple[str, ...]) -> bool:
@@ -488,6 +497,9 @@ def _problem(
     files = list_folder(path)[1]
     if len(classes) == 1:
         noun = _noun(file_types.most_common(_file_names(path / classes[0]), types))
+        found = _table_beside(path)
+        if found:
+            return UsageError(f"{path} has {noun} and a table; give the table: {found}")
         return UsageError(
             f"{path} has {noun} of only one class, {classes[0]!r}; add a folder for"
             " another class, or a .csv with the columns path and label"
@@ -545,6 +557,12 @@ def _header(path: Path) -> set[str]:
 def _has_boxes(header: set[str]) -> bool:
     """Whether there are the sides of boxes in images."""
     return header.issuperset(names.BOX_SIDES)
+
+
+def _is_of_masks_or_boxes(path: Path) -> bool:
+    """Whether a file is a table of masks or boxes, which are no classes in folders."""
+    header = _header(path) if _kind(path.name) == "table" else set()
+    return _has_boxes(header) or not header.isdisjoint(names.MASKS)
 
 
 def _lists_files(header: set[str]) -> bool:

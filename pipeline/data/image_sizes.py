@@ -92,7 +92,7 @@ def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:
     highest = max(values)
     bits = highest.bit_length() or 16
     kept = "the higher 8 are kept" if bits > 8 else "all are kept"
-    note = f"16-bit PNGs: values up to {highest:,}, {bits} bits, of which {kept}"
+    note = f"16-bit images: values up to {highest:,}, {bits} bits, of which {kept}"
     return bits, (f"{note}, in training and in the exported model",)
 
 

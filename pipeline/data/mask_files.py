@@ -3,6 +3,7 @@
 import io
 import re
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,9 @@ def picture(values: Any) -> Image.Image:
 
 def classes(
     folder: Path, names: tuple[str, ...] | None
-) -> tuple[tuple[str, ...], tuple[int, ...]]:
+) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
     """The names of the classes, by default those of a table of colors in a folder, and
-    their values; empty without them.
+    their values; None and empty without them.
 
     The table is `labelmap.txt` of CVAT, with lines `name:red,green,blue`, or
     `class_dict.csv` with `name,r,g,b`. Raises UsageError if it has not a line for each
@@ -107,7 +108,7 @@ def classes(
     if not file.is_file():
         file = folder / "class_dict.csv"
     if not file.is_file():
-        return names or (), ()
+        return names or None, ()
     colors = {}
     lines = file.read_text("utf-8-sig", errors="replace").splitlines()
     for match in filter(None, map(_RGB_LINE.match, lines)):
@@ -132,6 +133,11 @@ def color_value(red: int, green: int, blue: int) -> int:
     return COLORS | red << 16 | green << 8 | blue
 
 
-def describe_value(value: int) -> str:
-    """A value in words: `255` or `#ff8000`."""
-    return str(value) if value < COLORS else f"#{value - COLORS:06x}"
+def describe_values(values: Sequence[int]) -> list[str]:
+    """Values in words: `255`, or `#ff8000` if one of them is a color."""
+    if max(values, default=0) < COLORS:
+        return [str(value) for value in values]
+    colors = [
+        value - COLORS if value >= COLORS else value * 0x10101 for value in values
+    ]
+    return [f"#{color:06x}" for color in colors]

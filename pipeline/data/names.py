@@ -52,6 +52,8 @@ MASK_FOLDERS = {
     "gt",
 }
 """Folders beside each other, of images and of their masks, in lower case."""
+INSTANCE_FOLDERS = {"segmentationobject"}
+"""Folders of masks of objects, not of classes."""
 MASK_SUFFIX = r"[_-](masks?|segmentation|seg)$"
 """The end of the names of masks, or of their folders."""
 MASKS = ("mask", "mask_path", "mask_file")

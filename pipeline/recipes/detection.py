@@ -47,4 +47,6 @@ def boxes(
             evaluate_every=10,
         ),
     )
-    return Request(config, planned=("train.epochs", "train.ema"), plan="epochs")
+    return Request(
+        config, planned=("train.batch_size", "train.epochs", "train.ema"), plan="epochs"
+    )

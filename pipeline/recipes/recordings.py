@@ -30,7 +30,7 @@ def recordings(data: SourceConfig, *, field: str = "audio") -> Request:
             label_smoothing=0.1,
         ),
     )
-    return Request(config, planned=("train.epochs",), plan="epochs")
+    return Request(config, planned=("train.batch_size", "train.epochs"), plan="epochs")
 
 
 def transcripts(
@@ -58,4 +58,4 @@ def transcripts(
             schedule_options={"warmup": 0.05},
         ),
     )
-    return Request(config, planned=("train.epochs",), plan="epochs")
+    return Request(config, planned=("train.batch_size", "train.epochs"), plan="epochs")

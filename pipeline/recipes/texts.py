@@ -35,4 +35,4 @@ def texts(data: SourceConfig, *, field: str = "text") -> Request:
             schedule="cosine",
         ),
     )
-    return Request(config, planned=("train.epochs",), plan="epochs")
+    return Request(config, planned=("train.batch_size", "train.epochs"), plan="epochs")

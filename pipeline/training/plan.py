@@ -77,17 +77,26 @@ class _Choices:
         self.config = dataclasses.replace(config, reasons=reasons)
 
 
+_MIN_BATCHES = 1.25  # the count before the random splits is not exact
+
+
 def enough_epochs(request: Request, source: Source) -> Config:
     """Returns a config with at least as many epochs as the recipe has.
 
     With few examples, there are more: as many as 2,000 steps need, but at most five
     times the recipe's (benchmarks/README.md, "few recordings"). If answers are to be
     evaluated along training, it is every 2,000 steps. If weights are averaged, it is
-    over the last 3% of the steps.
+    over the last 3% of the steps. Examples that might not fill a batch get a smaller
+    one.
     """
     choices = _Choices(request)
     config = choices.config
     count = _training_count(source, config)
+    if count < _MIN_BATCHES * config.train.batch_size:
+        batch_size = 2 ** int(math.log2(max(count / 2, 1)))
+        reason = f"for about {pluralize(count, 'training example')}"
+        choices.choose("train.batch_size", batch_size, reason)
+        config = choices.config
     steps = config.train.steps_per_epoch or max(1, count // config.train.batch_size)
     usual = config.train.epochs
     epochs = min(math.ceil(_MIN_STEPS / steps), _MAX_FACTOR * usual)

@@ -88,3 +88,8 @@ def test_a_file_is_answered_with_a_class_for_each_pixel(trained, workplace):
     assert predict.main([str(export), str(file), "--output", "masks.jsonl"]) == 0
     (row,) = (workplace / "masks.jsonl").read_text().splitlines()
     np.testing.assert_array_equal(json.loads(row)["mask"], expected[0])
+    words = [str(export), str(file), "--pictures", "found"]
+    assert predict.main([*words, "--output", "drawn.jsonl"]) == 0
+    record = json.loads((workplace / "drawn.jsonl").read_text())
+    assert record == {"file": str(file), "mask": "found/3.png"}
+    np.testing.assert_array_equal(Image.open(record["mask"]), expected[0])

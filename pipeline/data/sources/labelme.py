@@ -10,6 +10,7 @@ from pipeline.data.box_files import Picture
 from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct, in_order
 from pipeline.utils import safe_io
+from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 _KINDS = ("rectangle", "polygon", "rotation", "mask")
@@ -35,12 +36,18 @@ def labelme(*, path: Annotated[Path, "directory"]) -> Source:
     images = ImageSearch(path)
     pictures: dict[str, list[Picture]] = {}
     labels: dict[str, list[list[str]]] = {}
+    without_area = 0
     for file in files:
         split = box_files.split_name(box_formats.split_of(file, path))
-        picture, names = _picture(file, images)
+        picture, names, others = _picture(file, images)
+        without_area += others
         pictures.setdefault(split, []).append(picture)
         labels.setdefault(split, []).append(names)
     used = {name for part in labels.values() for names in part for name in names}
+    notes = []
+    if without_area:
+        shapes = pluralize(without_area, "shape")
+        notes.append(f"{path}: {shapes} without an area, such as points; left out")
     if not used:
         raise UsageError(f"{path} has no boxes")
     class_names = distinct(in_order(used), "the classes")
@@ -48,11 +55,13 @@ def labelme(*, path: Annotated[Path, "directory"]) -> Source:
     for split, part in pictures.items():
         for picture, names in zip(part, labels[split], strict=True):
             picture.labels = [numbers[name] for name in names]
-    return box_files.source(path, pictures, class_names)
+    return box_files.source(path, pictures, class_names, notes)
 
 
-def _picture(file: Path, images: ImageSearch) -> tuple[Picture, list[str]]:
-    """An image with its boxes, and the names of their classes."""
+def _picture(file: Path, images: ImageSearch) -> tuple[Picture, list[str], int]:
+    """An image with its boxes, the names of their classes, and how many shapes have no
+    area.
+    """
     try:
         content = safe_io.read_json(file)
         size = (
@@ -69,7 +78,8 @@ def _picture(file: Path, images: ImageSearch) -> tuple[Picture, list[str]]:
     found = found or images.find(file.stem, file)
     boxes: list[Sequence[float]] = [box for _, box in shapes if box]
     names = [name for name, box in shapes if box]
-    return Picture(found, str(file), boxes, [], [False] * len(boxes), size), names
+    picture = Picture(found, str(file), boxes, [], [False] * len(boxes), size)
+    return picture, names, len(shapes) - len(boxes)
 
 
 def _box(shape: dict[str, Any]) -> tuple[float, ...]:

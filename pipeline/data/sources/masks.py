@@ -47,9 +47,9 @@ def masks(
     """
     pairs, notes = _pairs(path)
     pairs_by_split, unlisted = _by_split(path, pairs)
-    class_names, class_values = mask_files.classes(path, class_names)
-    if not class_names and (path / "SegmentationClass").is_dir():
-        class_names = mask_files.VOC_CLASSES
+    titles, class_values = mask_files.classes(path, class_names)
+    if titles is None and (path / "SegmentationClass").is_dir():
+        titles = mask_files.VOC_CLASSES
     root = os.path.abspath(path)
     files: dict[str, dict[str, FileList]] = {}
     columns: dict[str, Mapping[str, np.ndarray]] = {}
@@ -64,7 +64,7 @@ def masks(
     return FileSource(
         files,
         columns,
-        distinct(class_names, "--source.class-names") if class_names else None,
+        titles and distinct(titles, "--source.class-names"),
         class_values=class_values,
         notes=(*notes, *unlisted),
     )
@@ -134,6 +134,8 @@ def _find(path: Path) -> tuple[dict[_Key, list[str]], dict[_Key, list[str]]]:
     root = os.path.abspath(path)
     for folder, _, files in image_formats.walk(root):
         folders = Path(os.path.relpath(folder, root)).parts
+        if not names.INSTANCE_FOLDERS.isdisjoint(map(str.lower, folders)):
+            continue
         for name in sorted(files):
             if not name.lower().endswith(image_formats.SUFFIXES):
                 continue

@@ -90,7 +90,8 @@ def speech(*, path: Annotated[Path, "directory"]) -> Source:
         for values in columns.values():
             del values["group"]
     recordings = pluralize(len(recorded), "recording")
-    notes.append(f"{path}: {recordings} with transcripts, of {count}, {how}")
+    who = f"of {count}, {how}" if count[0] != "0" else "of unknown speakers"
+    notes.append(f"{path}: {recordings} with transcripts, {who}")
     return FileSource(
         files, columns, None, notes=tuple(notes), group_names=speakers or None
     )

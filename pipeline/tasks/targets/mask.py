@@ -126,15 +126,15 @@ class MaskTarget(Target):
         if IGNORED in values and IGNORED not in classes:
             learned["has_ignored"] = True
         if not self.class_names:
-            learned["class_names"] = [*map(mask_files.describe_value, classes)]
+            learned["class_names"] = mask_files.describe_values(classes)
         return learned
 
     def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
         """Says which values are the classes."""
         values = self._values or range(len(self.class_names))
         shown = []
-        for value, name in zip(values[:_SHOWN], self.class_names, strict=False):
-            text = mask_files.describe_value(value)
+        texts = mask_files.describe_values(values)[:_SHOWN]
+        for text, name in zip(texts, self.class_names, strict=False):
             shown.append(text if text == name else f"{text} {name}")
         listing = ", ".join(shown) + (", ..." if len(values) > _SHOWN else "")
         if self.metadata.get("has_ignored"):
@@ -181,7 +181,7 @@ class MaskTarget(Target):
         is_class = (mask >= 0) & (mask < count) | (mask == IGNORED)
         message = f"a pixel of the mask is not from 0 to {count - 1}, nor {IGNORED}"
         if self._values:
-            listing = ", ".join(map(mask_files.describe_value, self._values[:_SHOWN]))
+            listing = ", ".join(mask_files.describe_values(self._values)[:_SHOWN])
             message = f"a pixel of the mask has another value than {listing}"
         check = tf.debugging.Assert(tf.reduce_all(is_class), [message])
         with tf.control_dependencies([check]):
@@ -427,7 +427,7 @@ def _classes(values: Sequence[int], names: Sequence[str]) -> list[int]:
     is_binary = len(values) == 2 and IGNORED in values and len(names) in (0, 2)
     if is_binary or not are_small:
         numbers = [*values]
-    listing = ", ".join(map(mask_files.describe_value, values[:_SHOWN]))
+    listing = ", ".join(mask_files.describe_values(values)[:_SHOWN])
     listing += ", ..." if len(values) > _SHOWN else ""
     if names:
         if are_small and not is_binary and largest < len(names):

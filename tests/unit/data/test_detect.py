@@ -39,6 +39,7 @@ FOUND = {
     "a/1.jpg b/2.jpg metadata.jsonl": ("folder", "."),
     "a/1.jpg b/2.jpg a/1.npy": ("folder", "."),
     "x.npz log.jsonl": ("arrays", "x.npz"),
+    "a/1.jpg b/1.png masks.csv": ("table", "masks.csv"),
 }
 # The same of data other than images.
 OTHER_DATA = {
@@ -52,6 +53,7 @@ OTHER_DATA = {
 REFUSED = {
     "report.pdf": "only report.pdf; .*folders of files",
     "a/1.heic b/2.heic": "only a/, b/ with .heic files; .*folders",
+    "audio/1.wav meta/c.csv": "audio files and a table; give the table: data/meta/c.csv",
     "a/fold1/1.wav a/fold2/2.wav b/c.csv": "fold1, fold2, ... are parts of .*give .*c.csv",
     "images/1.jpg log.csv": "data has images of only one class, 'images'",
     "img/1.jpg test.csv train.csv": "2 data files; give one .*data/train.csv",
@@ -75,6 +77,7 @@ CONTENTS = {
     "iris.csv": "width,height,species\n1,2,x\n2,3,y\n",
     "numbers.jsonl": '{"features": [1, 2], "label": "x"}\n',
     "files.csv": "file,label\n1.npy,x\n",
+    "masks.csv": "image,mask\na/1.jpg,b/1.png\n",
 }
 
 

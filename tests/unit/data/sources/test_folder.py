@@ -259,7 +259,7 @@ def test_16_bit_images_are_decoded_alike_in_training_and_serving(tmp_path):
     source = folder(path=tmp_path)
     assert (
         source.info.image_bits == 12
-        and "16-bit PNGs: values up to 2,875" in source.info.notes[0]
+        and "16-bit images: values up to 2,875" in source.info.notes[0]
     )
     task = task_of(source)
     content = (tmp_path / "a/1.png").read_bytes()

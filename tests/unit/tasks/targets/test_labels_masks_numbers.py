@@ -271,7 +271,7 @@ def test_colors_are_classes_in_their_order():
     colors = np.array([[[0, 0, 0], [128, 0, 64], [255, 255, 255]]], np.uint8)
     target = new_mask()
     learned = target.learn(files_of_masks(colors))
-    assert learned["class_names"] == ["0", "255", "#800040"]
+    assert learned["class_names"] == ["#000000", "#ffffff", "#800040"]
     decoded = MaskTarget({**target.metadata, "mask_shape": [1, 3], **learned}).decode(
         {"mask": png(colors)}, None
     )
