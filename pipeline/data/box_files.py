@@ -20,6 +20,7 @@ from pipeline.utils.errors import UsageError
 
 MAX_BOXES = 1000
 """Boxes of an image that are kept, the largest."""
+_LARGEST_FRACTION = 1.1  # of boxes that reach out of their picture
 _TOLERANCE = 1.5  # pixels outside of a picture that are no mistake
 
 
@@ -156,7 +157,11 @@ def source(
 def _mark_fractions(pictures: Sequence[Picture]) -> bool:
     """Whether all boxes are fractions, although the format has pixels; marks them."""
     sides = [side for p in pictures for box in p.boxes for side in box]
-    if not sides or max(sides) > 1 or any(p.is_relative for p in pictures):
+    if (
+        not sides
+        or max(sides) > _LARGEST_FRACTION
+        or any(p.is_relative for p in pictures)
+    ):
         return False
     for picture in pictures:
         picture.is_relative = True

@@ -16,10 +16,7 @@ _START = 1 << 12  # bytes of a file that tell its format
 _COCO = re.compile(rb'\s*\{\s*"(info|licenses|images|annotations|categories|type)"\s*:')
 _VOC = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<annotation\b", re.DOTALL)
 _LINE = re.compile(rb"\s*\d+( +-?[\d.]+(e-?\d+)?){4}")
-_LABELME = re.compile(
-    rb'\s*\{\s*"(version|flags|shapes)"\s*:[^{}]*(\{\s*\}[^{}]*)?"shapes"\s*:'
-    rb'|\s*\{\s*"shapes"\s*:'
-)
+_LABELME = re.compile(rb'"shapes"\s*:\s*\[')
 _YOLO = re.compile(rb"^(names|nc)\s*:", re.MULTILINE)
 
 
@@ -152,6 +149,6 @@ def _begins(file: Path, start: re.Pattern[bytes]) -> bool:
             content = stream.read(_START).removeprefix(b"\xef\xbb\xbf")
     except OSError:
         return False
-    if start is _YOLO:
+    if start in (_YOLO, _LABELME):
         return start.search(content) is not None
     return start.match(content) is not None

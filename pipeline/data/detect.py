@@ -5,20 +5,29 @@ are arrays, datasets or tables. Nothing here imports TensorFlow.
 """
 
 import ast
+import contextlib
 import dataclasses
 import itertools
 import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipeline.config import registry
-from pipeline.data import box_formats, file_types, names, table, table_columns
+from pipeline.data import (
+    box_formats,
+    file_types,
+    names,
+    split_names,
+    table,
+    table_columns,
+)
 from pipeline.data.table import Table
 from pipeline.data.table_columns import NUMBERS, Options, Roles
+from pipeline.utils import image_formats
 from pipeline.utils.console import pluralize, say
 from pipeline.utils.errors import NoLabels, UsageError
 from pipeline.utils.image_formats import is_ignored, walk
@@ -31,8 +40,10 @@ _FILES = {
 }
 _OF_MASKS = re.compile(names.MASK_SUFFIX, re.IGNORECASE)
 _FOLD = re.compile(r"(fold|part|batch|chunk|shard|session)[ _-]?\d+", re.IGNORECASE)
-_TEXTS = (".txt", ".lab")
+_OF_IMAGES = re.compile(names.IMAGE_SUFFIX, re.IGNORECASE)
 _RECORDINGS = (".wav", ".flac", ".mp3", ".ogg")
+_MAX_LEVELS = 5  # of directories above transcripts
+_MAX_TEXT = 1000  # characters of a transcript
 _SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
 # Files that hold the arrays of all examples, not one example each.
 _ARRAYS = {"images.npy", "features.npy", "labels.npy"}
@@ -339,22 +350,23 @@ def _find(
         if boxes := box_formats.find(path):
             return _source(boxes, path, root)
         folders, files = list_folder(path)
-        if _has_masks(path, folders, suffixes):
-            return _source("masks", path, root)
-        if _has_transcripts(path):
-            return _source("speech", path, root)
         classes = [name for name in folders if _has_file(path / name, suffixes)]
         splits = _SPLITS.intersection(folders)
         data = _data_files(path, files, bool(classes))
         is_class_folder = len(classes) > 1 or not splits.union(class_names).isdisjoint(
             classes
         )
+        if not any(_lists_files(_header(path / name)) for name in data):
+            if _has_masks(path, folders):
+                return _source("masks", path, root)
+            if _has_transcripts(path):
+                return _source("speech", path, root)
         is_table = len(data) == 1 and _is_of_masks_or_boxes(path / data[0])
         if is_class_folder and not (
             is_table or (data and _are_flat_splits(path, classes))
         ):
             if all(map(_FOLD.fullmatch, classes)):
-                raise _folds(path, classes)
+                raise _folds(path, root, classes)
             return _source("folder", path, root)
         for name in splits:
             files = files + list_folder(path / name)[1]
@@ -372,7 +384,7 @@ def _find(
             raise _problem(path, folders, classes, types, allow_one_class)
         inner = path / entries[0]
         has_class = entries == classes and not list_folder(inner)[0]
-        if has_class and not _holds_masks(inner, suffixes):
+        if has_class and not _holds_masks(inner) and not _has_transcripts(inner):
             if allow_one_class:
                 return _source("folder", path, root)
             raise _problem(path, folders, classes, types)
@@ -389,49 +401,60 @@ def _find(
     return _source(kind, path, root)
 
 
-def _folds(path: Path, classes: list[str]) -> UsageError:
+def _folds(path: Path, root: Path, classes: list[str]) -> UsageError:
     """An error about parts of the data that are no classes, which names a table."""
-    remedy = _table_beside(path) or "a table with a row for each file"
+    remedy = _table_in(root) or "a table with a row for each file"
     return UsageError(
         f"{path}: {classes[0]}, {classes[1]}, ... are parts of the data, not classes;"
         f" give {remedy} in their place, or write --source.name folder"
     )
 
 
-def _table_beside(path: Path) -> str:
-    """The first table of files in a directory or in one beside it; empty if there is
-    none.
-    """
-    for file in sorted([*path.glob("*"), *path.glob("*/*"), *path.parent.glob("*/*")]):
+def _table_in(path: Path) -> str:
+    """The first table of files in a directory or in its folders; empty without one."""
+    for file in sorted([*path.glob("*"), *path.glob("*/*")]):
         if table.is_table(file) and _lists_files(_header(file)):
             return str(file)
     return ""
 
 
-def _has_masks(path: Path, folders: list[str], suffixes: tuple[str, ...]) -> bool:
+def _has_masks(path: Path, folders: list[str]) -> bool:
     """Whether images and their masks are side by side in a directory, or in those of
     its splits: in two folders, or by the ends of their names.
     """
-    of_splits = [path / name for name in _SPLITS.intersection(folders)]
-    return any(_holds_masks(folder, suffixes) for folder in (path, *of_splits))
+    of_splits = [path / name for name in folders if split_names.split_of_folder(name)]
+    return any(_holds_masks(folder) for folder in (path, *of_splits))
 
 
-def _holds_masks(path: Path, suffixes: tuple[str, ...]) -> bool:
+def _holds_masks(path: Path) -> bool:
     folders, files = list_folder(path)
-    lower = {name.lower(): name for name in folders}
-    of_masks = []
-    if not lower.keys().isdisjoint(names.IMAGE_FOLDERS):
-        of_masks = [name for name in lower if name in names.MASK_FOLDERS]
-    for name in lower:
+    lower = {name.lower(): path / name for name in folders}
+    pairs = []
+    for name, folder in lower.items():
         plain = _OF_MASKS.sub("", name)
-        if plain != name and plain in lower:
-            of_masks.append(name)
-    if any(_has_file(path / lower[name], suffixes) for name in of_masks):
-        return True
-    stems = {Path(name).stem for name in files if name.lower().endswith(suffixes)}
+        images = [lower[name] for name in lower if _OF_IMAGES.sub("", name) == plain]
+        if name in names.MASK_FOLDERS:
+            images = [lower[name] for name in lower if name in names.IMAGE_FOLDERS]
+        if name in names.MASK_FOLDERS or plain != name:
+            pairs += [(of_images, folder) for of_images in images]
+    for of_images, of_masks in pairs:
+        if not _stems(_file_names(of_images)).isdisjoint(_stems(_file_names(of_masks))):
+            return True
+    stems = {Path(name).stem for name in filter(_is_image, files)}
     return any(
-        _OF_MASKS.sub("", stem) in stems and _OF_MASKS.search(stem) for stem in stems
+        _OF_MASKS.search(stem) and _OF_MASKS.sub("", stem) in stems for stem in stems
     )
+
+
+def _stems(files: Iterable[str]) -> set[str]:
+    """What the names of images and of their masks share."""
+    return {
+        _OF_MASKS.sub("", Path(name).stem.lower()) for name in files if _is_image(name)
+    }
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(image_formats.SUFFIXES)
 
 
 def _expected(types: Mapping[str, tuple[str, ...]]) -> str:
@@ -457,20 +480,44 @@ def _data_files(path: Path, files: list[str], has_classes: bool) -> list[str]:
     return [name for name, header in headers.items() if _has_truth(header)]
 
 
-def _has_transcripts(path: Path, depth: int = 4) -> bool:
-    """Whether a directory has recordings with transcripts of Kaldi, or in the first
-    directory of each level those of LibriSpeech, or a text of the same name.
+def _has_transcripts(path: Path) -> bool:
+    """Whether a directory has recordings with transcripts: of Kaldi, or in the first
+    directory of each level those of LibriSpeech, or a text beside most recordings.
     """
     folders, files = list_folder(path)
-    if "wav.scp" in files or any(name.endswith(".trans.txt") for name in files):
+    places = [path, *(path / name for name in folders)]
+    if any((place / "wav.scp").is_file() for place in places):
         return True
-    texts = {Path(name).stem for name in files if name.lower().endswith(_TEXTS)}
-    recordings = [name for name in files if name.lower().endswith(_RECORDINGS)]
-    if any(Path(name).stem in texts for name in recordings):
-        return True
-    if any((path / name / "wav.scp").is_file() for name in folders):
-        return True
-    return bool(depth and folders) and _has_transcripts(path / folders[0], depth - 1)
+    for _ in range(_MAX_LEVELS):
+        if any(name.endswith(".trans.txt") for name in files):
+            return True
+        recordings = [name for name in files if name.lower().endswith(_RECORDINGS)]
+        if recordings:
+            texts = texts_of(files)
+            described = [name for name in recordings if Path(name).stem in texts]
+            if 2 * len(described) <= len(recordings):
+                return False
+            return _are_words(path / texts[Path(described[0]).stem])
+        if not folders:
+            return False
+        path = path / folders[0]
+        folders, files = list_folder(path)
+    return False
+
+
+def texts_of(files: Iterable[str]) -> dict[str, str]:
+    """Stem -> the text of one recording each, such as `a.txt` or `a.lab`."""
+    lower = (".txt", ".lab")
+    return {Path(n).stem: n for n in sorted(files) if n.lower().endswith(lower)}
+
+
+def _are_words(file: Path) -> bool:
+    """Whether a text is a transcript, not times or other numbers."""
+    with contextlib.suppress(OSError):
+        words = file.read_text(errors="replace")[:_MAX_TEXT].split()
+        numbers = [word for word in words if re.fullmatch(r"[-+.,\d]+", word)]
+        return bool(words) and 2 * len(numbers) <= len(words)
+    return False
 
 
 def _are_flat_splits(path: Path, classes: list[str]) -> bool:
@@ -497,7 +544,7 @@ def _problem(
     files = list_folder(path)[1]
     if len(classes) == 1:
         noun = _noun(file_types.most_common(_file_names(path / classes[0]), types))
-        found = _table_beside(path)
+        found = _table_in(path)
         if found:
             return UsageError(f"{path} has {noun} and a table; give the table: {found}")
         return UsageError(
@@ -556,7 +603,8 @@ def _header(path: Path) -> set[str]:
 
 def _has_boxes(header: set[str]) -> bool:
     """Whether there are the sides of boxes in images."""
-    return header.issuperset(names.BOX_SIDES)
+    has_files = not header.isdisjoint({*names.FILES, *names.BOX_FILES})
+    return has_files and header.issuperset(names.BOX_SIDES)
 
 
 def _is_of_masks_or_boxes(path: Path) -> bool:

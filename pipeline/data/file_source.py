@@ -65,6 +65,7 @@ class FileSource(ArraySource):
             group_names=group_names,
         )
         self._files = files
+        self._masks_are_colors = bool(class_values)
         self._orders: dict[str, np.ndarray] = {}
         fields = dict(self.info.fields)
         for field in files["train"]:
@@ -72,6 +73,9 @@ class FileSource(ArraySource):
         facts = _image_facts(files) if IMAGE in files["train"] else {}
         if MASK in files["train"]:
             _require_equal_sizes(files)
+            masks = files["train"][MASK]
+            sample = [masks[position] for position in spread(len(masks), _SAMPLE)]
+            self._masks_are_colors |= not mask_files.have_palettes_in_common(sample)
         notes = (*notes, *facts.pop("notes", ()))
         self.info = dataclasses.replace(
             self.info, fields=fields, class_values=class_values, notes=notes, **facts
@@ -96,7 +100,7 @@ class FileSource(ArraySource):
     def _reader(self, split: str) -> Callable[[tf.Tensor], Example]:
         read_row = super()._reader(split)
         readers = {
-            field: _file_reader(field, files, bool(self.info.class_values))
+            field: _file_reader(field, files, self._masks_are_colors)
             for field, files in self._files[split].items()
         }
 

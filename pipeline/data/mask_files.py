@@ -3,7 +3,7 @@
 import io
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ COLORS = 1 << 24
 """Added to 0xRRGGBB for the value of a pixel that is not gray."""
 _GRAY, _RGB = 0, 2  # color types of PNG
 _THRESHOLD = 128  # of JPEGs, whose edges are blurred
+_MAX_BLURRED = 0.05  # of the pixels of a JPEG of two classes
 _MAX_GRAY = 255
 _RGB_LINE = re.compile(r"\s*(?P<name>[^:#,]+)[:,]\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)")
 
@@ -70,8 +71,13 @@ def to_png(content: bytes, in_colors: bool = False) -> bytes:
 def _plain(picture: Image.Image, in_colors: bool) -> Image.Image:
     """A picture in the mode L or RGB."""
     if picture.format in ("JPEG", "MPO"):
-        gray = picture.convert("L")
-        return gray.point([_MAX_GRAY * (value >= _THRESHOLD) for value in range(256)])
+        colors = np.asarray(picture.convert("RGB"), np.int16)
+        gray = colors.mean(axis=2)
+        is_colored = np.ptp(colors, axis=2) > _THRESHOLD // 2
+        is_between = np.abs(gray - _THRESHOLD) < _THRESHOLD // 2
+        if max(is_colored.mean(), is_between.mean()) > _MAX_BLURRED:
+            raise ValueError("more than two classes")
+        return Image.fromarray((gray >= _THRESHOLD).astype(np.uint8) * _MAX_GRAY)
     if picture.mode == "P" and not in_colors:
         return Image.frombytes("L", picture.size, picture.tobytes())
     if picture.mode.startswith("I") or picture.mode == "F":
@@ -92,6 +98,22 @@ def picture(values: Any) -> Image.Image:
         palette[:, bit % 3] |= ((numbers >> bit & 1) << 7 - bit // 3).astype(np.uint8)
     mask.putpalette(palette.tobytes())
     return mask
+
+
+def have_palettes_in_common(paths: Iterable[str]) -> bool:
+    """Whether an index means the same color in all palettes of these files."""
+    first = b""
+    for path in paths:
+        try:
+            with Image.open(path) as image:
+                palette = image.palette.tobytes() if image.palette else b""
+        except Exception:  # as above; decoding reports it
+            continue
+        size = min(len(first), len(palette))
+        if first[:size] != palette[:size]:
+            return False
+        first = max(first, palette, key=len)
+    return True
 
 
 def classes(

@@ -38,22 +38,29 @@ TARGETS = ("target", "value", "y", "price", "score")
 """Columns of numbers to predict."""
 BOX_SIDES = ("xmin", "ymin", "xmax", "ymax")
 """Columns of a table with a row for each box."""
+BOX_FILES = ("imageid",)
+"""Columns of the files of boxes, beside `FILES`."""
 BOX_LABELS = ("name", "labelname", "class_id", "classid")
 """Columns of the classes of boxes, beside `LABELS`."""
-IMAGE_FOLDERS = {"images", "image", "imgs", "img", "jpegimages"}
+IMAGE_FOLDERS = {"images", "image", "imgs", "img", "jpegimages", "original", "input"}
 MASK_FOLDERS = {
     "masks",
     "mask",
     "labels",
+    "label",
     "annotations",
     "segmentationclass",
     "trimaps",
     "groundtruth",
+    "ground truth",
+    "ground_truth",
     "gt",
 }
 """Folders beside each other, of images and of their masks, in lower case."""
 INSTANCE_FOLDERS = {"segmentationobject"}
 """Folders of masks of objects, not of classes."""
+IMAGE_SUFFIX = r"[_-]images?$"
+"""The end of the names of folders of images whose masks are in `..._masks`."""
 MASK_SUFFIX = r"[_-](masks?|segmentation|seg)$"
 """The end of the names of masks, or of their folders."""
 MASKS = ("mask", "mask_path", "mask_file")

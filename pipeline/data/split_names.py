@@ -1,5 +1,6 @@
 """Names of the splits, and the aliases that data sets use."""
 
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -13,6 +14,9 @@ ALIASES = {
 }
 """Maps each split to its names on disk, the preferred name first."""
 WORDS = {word for words in ALIASES.values() for word in words}
+_FOLDER = re.compile(
+    r"(train|valid|val|dev|test)(ing|ation)?\d*(?![a-z])", re.IGNORECASE
+)
 
 
 def evaluation_split(splits: Collection[str]) -> str:
@@ -41,3 +45,14 @@ def directories(root: Path, names: Collection[str]) -> dict[str, Path]:
                 " merge them"
             )
     return {split: root / name for split, (name,) in aliases.items()}
+
+
+def split_of_folder(name: str) -> str:
+    """The split of a folder such as `train-clean-100`, `val2017`, `testing` or `dev`;
+    empty for any other.
+    """
+    match = _FOLDER.match(name)
+    if match is None:
+        return ""
+    word = match[1].lower()
+    return word if word in SPLITS else "validation"

@@ -103,6 +103,7 @@ def find_roles(table: Table, options: Options) -> Roles:
     file = "" if options.column else _file_column(table, options, used)
     if file:
         truths = truths or _transcripts(table)
+        used.update(*truths.values())
         field = options.field or _field_of_files(table, file, options)
         if field == "audio":
             _require_whole_recordings(table)

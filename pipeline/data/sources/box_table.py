@@ -10,6 +10,7 @@ from pipeline.data import box_files, detect, names, table
 from pipeline.data.box_files import Picture
 from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct, in_order
+from pipeline.data.split_names import split_of_folder
 from pipeline.data.table import Table
 from pipeline.utils.errors import UsageError
 
@@ -27,11 +28,15 @@ def box_table(*, path: Annotated[Path, "file"]) -> Source:
         path: A table of any format.
     """
     read = detect.take_table(path)
-    file = _require(read, (*names.FILES, "imageid"), "the file of the image")
+    file = _require(read, (*names.FILES, *names.BOX_FILES), "the file of the image")
     label = _require(read, (*names.LABELS, *names.BOX_LABELS), "the class of the box")
     boxes = np.stack([_numbers(read, title) for title in names.BOX_SIDES], axis=1)
     labels = table.texts(read.columns[label]).to_pylist()
-    has_box = ~np.isnan(boxes).any(axis=1)
+    is_gap = np.isnan(boxes)
+    for row in np.flatnonzero(is_gap.any(axis=1) & ~is_gap.all(axis=1))[:1].tolist():
+        raise UsageError(f"{read.where(row)}: a side of the box is missing; fill it in")
+    has_box = ~is_gap.any(axis=1)
+    sizes = _sizes(read)
     for row in np.flatnonzero(has_box).tolist():
         if not labels[row]:
             raise UsageError(f"{read.where(row)}: the box has no {label}; fill it in")
@@ -43,9 +48,17 @@ def box_table(*, path: Annotated[Path, "file"]) -> Source:
     images = ImageSearch(path.parent)
     pictures: dict[tuple[str, str], Picture] = {}
     for row, name in enumerate(table.texts(read.columns[file]).to_pylist()):
-        split = box_files.split_name(str(splits[row]).lower()) if splits else "train"
+        split = "train"
+        if splits is not None:
+            split = split_of_folder(str(splits[row]))
+        if not split:
+            raise UsageError(
+                f"{read.where(row)}: the {read.key} 'split' must be train, validation"
+                " or test; correct it"
+            )
         if (split, name) not in pictures:
-            pictures[split, name] = Picture(images.find(name, path), name, [], [], [])
+            file_found = images.find(name, path)
+            pictures[split, name] = Picture(file_found, name, [], [], [], sizes[row])
         if has_box[row]:
             picture = pictures[split, name]
             picture.boxes.append(boxes[row].tolist())
@@ -55,6 +68,18 @@ def box_table(*, path: Annotated[Path, "file"]) -> Source:
     for (split, _), picture in pictures.items():
         by_split.setdefault(split, []).append(picture)
     return box_files.source(path, by_split, class_names, read.notes)
+
+
+def _sizes(read: Table) -> list[tuple[int, int]]:
+    """Height and width of the image of each row; 0 if the table does not say it."""
+    sides = []
+    for name in ("height", "width"):
+        title = read.find(name)
+        numbers = read.numbers(title) if title else None
+        if numbers is None:
+            return [(0, 0)] * len(read)
+        sides.append(np.nan_to_num(numbers).astype(int).tolist())
+    return list(zip(*sides, strict=True))
 
 
 def _require(read: Table, usual: tuple[str, ...], what: str) -> str:

@@ -19,6 +19,7 @@ from pipeline.utils import image_formats
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
+_OF_IMAGES = re.compile(names.IMAGE_SUFFIX, re.IGNORECASE)
 _OF_MASKS = re.compile(names.MASK_SUFFIX, re.IGNORECASE)
 _Key = tuple[str, ...]
 _Pair = tuple[str, str]  # the files of an image and of its mask
@@ -107,8 +108,8 @@ def _by_split(
     by_split: dict[str, list[_Pair]] = {}
     unlisted = 0
     for key, pair in pairs.items():
-        words = [word for word in key[:-1] if word in split_names.WORDS]
-        split = split_name(words[0]) if words else "train"
+        splits = filter(None, map(split_names.split_of_folder, key[:-1]))
+        split = next(splits, "train")
         if lists:
             split = lists.get(key[-1], "")
         if split:
@@ -151,6 +152,7 @@ def _key(folders: tuple[str, ...], stem: str) -> tuple[_Key, bool]:
     for name in map(str.lower, folders):
         plain = _OF_MASKS.sub("", name)
         is_of_masks = name in names.MASK_FOLDERS or plain != name
+        plain = _OF_IMAGES.sub("", plain)
         is_mask |= is_of_masks
         if name not in names.MASK_FOLDERS | names.IMAGE_FOLDERS:
             parts.append(plain)

@@ -9,19 +9,18 @@ import numpy as np
 
 from pipeline.contracts import Source
 from pipeline.data import file_search, file_types
-from pipeline.data.box_files import split_name
+from pipeline.data.detect import texts_of
 from pipeline.data.file_list import FileList
 from pipeline.data.file_source import FileSource
 from pipeline.data.seeds import stable_hash
+from pipeline.data.split_names import split_of_folder
 from pipeline.utils import image_formats
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
 _AUDIO = "audio"
 _LIBRI = ".trans.txt"
-_TEXTS = (".txt", ".lab")  # for one recording each
 _MIN_SPEAKERS = 10  # fewer are not kept apart: a split might be empty
-_SPLITS = {"dev": "validation"}  # and the usual names
 
 
 class _Utterance(NamedTuple):
@@ -63,12 +62,11 @@ def speech(*, path: Annotated[Path, "directory"]) -> Source:
         notes.append(f"{path}: no recording of {count}, such as {name}; left out")
     if not recorded:
         raise UsageError("; ".join(notes) or f"{path} has no transcripts")
-    has_train = any(utterance.split == "train" for utterance in recorded)
+    if not any(utterance.split == "train" for utterance in recorded):
+        recorded = [utterance._replace(split="train") for utterance in recorded]
     by_split: dict[str, list[_Utterance]] = {}
     for utterance in recorded:
-        by_split.setdefault(utterance.split if has_train else "train", []).append(
-            utterance
-        )
+        by_split.setdefault(utterance.split or "train", []).append(utterance)
     root = os.path.abspath(path)
     files: dict[str, dict[str, FileList]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
@@ -84,8 +82,12 @@ def speech(*, path: Annotated[Path, "directory"]) -> Source:
     }
     count = pluralize(len(speakers), "speaker")
     how = "each of them in one split"
+    pairs = {(utterance.speaker, utterance.split) for utterance in recorded}
+    if len(speakers) < _MIN_SPEAKERS or len(pairs) > len(speakers):
+        how = "some of them in two splits"
     if len(speakers) < _MIN_SPEAKERS:
         how = f"in any split, because there are fewer than {_MIN_SPEAKERS}"
+    if not how.startswith("each"):
         speakers = {}
         for values in columns.values():
             del values["group"]
@@ -117,14 +119,6 @@ def _hash(text: str) -> int:
     return stable_hash(os.fsencode(text))
 
 
-def _split(folder: str) -> str:
-    """The split of a directory such as `dev-clean`; empty for any other."""
-    word = folder.lower().replace("_", "-").partition("-")[0]
-    word = _SPLITS.get(word, word)
-    split = split_name(word)
-    return split if split != "train" or word == "train" else ""
-
-
 def _texts(path: Path) -> Iterable[_Utterance]:
     suffixes = file_types.fields()[_AUDIO]
     for folder, _, names in sorted(image_formats.walk(path)):
@@ -134,23 +128,29 @@ def _texts(path: Path) -> Iterable[_Utterance]:
             if name.lower().endswith(suffixes)
         }
         above = Path(folder).relative_to(path).parts
-        split = next(filter(None, map(_split, above)), "")
+        split = next(filter(None, map(split_of_folder, above)), "")
         for name in sorted(names):
             if name.endswith(_LIBRI):
                 for key, text in _lines(Path(folder, name)).items():
                     file = os.path.abspath(recordings[key]) if key in recordings else ""
                     yield _Utterance(file, key, text, key.partition("-")[0], split)
-            stem, suffix = os.path.splitext(name)
-            if suffix in _TEXTS and stem in recordings:
-                text = " ".join(_read(Path(folder, name)).split())
-                speaker = above[-1] if above else ""
+        texts = texts_of(names)
+        for stem in sorted(recordings):
+            if stem in texts:
+                text = " ".join(_read(Path(folder, texts[stem])).split())
+                speaker = next(
+                    (name for name in above if not split_of_folder(name)), ""
+                )
                 file = os.path.abspath(recordings[stem])
-                yield _Utterance(file, name, text, speaker, split)
+                yield _Utterance(file, texts[stem], text, speaker, split)
 
 
 def _kaldi_folders(path: Path) -> list[Path]:
     inside = [Path(entry.path) for entry in os.scandir(path) if entry.is_dir()]
-    folders = [path, *sorted(folder for folder in inside if _split(folder.name))]
+    folders = [
+        path,
+        *sorted(folder for folder in inside if split_of_folder(folder.name)),
+    ]
     return [folder for folder in folders if (folder / "wav.scp").is_file()]
 
 
@@ -187,17 +187,16 @@ def _kaldi(path: Path, folders: Iterable[Path]) -> Iterable[_Utterance]:
                 key,
                 text,
                 speakers.get(key, ""),
-                _split(folder.name) if folder != path else "",
+                split_of_folder(folder.name) if folder != path else "",
             )
 
 
 def _lines(file: Path) -> dict[str, str]:
     """The first word of each line, and the rest."""
     pairs = {}
-    for line in _read(file).splitlines():
-        key, _, rest = line.strip().partition(" ")
-        if key:
-            pairs[key] = rest.strip()
+    for line in filter(str.strip, _read(file).splitlines()):
+        key, *rest = line.split(None, 1)
+        pairs[key] = "".join(rest).strip()
     return pairs
 
 

@@ -221,7 +221,7 @@ def _box(line: str, keypoints: int) -> tuple[int, tuple[float, ...]]:
     """The class and the corners of a line; ValueError if it is not such a line."""
     label, *texts = line.split()
     numbers = [float(text) for text in texts]
-    if (keypoints and len(numbers) == 4 + keypoints) or _are_keypoints(numbers[4:]):
+    if (keypoints and len(numbers) == 4 + keypoints) or _are_keypoints(numbers):
         numbers = numbers[:4]
     if any(abs(number) > _LARGEST for number in numbers):  # pixels
         raise ValueError(line)
@@ -237,7 +237,16 @@ def _box(line: str, keypoints: int) -> tuple[int, tuple[float, ...]]:
 
 
 def _are_keypoints(numbers: list[float]) -> bool:
-    """Whether numbers after a box are x, y and visibility (0, 1 or 2) of points, not
-    the rest of a polygon.
+    """Whether numbers are a box and x, y and visibility (0, 1 or 2) of points in it,
+    not a polygon.
     """
-    return bool(numbers) and len(numbers) % 3 == 0 and {*numbers[2::3]} <= {0, 1, 2}
+    points = [numbers[start : start + 3] for start in range(4, len(numbers), 3)]
+    if not points or len(numbers) % 3 != 1:
+        return False
+    x, y, width, height = numbers[:4]
+    for point_x, point_y, visibility in points:
+        is_inside = abs(point_x - x) <= width / 2 and abs(point_y - y) <= height / 2
+        is_seen = visibility in (1, 2) and is_inside
+        if not is_seen and any((point_x, point_y, visibility)):
+            return False
+    return True

@@ -183,6 +183,7 @@ class MaskTarget(Target):
         if self._values:
             listing = ", ".join(mask_files.describe_values(self._values)[:_SHOWN])
             message = f"a pixel of the mask has another value than {listing}"
+        message += "; --source.class-names names all classes"
         check = tf.debugging.Assert(tf.reduce_all(is_class), [message])
         with tf.control_dependencies([check]):
             return tf.identity(mask)
@@ -385,7 +386,7 @@ def _decode_png(content: tf.Tensor) -> tf.Tensor:
     is_plain = tf.reduce_all((color == 0) | (color == 2))
     message = (
         "a mask must be a file of class numbers, of a palette or of at most"
-        f" {_MAX_CLASSES} colors"
+        f" {_MAX_CLASSES} colors, and a JPEG has two classes"
     )
     with tf.control_dependencies([tf.debugging.Assert(is_plain, [message])]):
         content = tf.identity(content)

@@ -182,6 +182,17 @@ def test_tiff_images_are_read_as_png(tmp_path, dtype):
         np.testing.assert_array_equal(found, images[number])
 
 
+def test_the_order_of_bytes_of_a_tiff_does_not_matter():
+    values = np.array([[500, 4000]], ">u2")
+    file = io.BytesIO()
+    Image.frombytes("I;16B", (2, 1), values.tobytes()).save(file, "TIFF")
+    found = np.asarray(Image.open(io.BytesIO(tiff.to_png(file.getvalue()))))
+    np.testing.assert_array_equal(found, values)
+    file = io.BytesIO()
+    Image.fromarray(np.ones((2, 2), np.float32)).save(file, "TIFF")
+    assert tiff.to_png(file.getvalue()) == tiff.DAMAGED  # of an unknown range
+
+
 def test_a_damaged_tiff_is_refused_by_whoever_decodes_it():
     assert tiff.to_png(b"II*\0damaged") == tiff.DAMAGED
     assert not tiff.is_deep(b"II*\0damaged")

@@ -304,9 +304,7 @@ def keypoints_without_their_number(root):
     write_text(root / "data.yaml", "train: images\nnames: [cat]\n")
     for number in range(2):
         box_data.save(root / f"images/{number}.jpg", ONE)
-        write_text(
-            root / f"labels/{number}.txt", f"{LINE.strip()} 0.1 0.2 2 0.9 0.9 0\n"
-        )
+        write_text(root / f"labels/{number}.txt", f"{LINE.strip()} 0.45 0.55 2 0 0 0\n")
 
 
 def names_of_label_img_in_labels(root):
@@ -357,6 +355,15 @@ def test_layouts_of_other_programs(tmp_path, layout, name):
         ((box, label),) = boxes_of(example)
         np.testing.assert_allclose(box, CORNERS, atol=1e-3)
         assert label == 0
+
+
+def test_a_polygon_with_corners_at_the_border_is_no_box_with_keypoints(tmp_path):
+    write_text(tmp_path / "data.yaml", "train: images\nnames: [cat]\n")
+    box_data.save(tmp_path / "images/0.jpg", ONE)
+    write_text(tmp_path / "labels/0.txt", "0 0.3 0 0.3 0.4 0 0.4 0 0 0.3 0\n")
+    (example,) = read(open_source("yolo", tmp_path))
+    ((box, _),) = boxes_of(example)
+    np.testing.assert_allclose(box, [0, 0, 27, 24], atol=1e-3)
 
 
 def test_yolo_without_names_of_classes_calls_them_by_their_numbers(tmp_path):
@@ -414,6 +421,8 @@ def test_the_box_around_a_mask_of_coco_is_that_of_pycocotools(tmp_path, is_compr
         ("filename", "where", "no column of the file of the image, such as path"),
         ("36,24", "x,24", "row 2: 'x' in the column 'xmin' is not a number"),
         ("cat", "", "row 2: the box has no class; fill it in"),
+        ("24,54", ",54", "row 2: a side of the box is missing; fill it in"),
+        ("width", "split", "row 2: the column 'split' must be train, validation"),
     ],
 )
 def test_a_table_of_boxes_that_lacks_something_is_refused(tmp_path, old, new, message):

@@ -186,3 +186,48 @@ def test_predicted_masks_have_the_colors_of_voc():
     assert picture.mode == "P" and picture.tobytes() == bytes([0, 1, 15])
     colors = [picture.convert("RGB").getpixel((column, 0)) for column in range(3)]
     assert colors == [(0, 0, 0), (128, 0, 0), (192, 128, 128)]
+
+
+def test_palettes_that_differ_are_read_by_their_colors(write):
+    root = write("images/a.png images/b.png masks/a.png masks/b.png")
+    for name, values, colors in (
+        ("a", MASK, [0, 0, 0, 0, 0, 255]),
+        ("b", 1 - MASK, [0, 0, 255, 0, 0, 0]),
+    ):
+        image = Image.fromarray(values, "P")
+        image.putpalette(colors + [0] * 762)
+        image.save(root / f"masks/{name}.png")
+    source = masks(path=root)
+    expected = np.stack([0 * MASK, 0 * MASK, 255 * MASK], -1)
+    for example in source.examples("train").as_numpy_iterator():
+        found = Image.open(io.BytesIO(example["mask"]))
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_jpeg_of_several_classes_is_refused():
+    for values in (
+        np.kron(np.array([[0, 100, 200]], np.uint8), np.ones((16, 16), np.uint8)),
+        np.kron(np.array([[[255, 0, 0]]], np.uint8), np.ones((16, 16, 1), np.uint8)),
+    ):
+        file = io.BytesIO()
+        Image.fromarray(values).save(file, "JPEG", quality=90)
+        assert mask_files.to_png(file.getvalue()) == mask_files.DAMAGED
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        "images/rose/1.png images/tulip/2.png labels/labels.txt",
+        "gas/1.png gas_mask/2.png helmet/3.png",
+        "images/1.png labels/2.png buttons/3.png",
+    ],
+)
+def test_folders_without_equal_names_are_classes(write, files):
+    assert detect.detect(write(files)).source["name"] == "folder"
+
+
+def test_a_table_of_files_wins_over_folders_of_masks(write):
+    root = write("images/a.png images/b.png masks/a.png masks/b.png")
+    rows = ["image,mask,split", "a.png,masks/a.png,train", "b.png,masks/b.png,test"]
+    (root / "meta.csv").write_text("\n".join(rows))
+    assert detect.detect(root).source == {"name": "table", "path": root / "meta.csv"}

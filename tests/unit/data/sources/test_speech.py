@@ -159,3 +159,25 @@ def test_files_beside_the_folder_of_their_table_are_found(tmp_path):
     source = table(path=path)
     assert source.info.splits == {"train": 4}
     assert source.info.class_names == ("a", "b")
+
+
+def test_a_text_beside_one_recording_is_no_transcript(tmp_path):
+    for number in range(6):
+        record(tmp_path / f"{'ab'[number % 2]}/{number}.wav")
+    (tmp_path / "a/0.txt").write_text("a note")
+    assert detect.detect(tmp_path).source["name"] == "folder"
+    for number in range(6):
+        text = tmp_path / f"{'ab'[number % 2]}/{number}.txt"
+        text.write_text("0.036\t0.579\t0\t0\n")  # times and numbers, as in ICBHI 2017
+    assert detect.detect(tmp_path).source["name"] == "folder"
+
+
+def test_speakers_in_two_splits_are_no_groups_and_other_folders_are_for_training(
+    tmp_path,
+):
+    libri_speech(tmp_path, "train", range(10, 21))
+    libri_speech(tmp_path, "test", range(10, 21))
+    libri_speech(tmp_path, "extra", [40])
+    source = speech(path=tmp_path)
+    assert source.info.splits == {"train": 24, "test": 22}
+    assert "group" not in source.info.fields
