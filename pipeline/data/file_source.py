@@ -5,7 +5,9 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,6 +25,7 @@ from pipeline.data.image_sizes import (
     spread,
     used_bits,
 )
+from pipeline.data.seeds import stable_hash
 from pipeline.utils import compressed_sound, progress_bar, tiff
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_deep
@@ -45,6 +48,8 @@ class FileSource(ArraySource):
         class_values: As in `Info`.
         notes: Lines for the user.
         group_names: As for `ArraySource`.
+        group: Regular expression to search for in the name of each file; files with the
+            same match (of its first group, if it has one) stay in one split.
     """
 
     def __init__(
@@ -56,7 +61,10 @@ class FileSource(ArraySource):
         class_values: tuple[int, ...] = (),
         notes: tuple[str, ...] = (),
         group_names: Mapping[str, int] | None = None,
+        group: str | None = None,
     ) -> None:
+        if group is not None:
+            columns, group_names = _grouped(files, columns, group)
         held_out = dict(columns)
         super().__init__(
             held_out.pop("train"),
@@ -124,6 +132,44 @@ class FileSource(ArraySource):
                 files = next(iter(files_by_field.values()))
                 return files.name(int(order[place]))
         raise KeyError(id)
+
+
+def _grouped(
+    files: Mapping[str, Mapping[str, FileList]],
+    columns: Mapping[str, Mapping[str, np.ndarray]],
+    pattern: str,
+) -> tuple[dict[str, dict[str, np.ndarray]], dict[str, int]]:
+    """The columns with `group`, and the values of the names of groups of train."""
+    names: dict[str, int] = {}
+    grouped = {}
+    for split, files_by_field in files.items():
+        chosen = next(iter(files_by_field.values()))
+        titles = _groups(chosen.names(), pattern)
+        values = {title: stable_hash(os.fsencode(title)) for title in {*titles}}
+        names = values if split == "train" else names
+        group = np.array([values[title] for title in titles], np.int64)
+        grouped[split] = {**columns[split], "group": group}
+    return grouped, names
+
+
+def _groups(files: Iterable[str], pattern: str) -> list[str]:
+    """The name of each file's group."""
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(
+            f"--source.group must be a valid regular expression; got {pattern!r}:"
+            f" {error}"
+        ) from None
+    number = 1 if compiled.groups else 0
+    groups = []
+    for file in files:
+        match = compiled.search(file)
+        text = match[number] if match else None
+        if not text:
+            raise UsageError(f"--source.group {pattern!r} does not match {file}")
+        groups.append(text)
+    return groups
 
 
 def _file_reader(

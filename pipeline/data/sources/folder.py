@@ -2,10 +2,9 @@
 
 import itertools
 import os
-import re
 import stat
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -75,7 +74,6 @@ def folder(
     field = max(types, key=lambda name: listing.totals[name])
     files: dict[str, dict[str, FileList]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
-    group_names: dict[str, int] = {}
     for split in filter(listing.files.get, split_names.SPLITS):
         folder = folders.get(split, path)
         chosen, counts = listing.files[split][field]
@@ -92,19 +90,13 @@ def folder(
             "id": np.fromiter(map(stable_hash, chosen.encoded_names()), np.int64),
             "label": np.repeat(labels, list(counts.values())),
         }
-        if group is not None:
-            names_of_groups = _groups(chosen.names(), group)
-            values = {name: stable_hash(os.fsencode(name)) for name in names_of_groups}
-            group_of_files = [values[name] for name in names_of_groups]
-            columns[split]["group"] = np.array(group_of_files, np.int64)
-            group_names = values if split == "train" else group_names
         files[split] = {field: chosen}
     return FileSource(
         files,
         columns,
         classes,
         notes=(*_notes(path, listing, field), *_notes_of_lists(path, files, noise)),
-        group_names=group_names if group is not None else None,
+        group=group,
     )
 
 
@@ -269,23 +261,3 @@ def _notes_of_lists(
                 f"{root}: {len(chosen):,} files of {name} are the {split} split"
             )
     return notes
-
-
-def _groups(files: Iterable[str], pattern: str) -> list[str]:
-    """The name of each file's group."""
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise UsageError(
-            f"--source.group must be a valid regular expression; got {pattern!r}:"
-            f" {error}"
-        ) from None
-    number = 1 if compiled.groups else 0
-    groups = []
-    for file in files:
-        match = compiled.search(file)
-        text = match[number] if match else None
-        if not text:
-            raise UsageError(f"--source.group {pattern!r} does not match {file}")
-        groups.append(text)
-    return groups

@@ -26,7 +26,10 @@ _Pair = tuple[str, str]  # the files of an image and of its mask
 
 
 def masks(
-    *, path: Annotated[Path, "directory"], class_names: tuple[str, ...] = ()
+    *,
+    path: Annotated[Path, "directory"],
+    class_names: tuple[str, ...] = (),
+    group: str | None = None,
 ) -> Source:
     """Images and their masks, of equal names in `images/` and `masks/`.
 
@@ -42,6 +45,9 @@ def masks(
         path: The directory.
         class_names: Names of the classes, in the order of the values in masks. By
             default the values themselves, or those of PASCAL VOC.
+        group: Regular expression to search for in the path of each image; images with
+            the same match (of its first group, if it has one) stay in one split, such
+            as slices of a patient.
 
     Raises:
         UsageError: No image has a mask, or one has several or of another size.
@@ -68,6 +74,7 @@ def masks(
         titles and distinct(titles, "--source.class-names"),
         class_values=class_values,
         notes=(*notes, *unlisted),
+        group=group,
     )
 
 

@@ -231,3 +231,12 @@ def test_a_table_of_files_wins_over_folders_of_masks(write):
     rows = ["image,mask,split", "a.png,masks/a.png,train", "b.png,masks/b.png,test"]
     (root / "meta.csv").write_text("\n".join(rows))
     assert detect.detect(root).source == {"name": "table", "path": root / "meta.csv"}
+
+
+def test_images_of_a_group_stay_together(write):
+    root = write("images/p1_a.png images/p1_b.png images/p2_a.png images/p2_b.png")
+    write("masks/p1_a.png masks/p1_b.png masks/p2_a.png masks/p2_b.png")
+    source = masks(path=root, group=r"/(p\d)_")
+    groups = source.columns("train")["group"].tolist()
+    assert groups[0] == groups[1] != groups[2] == groups[3]
+    assert source.group_names() == {"p1": groups[0], "p2": groups[2]}
