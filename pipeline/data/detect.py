@@ -402,7 +402,7 @@ def _find(
 
 
 def _folds(path: Path, root: Path, classes: list[str]) -> UsageError:
-    """An error about parts of the data that are no classes, which names a table."""
+    """An error about parts of the data that are not classes, which names a table."""
     remedy = _table_in(root) or "a table with a row for each file"
     return UsageError(
         f"{path}: {classes[0]}, {classes[1]}, ... are parts of the data, not classes;"
@@ -608,7 +608,7 @@ def _has_boxes(header: set[str]) -> bool:
 
 
 def _is_of_masks_or_boxes(path: Path) -> bool:
-    """Whether a file is a table of masks or boxes, which are no classes in folders."""
+    """Whether a file is a table of masks or boxes, which are not classes in folders."""
     header = _header(path) if _kind(path.name) == "table" else set()
     return _has_boxes(header) or not header.isdisjoint(names.MASKS)
 

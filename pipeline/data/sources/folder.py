@@ -253,7 +253,7 @@ def _notes_of_lists(
 ) -> list[str]:
     notes = []
     if noise:
-        notes.append(f"{root}: left out {noise}, which is no word")
+        notes.append(f"{root}: left out {noise}, which is not a word")
     for name, split in _LISTS.items():
         if (root / name).is_file() and split in files:
             (chosen,) = files[split].values()

@@ -67,7 +67,7 @@ def test_the_lists_of_speech_commands_are_splits(tmp_path):
     ] == ["no/a.png", "yes/b.png"]
     assert source.columns("test")["label"].tolist() == [0, 1]
     assert source.info.notes == (
-        f"{tmp_path}: left out _background_noise_, which is no word",
+        f"{tmp_path}: left out _background_noise_, which is not a word",
         f"{tmp_path}: 1 files of validation_list.txt are the validation split",
         f"{tmp_path}: 2 files of testing_list.txt are the test split",
     )
