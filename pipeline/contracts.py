@@ -67,7 +67,7 @@ class Info:
     """The name of `target`, such as of a column; None if it has none."""
     class_values: tuple[int, ...] = ()
     """Of masks, the values of the classes: gray, or 2**24 + 0xRRGGBB; empty: the
-    classes are found in the masks for training.
+    classes are found in the training masks.
     """
     image_shape: ImageShape = (None, None, None)
     """What encoded images have in common; only that of a sample if there is

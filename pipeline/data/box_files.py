@@ -157,11 +157,9 @@ def source(
 def _mark_fractions(pictures: Sequence[Picture]) -> bool:
     """Whether all boxes are fractions, although the format has pixels; marks them."""
     sides = [side for p in pictures for box in p.boxes for side in box]
-    if (
-        not sides
-        or max(sides) > _LARGEST_FRACTION
-        or any(p.is_relative for p in pictures)
-    ):
+    if not sides or max(sides) > _LARGEST_FRACTION:
+        return False
+    if any(picture.is_relative for picture in pictures):  # as YOLO writes them
         return False
     for picture in pictures:
         picture.is_relative = True

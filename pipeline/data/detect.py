@@ -38,10 +38,7 @@ _FILES = {
     "arrays": re.compile(r".*\.npz|images\.npy", re.IGNORECASE),
     "tfrecord": re.compile(r".*\.tfrec.*|.*-\d{5,}-of-\d{5,}", re.IGNORECASE),
 }
-_OF_MASKS = re.compile(names.MASK_SUFFIX, re.IGNORECASE)
 _FOLD = re.compile(r"(fold|part|batch|chunk|shard|session)[ _-]?\d+", re.IGNORECASE)
-_OF_IMAGES = re.compile(names.IMAGE_SUFFIX, re.IGNORECASE)
-_RECORDINGS = (".wav", ".flac", ".mp3", ".ogg")
 _MAX_LEVELS = 5  # of directories above transcripts
 _MAX_TEXT = 1000  # characters of a transcript
 _SPREADSHEETS = (".xls", ".xlsx", ".xlsm", ".ods")
@@ -431,8 +428,10 @@ def _holds_masks(path: Path) -> bool:
     lower = {name.lower(): path / name for name in folders}
     pairs = []
     for name, folder in lower.items():
-        plain = _OF_MASKS.sub("", name)
-        images = [lower[name] for name in lower if _OF_IMAGES.sub("", name) == plain]
+        plain = names.MASK_SUFFIX.sub("", name)
+        images = [
+            lower[name] for name in lower if names.IMAGE_SUFFIX.sub("", name) == plain
+        ]
         if name in names.MASK_FOLDERS:
             images = [lower[name] for name in lower if name in names.IMAGE_FOLDERS]
         if name in names.MASK_FOLDERS or plain != name:
@@ -442,14 +441,17 @@ def _holds_masks(path: Path) -> bool:
             return True
     stems = {Path(name).stem for name in filter(_is_image, files)}
     return any(
-        _OF_MASKS.search(stem) and _OF_MASKS.sub("", stem) in stems for stem in stems
+        names.MASK_SUFFIX.search(stem) and names.MASK_SUFFIX.sub("", stem) in stems
+        for stem in stems
     )
 
 
 def _stems(files: Iterable[str]) -> set[str]:
     """What the names of images and of their masks share."""
     return {
-        _OF_MASKS.sub("", Path(name).stem.lower()) for name in files if _is_image(name)
+        names.MASK_SUFFIX.sub("", Path(name).stem.lower())
+        for name in files
+        if _is_image(name)
     }
 
 
@@ -488,10 +490,11 @@ def _has_transcripts(path: Path) -> bool:
     places = [path, *(path / name for name in folders)]
     if any((place / "wav.scp").is_file() for place in places):
         return True
+    suffixes = file_types.fields()["audio"]
     for _ in range(_MAX_LEVELS):
         if any(name.endswith(".trans.txt") for name in files):
             return True
-        recordings = [name for name in files if name.lower().endswith(_RECORDINGS)]
+        recordings = [name for name in files if name.lower().endswith(suffixes)]
         if recordings:
             texts = texts_of(files)
             described = [name for name in recordings if Path(name).stem in texts]

@@ -189,21 +189,25 @@ def _file_reader(
     if field == IMAGE:
         suffixes, convert = tiff.SUFFIXES, tiff.to_png
     endings = tuple(suffix.encode() for suffix in suffixes)
-    is_other = [name.lower().endswith(endings) for name in files.encoded_names()]
-    if not any(is_other):
+    needs_conversion = [
+        name.lower().endswith(endings) for name in files.encoded_names()
+    ]
+    if not any(needs_conversion):
         return read
     if field != IMAGE:
-        compressed_sound.require_soundfile(files[is_other.index(True)])
-    return _converting(read, convert, None if all(is_other) else is_other)
+        compressed_sound.require_soundfile(files[needs_conversion.index(True)])
+    return _converting(
+        read, convert, None if all(needs_conversion) else needs_conversion
+    )
 
 
 def _converting(
     read: Callable[[tf.Tensor], tf.Tensor],
     convert: Callable[[bytes], bytes],
-    is_other: Sequence[bool] | None,
+    needs_conversion: Sequence[bool] | None,
 ) -> Callable[[tf.Tensor], tf.Tensor]:
     """A function from a position to converted content; None: all files need it."""
-    flags = None if is_other is None else tf.constant(is_other)
+    flags = None if needs_conversion is None else tf.constant(needs_conversion)
 
     @tf.function  # outside of a graph, `convert` would get an array instead of bytes
     def call(content: tf.Tensor) -> tf.Tensor:

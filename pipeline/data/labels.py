@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.data.mask_files import IGNORED
 from pipeline.utils.errors import UsageError, suggest
 
 # How NumPy and pandas write a missing value. "NA" and "None" may be names of classes.
 _MISSING = ("", "nan", "NaN", "<NA>", "NaT")
-_IGNORED = 255  # the value of pixels of masks without a class
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?", re.ASCII)
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+(\.0+)?", re.ASCII)
 _EXPECTED = "whole numbers or strings of shape (n,), or one-hot of shape (n, classes)"
@@ -226,7 +226,7 @@ def _numbers_of_masks(masks: Sequence[np.ndarray]) -> tuple[str, ...] | None:
         for mask in values:
             present[mask] = True
     numbers = np.flatnonzero(present)
-    largest = numbers[numbers != _IGNORED].max(initial=0)
+    largest = numbers[numbers != IGNORED].max(initial=0)
     if not 0 < largest < 2 * len(numbers):
         return None
     return tuple(map(str, range(largest + 1)))

@@ -15,6 +15,8 @@ from pipeline.utils.image_formats import SIGNATURES
 
 DAMAGED = b"damaged: no mask"
 """What `to_png` returns for a file that it cannot read; decoders refuse it."""
+IGNORED = 255
+"""The value of pixels without a class, as in PASCAL VOC."""
 COLORS = 1 << 24
 """Added to 0xRRGGBB for the value of a pixel that is not gray."""
 _GRAY, _RGB = 0, 2  # color types of PNG
@@ -52,8 +54,9 @@ VOC_CLASSES = (
 def to_png(content: bytes, in_colors: bool = False) -> bytes:
     """The content of a PNG with 8 bits of gray, or of colors, and the same values.
 
-    Of a palette, the values are the indices, or its colors if `in_colors`. A JPEG is
-    black or white. `DAMAGED` for a file that cannot be read, or has larger values.
+    Of a palette, the values are the indices, or its colors if `in_colors` or if all of
+    them are gray. A JPEG is black or white. `DAMAGED` for a file that cannot be read,
+    or has larger values.
     """
     is_png = content.startswith(SIGNATURES["PNG"])
     if is_png and content[24:26] in (bytes([8, _GRAY]), bytes([8, _RGB])):
@@ -79,11 +82,13 @@ def _plain(picture: Image.Image, in_colors: bool) -> Image.Image:
             raise ValueError("more than two classes")
         return Image.fromarray((gray >= _THRESHOLD).astype(np.uint8) * _MAX_GRAY)
     if picture.mode == "P" and not in_colors:
+        if _has_grays(picture):
+            return picture.convert("L")
         return Image.frombytes("L", picture.size, picture.tobytes())
     if picture.mode.startswith("I") or picture.mode == "F":
         values = np.asarray(picture)
-        if values.max() > _MAX_GRAY:
-            raise ValueError("more than 256 classes")
+        if values.min() < 0 or values.max() > _MAX_GRAY or (values % 1).any():
+            raise ValueError("not whole numbers from 0 to 255")
         return Image.fromarray(values.astype(np.uint8))
     is_gray = picture.mode in ("1", "L", "LA", "La")
     return picture.convert("L" if is_gray else "RGB")
@@ -98,6 +103,14 @@ def picture(values: Any) -> Image.Image:
         palette[:, bit % 3] |= ((numbers >> bit & 1) << 7 - bit // 3).astype(np.uint8)
     mask.putpalette(palette.tobytes())
     return mask
+
+
+def _has_grays(picture: Image.Image) -> bool:
+    """Whether a palette only lists the gray values of a mask, as in GIF files."""
+    palette = np.array(picture.getpalette(), np.uint8).reshape(-1, 3)
+    used = palette[np.unique(np.asarray(picture))]
+    is_distinct = len(np.unique(used[:, 0])) == len(used)
+    return bool((palette == palette[:, :1]).all() and is_distinct)
 
 
 def have_palettes_in_common(paths: Iterable[str]) -> bool:

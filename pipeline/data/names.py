@@ -59,9 +59,9 @@ MASK_FOLDERS = {
 """Folders beside each other, of images and of their masks, in lower case."""
 INSTANCE_FOLDERS = {"segmentationobject"}
 """Folders of masks of objects, not of classes."""
-IMAGE_SUFFIX = r"[_-]images?$"
+IMAGE_SUFFIX = re.compile(r"[_-]images?$", re.IGNORECASE)
 """The end of the names of folders of images whose masks are in `..._masks`."""
-MASK_SUFFIX = r"[_-](masks?|segmentation|seg)$"
+MASK_SUFFIX = re.compile(r"[_-](masks?|segmentation|seg)$", re.IGNORECASE)
 """The end of the names of masks, or of their folders."""
 MASKS = ("mask", "mask_path", "mask_file")
 TRANSCRIPTS = ("transcript", "transcription", "normalized_text", "sentence", "text")

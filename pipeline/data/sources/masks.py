@@ -1,7 +1,6 @@
 """A directory of images and of masks with a class for each pixel."""
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -19,8 +18,6 @@ from pipeline.utils import image_formats
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError
 
-_OF_IMAGES = re.compile(names.IMAGE_SUFFIX, re.IGNORECASE)
-_OF_MASKS = re.compile(names.MASK_SUFFIX, re.IGNORECASE)
 _Key = tuple[str, ...]
 _Pair = tuple[str, str]  # the files of an image and of its mask
 
@@ -157,13 +154,13 @@ def _key(folders: tuple[str, ...], stem: str) -> tuple[_Key, bool]:
     is_mask = False
     parts = []
     for name in map(str.lower, folders):
-        plain = _OF_MASKS.sub("", name)
+        plain = names.MASK_SUFFIX.sub("", name)
         is_of_masks = name in names.MASK_FOLDERS or plain != name
-        plain = _OF_IMAGES.sub("", plain)
+        plain = names.IMAGE_SUFFIX.sub("", plain)
         is_mask |= is_of_masks
         if name not in names.MASK_FOLDERS | names.IMAGE_FOLDERS:
             parts.append(plain)
-    plain = _OF_MASKS.sub("", stem.lower())
+    plain = names.MASK_SUFFIX.sub("", stem.lower())
     is_mask |= plain != stem.lower()
     return (*parts, plain), is_mask
 

@@ -21,13 +21,12 @@ from pipeline.contracts import (
     TrainingExamples,
 )
 from pipeline.data import mask_files
+from pipeline.data.mask_files import IGNORED
 from pipeline.tasks.targets import _panels
 from pipeline.tasks.targets._class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
-IGNORED = 255
-"""The value of pixels without a class, as in PASCAL VOC."""
 _ROWS = 20  # classes in a table
 _MAX_CLASSES = 256
 _MAX_UNNAMED = 64  # without names of the classes

@@ -75,6 +75,7 @@ CONTENTS = {
     "log.jsonl": '{"epoch": 1, "loss": 2}\n',
     "metadata.jsonl": '{"file_name": "1.jpg", "label": "x"}\n',
     "iris.csv": "width,height,species\n1,2,x\n2,3,y\n",
+    "corners.csv": "xmin,ymin,xmax,ymax,class\n1,2,3,4,a\n2,3,4,5,b\n",
     "numbers.jsonl": '{"features": [1, 2], "label": "x"}\n',
     "files.csv": "file,label\n1.npy,x\n",
     "masks.csv": "image,mask\na/1.jpg,b/1.png\n",
@@ -133,6 +134,11 @@ def test_data_other_than_images_get_the_recipe_data(names, workplace):
         assert other.train == config.train
     own = python_call.request(None, {"data": Path("data"), "model": "tiny"}).config
     assert own.source == config.source and own.recipe != "data"
+
+
+def test_corners_without_a_column_of_files_are_no_boxes(workplace):
+    write("corners.csv")
+    assert detect.find_source(Path("data"))["name"] == "table"
 
 
 @pytest.mark.parametrize("names", ["iris.csv", "iris.csv log.csv"])

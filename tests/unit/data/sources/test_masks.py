@@ -1,12 +1,13 @@
 """Images and masks in folders, as data sets and labelling tools lay them out."""
 
 import io
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from pipeline.data import detect, mask_files
+from pipeline.data import detect, mask_files, names
 from pipeline.data.sources.masks import masks
 from pipeline.utils.errors import UsageError
 
@@ -16,20 +17,23 @@ MASK[1:3, 2:5] = 1
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes gray images, whose top left pixel is their number, and masks."""
+    """Writes gray images, whose pixels tell their name, and masks, which have it in the
+    top left pixel.
+    """
 
-    def write(names, size=(4, 6)):
-        for number, name in enumerate(names.split()):
+    def write(files, size=(4, 6)):
+        for name in files.split():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if name.endswith(".txt"):
                 path.write_text("a\n")
                 continue
-            is_mask = detect._OF_MASKS.search(path.stem) or any(
+            is_mask = names.MASK_SUFFIX.search(path.stem) or any(
                 word in str(path.relative_to(tmp_path))
                 for word in ("ask", "Seg", "ann")
             )
-            values = MASK if is_mask else np.full(size, number, np.uint8)
+            values = MASK.copy() if is_mask else np.zeros(size, np.uint8)
+            values[0, 0] = ord(path.stem[0].lower())
             Image.fromarray(values).save(path)
         return tmp_path
 
@@ -37,14 +41,20 @@ def write(tmp_path):
 
 
 def pairs(source):
-    """Split -> whether each example has the pixels of an image and of a mask."""
+    """Split -> the images; each must have the mask of its own name."""
     found = {}
     for split in source.info.splits:
         found[split] = []
         for example in source.examples(split).as_numpy_iterator():
-            mask = np.asarray(Image.open(io.BytesIO(example["mask"])))
-            np.testing.assert_array_equal(mask, MASK)
-            found[split].append(source.location(int(example["id"])))
+            image, mask = (
+                np.asarray(Image.open(io.BytesIO(example[field])))
+                for field in ("image", "mask")
+            )
+            name = source.location(int(example["id"]))
+            assert image[0, 0] == mask[0, 0] == ord(Path(name).stem[0].lower())
+            np.testing.assert_array_equal(mask[1:], MASK[1:])
+            assert not image[1:].any()
+            found[split].append(name)
     return found
 
 
@@ -138,6 +148,7 @@ def palette(bits=8):
         (palette(1), ".png", {"bits": 1}, MASK),
         (Image.fromarray(MASK), ".tif", {}, MASK),
         (Image.fromarray(MASK), ".bmp", {}, MASK),
+        (Image.fromarray(MASK * 97), ".gif", {}, MASK * 97),  # with other indices
         (Image.fromarray(MASK.astype(np.uint16)), ".png", {}, MASK),
         (Image.fromarray(MASK * 255).convert("1"), ".png", {}, MASK * 255),
         (Image.fromarray(np.kron(MASK, np.ones((16, 16), np.uint8)) * 255), ".jpg",
