@@ -10,7 +10,11 @@ import pytest
 from toy_problem import machine
 
 from pipeline.config import command_line
+from pipeline.config.request import Request
+from pipeline.config.sections import SourceConfig
 from pipeline.data import dataset, image_sizes
+from pipeline.data.array_source import ArraySource
+from pipeline.recipes.recordings import recordings
 from pipeline.runtime import dtype_policy
 from pipeline.training import plan, preflight
 from pipeline.training.resolve import resolve
@@ -231,3 +235,14 @@ def test_few_texts_get_more_epochs(workplace, count, words, epochs):
     assert config.recipe == "texts" and config.train.epochs == epochs
     is_longer = not words and epochs > 40
     assert list(config.reasons) == ["train.epochs"] * is_longer
+
+
+@pytest.mark.parametrize(("count", "batch_size"), [(400, 32), (40, 8), (24, 8)])
+def test_few_recordings_get_batches_that_they_fill(count, batch_size, tmp_path):
+    data = SourceConfig(name="folder", options={"path": tmp_path})
+    request = recordings(data)
+    source = ArraySource({"audio": np.zeros((count, 4)), "label": np.arange(count) % 2})
+    train = plan.enough_epochs(request, source).train
+    assert train.batch_size == batch_size
+    by_user = Request(request.config.changed(train={"batch_size": 32}), ())
+    assert plan.enough_epochs(by_user, source).train.batch_size == 32
