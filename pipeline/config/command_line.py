@@ -309,6 +309,7 @@ def path_request(
     options: Callable[[str], Mapping[str, Any]] | None = None,
     task: str | None = None,
     target: str | None = None,
+    source_name: str | None = None,
 ) -> Request:
     """The request for the data at a path.
 
@@ -319,10 +320,18 @@ def path_request(
         options: Maps the name of the source to its options that the user set.
         task: The name of the task if the user set it.
         target: The column to predict if the user named one.
+        source_name: The name of the source if the user set it.
     """
+    if source_name and "path" not in registry.find("sources", source_name).options:
+        source_name = None
     require_path(path, "the path of the data")
     detected = registry.detector().detect(
-        path, task=task, task_input=task_input, target=target, options=options
+        path,
+        task=task,
+        task_input=task_input,
+        target=target,
+        source_name=source_name,
+        options=options,
     )
     values = dict(detected.source)
     source = SourceConfig(name=values.pop("name"), options=values)
@@ -385,7 +394,8 @@ def _recipe_request(
     if name is not None and is_data(name) and not is_own_data(name, source):
         options_of = functools.partial(_valid_options, source)
         try:
-            return path_request(Path(name), task_input, options_of, task, target)
+            named = _word(source["name"]) if "name" in source else None
+            return path_request(Path(name), task_input, options_of, task, target, named)
         except UsageError:  # a folder of this name should not hide the help page
             if name not in OWN_DATA or not allow_no_data:
                 raise

@@ -205,6 +205,7 @@ def _start(
             lambda _: options,
             _task_name(changes),
             target,
+            source.get("name") if isinstance(source.get("name"), str) else None,
         )
     if recipe is None and "source" in changes and "model" not in changes:
         task = _task_name(changes)

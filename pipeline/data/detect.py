@@ -66,6 +66,7 @@ def detect(
     task: str | None = None,
     task_input: str | None = None,
     target: str | None = None,
+    source_name: str | None = None,
     options: Callable[[str], Mapping[str, Any]] | None = None,
 ) -> Detected:
     """What the data at a path are.
@@ -76,6 +77,7 @@ def detect(
         task_input: The input of the task if the user set it; it says which files are
             examples.
         target: The column to predict if the user named one.
+        source_name: The source if the user named one that reads a path.
         options: Maps the name of the source to its options that the user set.
 
     Raises:
@@ -83,7 +85,11 @@ def detect(
     """
     # One class may be enough for tasks other than telling classes apart.
     allow_one_class = task not in (None, "supervised")
-    source = find_source(path, task_input=task_input, allow_one_class=allow_one_class)
+    source: dict[str, Any] = {"name": source_name, "path": path}
+    if source_name is None:
+        source = find_source(
+            path, task_input=task_input, allow_one_class=allow_one_class
+        )
     if target is not None:
         source |= truth_options(source["name"], source, target)
     set_by_user = options(source["name"]) if options else {}

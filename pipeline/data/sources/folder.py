@@ -257,7 +257,6 @@ def _notes_of_lists(
     for name, split in _LISTS.items():
         if (root / name).is_file() and split in files:
             (chosen,) = files[split].values()
-            notes.append(
-                f"{root}: {len(chosen):,} files of {name} are the {split} split"
-            )
+            count = pluralize(len(chosen), "file")
+            notes.append(f"{root}: {count} in {name}, the {split} split")
     return notes

@@ -136,6 +136,21 @@ def test_data_other_than_images_get_the_recipe_data(names, workplace):
     assert own.source == config.source and own.recipe != "data"
 
 
+def test_the_source_that_a_user_names_is_not_looked_for(workplace):
+    write("a/fold1/1.jpg a/fold2/2.jpg")
+    with pytest.raises(UsageError, match="or write --source.name folder"):
+        command_line.configure(["data"])
+    for config in (
+        command_line.configure(["data/a", "--source.name", "folder"]),
+        python_call.request("data/a", {"source": {"name": "folder"}}).config,
+    ):
+        path = Path("data/a")
+        assert config.source == SourceConfig(name="folder", options={"path": path})
+        assert config.recipe == "photos"
+    with pytest.raises(UsageError, match="unknown source 'folders'"):
+        command_line.configure(["data/a", "--source.name", "folders"])
+
+
 def test_corners_without_a_column_of_files_are_no_boxes(workplace):
     write("corners.csv")
     assert detect.find_source(Path("data"))["name"] == "table"

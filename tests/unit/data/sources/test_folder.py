@@ -68,8 +68,8 @@ def test_the_lists_of_speech_commands_are_splits(tmp_path):
     assert source.columns("test")["label"].tolist() == [0, 1]
     assert source.info.notes == (
         f"{tmp_path}: left out _background_noise_, which is not a word",
-        f"{tmp_path}: 1 files of validation_list.txt are the validation split",
-        f"{tmp_path}: 2 files of testing_list.txt are the test split",
+        f"{tmp_path}: 1 file in validation_list.txt, the validation split",
+        f"{tmp_path}: 2 files in testing_list.txt, the test split",
     )
 
 
