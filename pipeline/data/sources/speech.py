@@ -1,7 +1,7 @@
 """Recordings with transcripts: of LibriSpeech, of Kaldi, or in a text for each."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -62,57 +62,52 @@ def speech(*, path: Annotated[Path, "directory"]) -> Source:
         notes.append(f"{path}: no recording of {count}, such as {name}; left out")
     if not recorded:
         raise UsageError("; ".join(notes) or f"{path} has no transcripts")
+    recorded = [
+        utterance._replace(split=utterance.split or "train") for utterance in recorded
+    ]
     if not any(utterance.split == "train" for utterance in recorded):
         recorded = [utterance._replace(split="train") for utterance in recorded]
-    by_split: dict[str, list[_Utterance]] = {}
-    for utterance in recorded:
-        by_split.setdefault(utterance.split or "train", []).append(utterance)
+    speakers, who = _speakers(recorded)
+    recordings = pluralize(len(recorded), "recording")
+    notes.append(f"{path}: {recordings} with transcripts, {who}")
     root = os.path.abspath(path)
     files: dict[str, dict[str, FileList]] = {}
     columns: dict[str, dict[str, np.ndarray]] = {}
-    for split, parts in by_split.items():
-        files[split] = {
-            _AUDIO: FileList.of([utterance.file for utterance in parts], root)
-        }
-        columns[split] = _columns(parts, root)
-    speakers = {
-        utterance.speaker: _hash(utterance.speaker)
-        for utterance in recorded
-        if utterance.speaker
-    }
+    for split in {utterance.split: None for utterance in recorded}:
+        part = [utterance for utterance in recorded if utterance.split == split]
+        paths = [utterance.file for utterance in part]
+        files[split] = {_AUDIO: FileList.of(paths, root)}
+        columns[split] = _columns(part, root, speakers)
+    return FileSource(files, columns, None, notes=tuple(notes), group_names=speakers)
+
+
+def _speakers(recorded: Sequence[_Utterance]) -> tuple[dict[str, int] | None, str]:
+    """The speakers and their groups if they can be kept apart, and a note."""
+    pairs = {(u.speaker, u.split) for u in recorded if u.speaker}
+    speakers = {speaker: _hash(speaker) for speaker, _ in pairs}
     count = pluralize(len(speakers), "speaker")
-    how = "each of them in one split"
-    pairs = {(utterance.speaker, utterance.split) for utterance in recorded}
-    if len(speakers) < _MIN_SPEAKERS or len(pairs) > len(speakers):
-        how = "some of them in two splits"
+    if not speakers:
+        return None, "of unknown speakers"
     if len(speakers) < _MIN_SPEAKERS:
-        how = f"in any split, because there are fewer than {_MIN_SPEAKERS}"
-    if not how.startswith("each"):
-        speakers = {}
-        for values in columns.values():
-            del values["group"]
-    recordings = pluralize(len(recorded), "recording")
-    who = f"of {count}, {how}" if count[0] != "0" else "of unknown speakers"
-    notes.append(f"{path}: {recordings} with transcripts, {who}")
-    return FileSource(
-        files, columns, None, notes=tuple(notes), group_names=speakers or None
-    )
+        return None, f"of {count}, too few to keep each in one split"
+    if len(pairs) > len(speakers):
+        return None, f"of {count}, some of them in several splits"
+    return speakers, f"of {count}, each of them in one split"
 
 
-def _columns(parts: Sequence[_Utterance], root: str) -> dict[str, np.ndarray]:
+def _columns(
+    parts: Sequence[_Utterance], root: str, speakers: Mapping[str, int] | None
+) -> dict[str, np.ndarray]:
     transcripts = np.empty(len(parts), object)
     transcripts[:] = [
         utterance.text.encode("utf-8", "surrogatepass") for utterance in parts
     ]
     ids = [_hash(os.path.relpath(utterance.file, root)) for utterance in parts]
-    return {
-        "id": np.array(ids, np.int64),
-        "transcript": transcripts,
-        "group": np.array(
-            [_hash(utterance.speaker or utterance.name) for utterance in parts],
-            np.int64,
-        ),
-    }
+    columns = {"id": np.array(ids, np.int64), "transcript": transcripts}
+    if speakers is not None:
+        groups = [_hash(utterance.speaker or utterance.name) for utterance in parts]
+        columns["group"] = np.array(groups, np.int64)
+    return columns
 
 
 def _hash(text: str) -> int:

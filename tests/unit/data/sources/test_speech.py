@@ -56,7 +56,7 @@ def test_few_speakers_are_not_kept_apart(tmp_path):
     source = speech(path=tmp_path)  # without train, all are for training
     assert source.info.splits == {"train": 4}
     assert "group" not in source.info.fields
-    assert "2 speakers, in any split, because" in source.info.notes[0]
+    assert "2 speakers, too few to keep each in one split" in source.info.notes[0]
 
 
 def kaldi(root, places):
@@ -181,3 +181,9 @@ def test_speakers_in_two_splits_are_no_groups_and_other_folders_are_for_training
     source = speech(path=tmp_path)
     assert source.info.splits == {"train": 24, "test": 22}
     assert "group" not in source.info.fields
+
+
+def test_recordings_beside_the_folder_of_the_test_are_for_training(tmp_path):
+    libri_speech(tmp_path, "book", [1])
+    libri_speech(tmp_path, "test", [2])
+    assert speech(path=tmp_path).info.splits == {"train": 2, "test": 2}
