@@ -21,6 +21,10 @@ from pipeline.utils.errors import UsageError
 MAX_BOXES = 1000
 """Boxes of an image that are kept, the largest."""
 _LARGEST_FRACTION = 1.1  # of boxes that reach out of their picture
+_MISSING = (
+    "{} annotated images do not exist beside the annotations, in images or JPEGImages,"
+    " or elsewhere below the directory; left out"
+)
 _TOLERANCE = 1.5  # pixels outside of a picture that are no mistake
 
 
@@ -225,7 +229,7 @@ def _boxes_of(picture: Picture, problems: _Problems) -> np.ndarray | None:
     of the upright picture; None if the picture is left out.
     """
     if not picture.file:
-        problems.add("{} annotated images do not exist; left out", picture.name)
+        problems.add(_MISSING, picture.name)
         return None
     height, width, orientation = read_header(picture.file, image_sizes.stored_shape)
     if not height * width:

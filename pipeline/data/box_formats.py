@@ -14,7 +14,7 @@ FORMATS = ("coco", "voc", "yolo", "labelme", "box_table")
 _SPLITS = ("train", "validation", "valid", "val", "test")
 _START = 1 << 12  # bytes of a file that tell its format
 _COCO = re.compile(rb'\s*\{\s*"(info|licenses|images|annotations|categories|type)"\s*:')
-_VOC = re.compile(rb"\s*(<\?xml[^>]*>\s*)?(<!--.*?-->\s*)?<annotation\b", re.DOTALL)
+_VOC = re.compile(rb"<(annotation|bndbox)\b")  # under any root
 _LINE = re.compile(rb"\s*\d+( +-?[\d.]+(e-?\d+)?){4}")
 _LABELME = re.compile(rb'"shapes"\s*:\s*\[')
 _YOLO = re.compile(rb"^(names|nc)\s*:", re.MULTILINE)
@@ -149,6 +149,6 @@ def _begins(file: Path, start: re.Pattern[bytes]) -> bool:
             content = stream.read(_START).removeprefix(b"\xef\xbb\xbf")
     except OSError:
         return False
-    if start in (_YOLO, _LABELME):
+    if start in (_YOLO, _LABELME, _VOC):
         return start.search(content) is not None
     return start.match(content) is not None

@@ -119,8 +119,8 @@ def _picture(file: Path, images: ImageSearch) -> tuple[Picture, list[str]]:
         raise UsageError(f"{file}: annotations must not define a document type")
     try:
         root = ElementTree.fromstring(content)  # in its declared encoding
-        if root.tag != "annotation":
-            raise ValueError(f"its element is {root.tag!r:.100}, not 'annotation'")
+        inner = root.find(".//annotation")
+        root = root if inner is None else inner  # some tools write another root
         size = root.find("size")
         boxes: list[Sequence[float]] = []
         names = []

@@ -178,7 +178,8 @@ def test_missing_images_and_images_of_another_size_are_left_out(tmp_path):
     source = open_source("coco", tmp_path)
     assert source.info.splits == {"train": 5}
     notes = "\n".join(source.info.notes)
-    assert "1 annotated images do not exist; left out, such as in images/3.png" in notes
+    assert "1 annotated images do not exist beside the annotations, in images" in notes
+    assert "elsewhere below the directory; left out, such as in images/3.png" in notes
     assert "4.png (128x50, not 128x96 pixels)" in notes
     assert "1 images cannot be read; left out, such as in images/5.png" in notes
 
@@ -262,6 +263,19 @@ def voc_2012(root):
         write_text(file, head + content, "iso-8859-1")
 
 
+def voc_of_other_roots(root):
+    for number, (head, end) in enumerate(
+        (
+            ("<doc>", "</doc>"),
+            ("<annotations><annotation>", "</annotation></annotations>"),
+        )
+    ):
+        box_data.save(root / f"{number}.jpg", ONE)
+        content = box_data.voc_text((60, 90), [CORNERS], [0]).replace("cross", "cat")
+        content = content.removeprefix("<annotation>").removesuffix("</annotation>")
+        write_text(root / f"{number}.xml", head + content + end)
+
+
 def coco_of_texts(root):
     """Ids as texts, a polygon without a box, and an image that is listed twice."""
     images, annotations = [], []
@@ -337,6 +351,7 @@ def polygons_of_labelme(root):
         (label_studio, "yolo"),
         (windows_list, "yolo"),
         (voc_2012, "voc"),
+        (voc_of_other_roots, "voc"),
         (coco_of_texts, "coco"),
     ],
 )
