@@ -10,7 +10,7 @@ padding) and `epoch` (int64), both of shape (batch,).
 import abc
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 import keras
@@ -63,6 +63,8 @@ class Info:
     """
     columns: tuple[TableColumn, ...] | None = None
     """The columns of the rows of a table; None for other data."""
+    input_name: str | None = None
+    """The column of files or of texts in a table; None for other data."""
     target_name: str | None = None
     """The name of `target`, such as of a column; None if it has none."""
     class_values: tuple[int, ...] = ()
@@ -213,10 +215,13 @@ class TrainingExamples(abc.ABC):
         """
 
     @abc.abstractmethod
-    def batches(self) -> Iterator[dict[str, np.ndarray]]:
-        """Yields all fields of a few examples at a time, in the order of the source.
+    def batches(
+        self, fields: Collection[str] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yields fields of a few examples at a time, in the order of the source.
 
-        Each pass reads the source once. A field is an array (batch, ...); texts and
+        Without `fields`, all of them. Each pass reads the source once; files only if
+        they are among the fields. A field is an array (batch, ...); texts and
         encoded files are bytes in an object array (batch,), as are arrays whose shapes
         differ. Raises UsageError that names the first example that cannot be read.
         """
@@ -704,6 +709,10 @@ class Task(Objective):
         """Inputs on which a user's network can be tried; None: any numbers will do."""
         return None
 
+    def model_inputs(self, inputs: Any) -> Any:
+        """As in `Input`."""
+        return inputs
+
     @abc.abstractmethod
     def head(self, features: Any, inputs: Any) -> Any:
         """Turns a model's features into the network's outputs, always in float32."""
@@ -819,6 +828,16 @@ class Input(BatchDecoder, abc.ABC):
 
     def probe_inputs(self) -> Any:
         return None
+
+    def model_inputs(self, inputs: Any) -> Any:
+        """What a model that returns features gets of the network's inputs; by default,
+        all of them.
+        """
+        return inputs
+
+    def join(self, features: Any, inputs: Any) -> Any:
+        """Joins a model's features with inputs of the network that it did not get."""
+        return features
 
     @abc.abstractmethod
     def signatures(self) -> list[ServingInput]:

@@ -87,8 +87,8 @@ class PredictOptions:
     batch_size: Annotated[int, (1, 10**6)] = 32
     """Images or rows per request."""
     column: str | None = None
-    """Column of the texts in a table. None: the one of training, or behind a server the
-    one with a name of texts, such as `text`.
+    """Column of the texts or files in a table. None: the one of training, or one with a
+    usual name, such as `text` or `image`.
     """
     timeout: Annotated[float, "positive"] = 30.0
     """Timeout of a request, in seconds."""

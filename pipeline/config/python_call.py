@@ -78,13 +78,14 @@ def request(
     if path and recipe is None and "model" not in values:
         recipe = path
     elif path:
-        values["source"] = _detect_source(path, values, target)
+        options = _source_options(values)
+        values["source"] = {**_detect_source(path, values, target), **options}
     values = keras_words.add_precision(values)
     values, is_compiled = keras_words.add_compile_arguments(values, recipe)
     values = own_outputs.apply(values)
     changes = _changes(_with_rate(values, is_compiled))
     source = changes.get("source")
-    if target is not None and source and "path" not in {**_options(source), **source}:
+    if target is not None and source and _is_object(source):
         source["predict"] = target
     return _start(recipe, changes, target).changed(**changes)
 
@@ -156,6 +157,19 @@ def _pop_path(arguments: dict[str, Any]) -> Path | None:
             )
         return None
     return Path(arguments.pop("data")) if command_line.is_path(data) else None
+
+
+def _is_object(source: dict[str, Any]) -> bool:
+    """Whether the section is about data in memory, which has no path."""
+    return "name" in source and "path" not in {**_options(source), **source}
+
+
+def _source_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The options in `source={...}` for `data`; UsageError if it has data, too."""
+    options = arguments.get("source", {})
+    if type(options) is not dict or not options.keys().isdisjoint(("name", "path")):
+        raise UsageError("use only one of data=... and source=...")
+    return options
 
 
 def _detect_source(
@@ -305,9 +319,8 @@ def _update_options(optimizer: Any) -> dict[str, Any]:
 def _changes(arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments as sections: `epochs=3` as `train={"epochs": 3}`."""
     if "data" in arguments and type(arguments["data"]) is not dict:
-        if "source" in arguments:
-            raise UsageError("use only one of data=... and source=...")
-        arguments["source"] = arguments.pop("data")
+        options = _source_options(arguments)
+        arguments["source"] = {"name": arguments.pop("data"), **options}
     if "source" in arguments and type(arguments["source"]) is not dict:
         arguments["source"] = {"name": arguments["source"]}
     changes: dict[str, Any] = {}

@@ -236,7 +236,8 @@ def _fields_of_object(data: Any, options: Mapping[str, Any]) -> tuple[str, str]:
         return NUMBERS, ""
     read = None if has_pictures(data) else table.from_object(data, "the table")
     if read is not None:
-        chosen = Options(predict=options.get("predict"))
+        columns = tuple(options.get("columns", ()))
+        chosen = Options(predict=options.get("predict"), columns=columns)
         roles = table_columns.find_roles(read, chosen)
         return roles.field, next(iter(roles.truths))
     spec = getattr(data, "element_spec", None)

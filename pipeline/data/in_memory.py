@@ -47,10 +47,12 @@ def from_object(
     input: str | None = None,
     target: str | None = None,
     predict: str | None = None,
+    columns: tuple[str, ...] = (),
 ) -> Source:
     """A source of data in memory; the id of an example is its position.
 
-    A table is read as one in a file, and `predict` is its column to predict. Other
+    A table is read as one in a file, `predict` is its column to predict, and `columns`
+    are inputs as in a file. Other
     `data` have x and y as for `arrays.examples`, or with the target `arrays` as for
     `arrays.unchanged_fields`. Without `validation_data`, a part of it is held out.
     Without `class_names`, in a form of `labels.class_names_of`, the names come from the
@@ -64,7 +66,10 @@ def from_object(
     parts = {split: part for split, part in parts.items() if part is not None}
     tables = None if target == "arrays" else _tables(parts)
     if tables is not None:
-        return _table_source(tables, parts["train"], predict, class_names)
+        chosen = Options(predict=predict, columns=tuple(columns))
+        return _table_source(tables, parts["train"], chosen, class_names)
+    if columns:
+        raise UsageError("columns are names of columns of a table; these data are none")
     names_by_split = {split: find_class_names(part) for split, part in parts.items()}
     if class_names is not None and target != "arrays":
         class_names = class_names_of(class_names, "class_names")
@@ -77,16 +82,16 @@ def from_object(
         examples[split] = _read(part, split, options)
         options |= examples["train"].kinds
         _require_same_names(examples[split], examples["train"], split)
-    columns = {split: fields.columns for split, fields in examples.items()}
-    arrays.match_fields(columns)
+    by_split = {split: fields.columns for split, fields in examples.items()}
+    arrays.match_fields(by_split)
     notes = examples["train"].notes
-    if "label" in columns["train"] or "labels" in columns["train"]:
-        class_names = _match_class_names(columns, names_by_split, class_names)
+    if "label" in by_split["train"] or "labels" in by_split["train"]:
+        class_names = _match_class_names(by_split, names_by_split, class_names)
         notes += () if class_names else _lost_names_note(parts["train"])
-    class_names = encode_targets(columns, class_names, "class_names")
+    class_names = encode_targets(by_split, class_names, "class_names")
     source = ArraySource(
-        columns.pop("train"),
-        columns,
+        by_split.pop("train"),
+        by_split,
         class_names=class_names,
         feature_names=examples["train"].feature_names,
         name="the arrays",
@@ -97,15 +102,17 @@ def from_object(
 
 
 def _table_source(
-    tables: Mapping[str, Table], train: Any, predict: str | None, class_names: Any
+    tables: Mapping[str, Table], train: Any, options: Options, class_names: Any
 ) -> Source:
     """A source of the rows of tables; paths in them are relative to the directory."""
     joined = table.join(tables)
+    predict = options.predict
     if predict is None and isinstance(train, tuple | list):
         predict = [*joined.columns][-1 - (len(tables) > 1)]
     if class_names is None:
         class_names = find_class_names(train)
-    options = Options(
+    options = dataclasses.replace(
+        options,
         predict=predict,
         split=table.SPLIT if len(tables) > 1 else None,
         class_names=class_names_of(class_names, "class_names") if class_names else (),

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -63,16 +63,22 @@ class RawSplit(TrainingExamples):
         names = parts[0] if parts else ()
         return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
-    def batches(self) -> Iterator[dict[str, np.ndarray]]:
+    def batches(
+        self, fields: Collection[str] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
         progress_bar.stage("reading", f"{len(self):,} training examples")
         done = 0
-        for batch in self._read(self.positions):
+        for batch in self._read(self.positions, fields and {"id", *fields}):
             yield batch
             done += len(batch["id"])
             progress_bar.count("reading", done, len(self))
 
-    def _read(self, positions: np.ndarray) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the examples at these positions in the split of the source."""
+    def _read(
+        self, positions: np.ndarray, fields: Collection[str] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yields the examples at these positions in the split of the source, with these
+        fields or all.
+        """
         arrays = self.source.arrays(self.source_split)
         if arrays is not None:
             specs = self.source.info.fields
@@ -81,7 +87,12 @@ class RawSplit(TrainingExamples):
                 rows = positions[start : start + size]
                 yield {name: column[rows] for name, column in arrays.items()}
             return
-        read = self.source.reader(self.source_split)
+        read_all = self.source.reader(self.source_split)
+
+        def read(position: tf.Tensor) -> Example:  # other fields leave the graph
+            example = read_all(position)
+            return {name: example[name] for name in fields or example}
+
         examples = tf.data.Dataset.from_tensor_slices(positions).map(
             read, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
         )

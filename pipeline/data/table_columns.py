@@ -60,8 +60,10 @@ class Options:
     """What is to be predicted: classes or numbers by its values."""
     group: str | None = None
     split: str | None = None
-    columns: tuple[TableColumn, ...] | None = None
-    """The columns that a model takes; None: all that can be used."""
+    columns: tuple[str, ...] = ()
+    """Columns that are inputs; beside files or texts none by default, else all."""
+    model_columns: tuple[TableColumn, ...] | None = None
+    """The columns that a model takes, instead of `columns`."""
     field: str | None = None
     """The raw field for the content of a file, or of the rows."""
     suffixes: tuple[str, ...] = ()
@@ -80,9 +82,9 @@ class Roles:
     """The column of files, of texts or of lists; empty for the rows of a table."""
     has_files: bool = False
     columns: tuple[TableColumn, ...] = ()
-    """The columns of the rows."""
+    """Columns that are inputs, beside `source` if there is one."""
     left_out: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """TableColumn that is not used -> why; empty beside texts or files."""
+    """Column that is not used -> why; empty beside texts or files."""
     group: str | None = None
     split: str | None = None
 
@@ -100,7 +102,7 @@ def find_roles(table: Table, options: Options) -> Roles:
     used: set[str | None] = {split, group}
     for titles in truths.values():
         used.update(titles)
-    file = "" if options.column else _file_column(table, options, used)
+    file = "" if options.column else file_column(table, options, used)
     if file:
         truths = truths or _transcripts(table)
         used.update(*truths.values())
@@ -108,8 +110,13 @@ def find_roles(table: Table, options: Options) -> Roles:
         if field == "audio":
             _require_whole_recordings(table)
             group = group or _speaker_column(table, used)
-        left_out = _others(table, used | {file, group})
-        roles = Roles(field, truths, file, has_files=True, left_out=left_out)
+        columns, left_out = _columns_beside(table, options, file, used | {group})
+        if columns and truths.keys() & {"mask", "transcript"}:
+            raise UsageError(
+                f"{table.name}: --source.columns: with columns beside files, only"
+                " classes, labels and numbers can be predicted; remove it"
+            )
+        roles = Roles(field, truths, file, True, columns, left_out)
     else:
         roles = _roles_without_files(table, options, truths, used)
         group = group or names.first(["group"], table.columns)
@@ -152,16 +159,17 @@ def _roles_without_files(
     used: set[str | None],
 ) -> Roles:
     """The roles of a column of texts or of lists, or else of all columns."""
-    if options.columns is not None:
-        return Roles(NUMBERS, truths, columns=_matching(table, options.columns))
     field, column = _column_of_values(table, options, used)
     used = used | {names.first(["group"], table.columns)}
     if column and (options.column or _is_text_alone(table, column, used)):
-        left_out = _others(table, used | {column})
-        return Roles(field, truths, source=column, left_out=left_out)
+        columns, left_out = _columns_beside(table, options, column, used)
+        return Roles(field, truths, column, columns=columns, left_out=left_out)
+    if options.columns or options.model_columns is not None:
+        columns, _ = _columns_beside(table, options, "", used)
+        return Roles(NUMBERS, truths, columns=columns)
     title = table.find("features")
     if title and title not in used and lists(table.columns[title]):
-        left_out = _others(table, used | {title})
+        _, left_out = _columns_beside(table, Options(), title, used)
         return Roles("features", truths, source=title, left_out=left_out)
     columns, left_out = _input_columns(table, used)
     if [column.kind for column in columns] == ["text"] and options.field != NUMBERS:
@@ -174,6 +182,31 @@ def _roles_without_files(
             f" {join_words(reasons) or 'it has no other columns'}"
         )
     return Roles(NUMBERS, truths, columns=columns, left_out=left_out)
+
+
+def _columns_beside(
+    table: Table, options: Options, source: str, used: Collection[str | None]
+) -> tuple[tuple[TableColumn, ...], dict[str, str]]:
+    """The inputs beside a column of files or texts, and the columns left out."""
+    if options.model_columns is not None:
+        return _matching(table, options.model_columns), {}
+    columns = []
+    for name in options.columns:
+        title = _require(table, name, "--source.columns")
+        if title == source:
+            continue
+        column, reason = None, "it has another use"
+        if title not in used:
+            column, reason = _input_column(table, title, is_named=True)
+        if column is None:
+            raise UsageError(
+                f"{table.name}: --source.columns: the {table.key} {title!r} cannot be"
+                f" an input: {reason}; remove it there"
+            )
+        columns.append(column)
+    titles = {column.name for column in columns}
+    others = (title for title in table.columns if title not in {*used, source, *titles})
+    return tuple(columns), dict.fromkeys(others, "")
 
 
 def _matching(table: Table, columns: Sequence[TableColumn]) -> tuple[TableColumn, ...]:
@@ -204,10 +237,6 @@ def _is_text_alone(table: Table, title: str, used: Collection[str | None]) -> bo
     spaces = pc.mean(pc.count_substring(words[:1000], " ")).as_py() or 0
     others, _ = _input_columns(table, {*used, title})
     return spaces >= _MIN_WORDS_ALONE - 1 or not others
-
-
-def _others(table: Table, used: Collection[str | None]) -> dict[str, str]:
-    return {title: "" for title in table.columns if title not in used}
 
 
 def _require(table: Table, name: str, flag: str) -> str:
@@ -326,7 +355,9 @@ def _mostly_numbers(table: Table, title: str, share: float) -> bool:
     return present - wrong > share * present
 
 
-def _file_column(table: Table, options: Options, used: Collection[str | None]) -> str:
+def file_column(
+    table: Table, options: Options, used: Collection[str | None] = ()
+) -> str:
     """The column of files; empty if there is none."""
     if options.image:
         return _require(table, options.image, "--source.image")
@@ -445,7 +476,12 @@ def _input_columns(
     return tuple(columns), left_out
 
 
-def _input_column(table: Table, title: str) -> tuple[TableColumn | None, str]:
+def _input_column(
+    table: Table, title: str, is_named: bool = False
+) -> tuple[TableColumn | None, str]:
+    """What a column holds, or why it is not used; one that is named may identify the
+    rows.
+    """
     values = table.columns[title]
     if lists(values):
         return None, "lists"
@@ -457,7 +493,8 @@ def _input_column(table: Table, title: str) -> tuple[TableColumn | None, str]:
             return None, "no values"
         if len(present) == len(numbers) and present.min() == present.max():
             return None, "one value"
-        if names.column(title) in names.ROW_NAMES or _are_row_numbers(title, numbers):
+        is_name = names.column(title) in names.ROW_NAMES
+        if not is_named and (is_name or _are_row_numbers(title, numbers)):
             return None, "it identifies the rows"
         return TableColumn(title, "number" if booleans is None else "boolean"), ""
     order = table.date_order(title)
@@ -468,7 +505,7 @@ def _input_column(table: Table, title: str) -> tuple[TableColumn | None, str]:
         row = table.not_numbers(title)[0]
         cell = f"{quote_cell(values, row)} in {table.noun} {table.row_numbers[row]}"
         return None, f"{cell} is not a number; correct it"
-    return _column_of_words(table, title)
+    return _column_of_words(table, title, is_named)
 
 
 def _are_row_numbers(title: str, numbers: np.ndarray) -> bool:
@@ -484,7 +521,9 @@ def _are_row_numbers(title: str, numbers: np.ndarray) -> bool:
     return bool(is_count and len(numbers) > _SAMPLE and not _TIME_NAME.search(title))
 
 
-def _column_of_words(table: Table, title: str) -> tuple[TableColumn | None, str]:
+def _column_of_words(
+    table: Table, title: str, is_named: bool
+) -> tuple[TableColumn | None, str]:
     words = texts(table.columns[title])
     present = words.filter(pa.array(~missing(words)))
     count = pc.count_distinct(present).as_py()
@@ -496,6 +535,8 @@ def _column_of_words(table: Table, title: str) -> tuple[TableColumn | None, str]
     spaces = pc.count_substring(present[:1000], " ")
     if share > _MIN_SHARE_OF_TEXTS and pc.mean(spaces).as_py() >= _MIN_WORDS - 1:
         return TableColumn(title, "text"), ""
+    if is_named:
+        return TableColumn(title, "category"), ""
     if names.column(title) in names.ROW_NAMES or share == 1:
         return None, "it identifies the rows"
     if count > 10 and share > _MAX_CLASSES_OF_WORDS and len(present) > 100:
@@ -535,10 +576,10 @@ def describe(table: Table, roles: Roles) -> list[str]:
             else (f"{', '.join(titles[:_MAX_NAMED])}, ...")
         )
         why = f" ({reason})" if reason else ""
-        if not reason and not roles.has_files:
-            why = "; --task.input table reads them, too"
-        elif not reason and roles.truths.keys() <= {"label", "labels", "target"}:
-            why = "; --task.input table reads them instead of the files"
+        if not reason and roles.truths.keys() <= {"label", "labels", "target"}:
+            columns = [column.name for column in roles.columns]
+            words = map(_quoted, [*columns, *roles.left_out][:_MAX_NAMED])
+            why = f"; to use columns, too, write --source.columns {' '.join(words)}"
         notes.append(f"{table.name}: left out: {listing}{why}")
     return notes
 
@@ -567,14 +608,18 @@ def _ambiguity_notes(table: Table, roles: Roles) -> list[str]:
 
 
 def _inputs(table: Table, roles: Roles) -> str:
-    if roles.has_files:
-        return f"{roles.field} files"
+    parts = []
     if roles.source:
-        return f"the {table.key} {roles.source!r}"
-    listing = ", ".join(column.name for column in roles.columns[:_MAX_NAMED])
-    if len(roles.columns) > _MAX_NAMED:
-        listing += ", ..."
-    return f"{pluralize(len(roles.columns), table.key)}, {listing}"
+        of_files = f"{roles.field} files"
+        parts.append(
+            of_files if roles.has_files else f"the {table.key} {roles.source!r}"
+        )
+    if roles.columns:
+        listing = ", ".join(column.name for column in roles.columns[:_MAX_NAMED])
+        if len(roles.columns) > _MAX_NAMED:
+            listing += ", ..."
+        parts.append(f"{pluralize(len(roles.columns), table.key)}, {listing}")
+    return " and ".join(parts)
 
 
 def _other_kind(table: Table, roles: Roles) -> str:

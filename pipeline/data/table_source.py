@@ -84,6 +84,7 @@ def from_table(table: Table, options: Options) -> Source:
         notes=tuple(notes),
         target_name=target or None,
         columns=roles.columns or None,
+        input_name=roles.source or None,
     )
     return source
 
@@ -112,8 +113,9 @@ class _RowSource(ArraySource):
 
 def _columns(table: Table, roles: Roles) -> dict[str, np.ndarray]:
     """The raw fields of the inputs of all rows."""
-    if roles.field == NUMBERS:
-        return _row_fields(table, roles)
+    of_columns = _row_fields(table, roles) if roles.columns else {}
+    if not roles.source:
+        return of_columns
     values = table.columns[roles.source]
     if lists(values):
         return {roles.field: _lists(table, roles.source)}
@@ -122,7 +124,7 @@ def _columns(table: Table, roles: Roles) -> dict[str, np.ndarray]:
             f"{table.where(0)}: {roles.source!r} must be a text; got"
             f" {quote_cell(values, 0)}"
         )
-    return {roles.field: _bytes(texts(values))}
+    return {roles.field: _bytes(texts(values)), **of_columns}
 
 
 def _bytes(strings: pa.ChunkedArray) -> np.ndarray:
@@ -544,9 +546,12 @@ def _file_source(
         [file for file, used in zip(files, is_used, strict=True) if used], types
     )
     is_usual = field == file_types.IMAGE and roles.truths.keys() == {"label"}
-    if roles.left_out or not is_usual:
+    if roles.left_out or roles.columns or not is_usual:
         notes += table_columns.describe(table, dataclasses.replace(roles, field=field))
     columns = {"id": ids, "file": np.array(files, object), **truths}
+    if roles.columns:
+        notes += _leak_notes(table, roles)
+        columns |= _row_fields(table, roles)
     if masks:
         columns["mask"] = np.array(masks, object)
     by_split = _by_split(table, roles, columns, is_used)
@@ -559,7 +564,7 @@ def _file_source(
     class_values: tuple[int, ...] = ()
     if masks:
         class_names, class_values = mask_files.classes(table.folder, class_names)
-    return FileSource(
+    source = FileSource(
         lists_by_split,
         by_split,
         class_names,
@@ -567,6 +572,10 @@ def _file_source(
         notes=(*table.notes, *notes),
         group_names=_group_names(table, roles),
     )
+    source.info = dataclasses.replace(
+        source.info, columns=roles.columns or None, input_name=roles.source
+    )
+    return source
 
 
 def _first_of_files(

@@ -19,7 +19,8 @@ from pipeline.evaluation import evaluate
 from pipeline.training.train_step import SteppedModel, forward
 
 _MAX_EXAMPLES = 2000
-_BATCH = 1024
+_MIN_BATCH, _MAX_BATCH = 64, 1024
+_BATCH_BYTES = 32 << 20  # of decoded examples, which may have images
 _MAX_SHUFFLES = 200  # of all columns together, unless _MIN_REPEATS are more
 _MIN_REPEATS = 2  # of the shuffle of a column
 _MAX_REPEATS = 5
@@ -59,23 +60,30 @@ def measure(
 ) -> Importances | None:
     """Measures the importance of each column on at most 2,000 examples of a split.
 
-    A column is shuffled as a whole, such as a number with its gaps. None if the task
-    has no columns, the metric is undefined, or this would take longer than
-    `max_seconds`, as far as the time for the intact examples tells.
+    A column is shuffled as a whole, such as a number with its gaps. There are as many
+    examples as `max_seconds` allow, as far as the time for the first batch tells. None
+    if not even a batch is possible, the task has no columns, or the metric is
+    undefined.
     """
     columns = task.learned_columns()
     if not columns:
         return None
-    positions = spread(len(split), _MAX_EXAMPLES)
-    examples = split.take(positions)
-    metric = _metric_function(model, task)
-    metric(examples)  # traces the network
-    start = time.monotonic()
-    intact = metric(examples)
-    seconds = time.monotonic() - start
     repeats = min(_MAX_REPEATS, _MAX_SHUFFLES // len(columns))
     repeats = max(_MIN_REPEATS, repeats)
-    if intact is None or seconds * repeats * len(columns) > max_seconds:
+    size = _batch_size(split)
+    metric = _metric_function(model, task, size)
+    batch = split.take(spread(len(split), size))
+    metric(batch)  # traces the network
+    start = time.monotonic()
+    metric(batch)
+    seconds = (time.monotonic() - start) * repeats * len(columns)
+    affordable = len(batch["id"]) * min(max_seconds / seconds, _MAX_EXAMPLES)
+    if affordable < len(batch["id"]):
+        return None
+    positions = spread(len(split), min(int(affordable), _MAX_EXAMPLES))
+    examples = split.take(positions)
+    intact = metric(examples)
+    if intact is None:
         return None
     _, direction = task.selection_metric
     random = np.random.default_rng(0)
@@ -107,8 +115,15 @@ def _shuffle(
     return shuffled
 
 
+def _batch_size(split: Split) -> int:
+    """The examples of a batch, which has at most 32 MB if they are large."""
+    example = split.take(np.arange(1))
+    row_bytes = sum(values.nbytes for values in example.values())
+    return min(_MAX_BATCH, max(_MIN_BATCH, _BATCH_BYTES // row_bytes))
+
+
 def _metric_function(
-    model: SteppedModel, task: Task
+    model: SteppedModel, task: Task, size: int
 ) -> Callable[[Mapping[str, np.ndarray]], float | None]:
     """A function from decoded examples to the metric by which models are compared, None
     if it is undefined.
@@ -125,8 +140,8 @@ def _metric_function(
 
     def metric(examples: Mapping[str, np.ndarray]) -> float | None:
         evaluator = task.evaluator(model)
-        for start in range(0, len(examples["id"]), _BATCH):
-            rows = {key: v[start : start + _BATCH] for key, v in examples.items()}
+        for start in range(0, len(examples["id"]), size):
+            rows = {key: v[start : start + size] for key, v in examples.items()}
             batch = evaluate.batch_of(rows)
             outputs, losses = predict(batch)
             answers = {**task.answer(outputs, batch), "loss": losses}

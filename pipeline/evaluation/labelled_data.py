@@ -14,6 +14,7 @@ from pipeline.data import (
     batching,
     decoder_warnings,
     detect,
+    file_types,
     in_memory,
     split_names,
     table_source,
@@ -22,7 +23,7 @@ from pipeline.data.example_store import OnTheFly, decoded_specs, short_columns
 from pipeline.data.raw_split import RawSplit
 from pipeline.data.splits import Split
 from pipeline.data.table import Table
-from pipeline.data.table_columns import TRUTHS, Options
+from pipeline.data.table_columns import NUMBERS, TRUTHS, Options
 from pipeline.evaluation import evaluate
 from pipeline.evaluation.answers import (
     Evaluation,
@@ -120,10 +121,11 @@ def _source(
     if "columns" in task.metadata:
         read = in_memory.table_of(data, "the table", takes_pairs=True)
         if read is not None:
-            truth = trained_options.get("predict")
-            options = dict(given) or {_truth_of(task): truth}
+            option = _truth_of(task)
+            truth = trained_options.get("predict", trained_options.get(option))
+            options = dict(given) or {option: truth}
             if isinstance(data, tuple | list):
-                options = {_truth_of(task): [*read.columns][-1]}
+                options = {option: [*read.columns][-1]}
             return _from_table(read, options, task)
     if given:
         raise UsageError("source: options are for data at a path")
@@ -147,7 +149,13 @@ def _from_table(read: Table, options: dict[str, Any], task: Task) -> Source:
         columns.append(
             TableColumn(column["name"], column["kind"], column.get("order", ""))
         )
-    chosen = Options(**options, columns=tuple(columns))
+    name = task.metadata.get("input_name")
+    if name is None:
+        options["field"] = NUMBERS
+    elif read.find(name):
+        is_value = task.metadata["input"] in file_types.value_columns()
+        options.setdefault("column" if is_value else "image", name)
+    chosen = Options(**options, model_columns=tuple(columns))
     return table_source.from_table(read, chosen)
 
 

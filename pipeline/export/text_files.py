@@ -124,10 +124,11 @@ def write(
     name = parent.name
     if not (parent / repository.CONFIG).exists():
         files.write_text(parent / repository.CONFIG, repository.new_config(name))
-    file_input = file_predictions.file_input(
-        {key: _signature(fields) for key, fields in signatures.items()}
-    )
+    served = {key: _signature(fields) for key, fields in signatures.items()}
+    file_input = file_predictions.file_input(served)
     example_files = None
+    if file_predictions.file_beside_columns(served):
+        example_files = "rows.csv"
     if file_input is not None:
         example_files = "FILES"
         if file_input[2]:
@@ -201,7 +202,7 @@ def _describe(name: str, signatures: Mapping[str, Any]) -> dict[str, Any]:
     meaning = signature.get("meaning", "")
     values = {}
     for key, field in fields.items():
-        if files:
+        if files and key.endswith("_bytes"):
             values[key] = _CONTENT
             continue
         number = "0.0" if "float" in field["dtype"] else "0"

@@ -342,13 +342,16 @@ class Run:
             return ask("serving_default", **data)
         if "columns" in task.metadata:
             read = table.from_object(data, "the table")
-            if read is not None:
+            if read is not None and file_predictions.file_beside_columns(served):
+                data = read
+            elif read is not None:
                 signature = served["serving_default"]
                 columns = file_predictions.arguments_of(read, signature, "the model")
                 return ask("serving_default", **columns)
         words = [data] if isinstance(data, str | Path) else data
-        are_files = isinstance(words, list) and all(
-            isinstance(word, str | Path) for word in words
+        are_files = isinstance(words, table.Table) or (
+            isinstance(words, list)
+            and all(isinstance(word, str | Path) for word in words)
         )
         if are_files and file_predictions.takes_texts(served):
             texts = [str(word) for word in words]
@@ -369,7 +372,9 @@ class Run:
             model=self.directory,
             feature_names=task.metadata.get("feature_names"),
             suffixes={name: part.files for name, part in serving_inputs.items()},
-            text_column=self.config.source.options.get("column"),
+            input_column=task.metadata.get(
+                "input_name", self.config.source.options.get("column")
+            ),
         )
         rows = list(file_predictions.predict(client, words))
         names: dict[str, None] = {}  # ordered, without duplicates

@@ -59,8 +59,8 @@ class Client:
             used.
         arguments: Name of an argument of a model that takes numbers instead of files ->
             its default and meaning; empty if it takes files, and if a server is used.
-        text_column: Column of texts in the table of the training; None if it was found
-            by its name, and if a server is used.
+        input_column: Column of texts or files in the table of the training; None if
+            there was none, and if a server is used.
 
     Raises:
         UsageError: The address is invalid, or the directory contains no model.
@@ -79,7 +79,7 @@ class Client:
             self._transport, "suffixes", {}
         )
         self.arguments: dict[str, Argument] = getattr(self._transport, "arguments", {})
-        self.text_column: str | None = getattr(self._transport, "text_column", None)
+        self.input_column: str | None = getattr(self._transport, "input_column", None)
 
     def predict(
         self, signature: str = "serving_default", /, **inputs: Any

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from pipeline.config import registry
-from pipeline.data import names, table, table_columns
+from pipeline.data import file_search, names, table, table_columns
 from pipeline.serving import signatures
 from pipeline.serving.signatures import INVALID_ARGUMENT, ServingError, Signature
 from pipeline.utils import compressed_sound, image_formats, tiff
@@ -188,21 +188,61 @@ def _numbers(read: table.Table, columns: Sequence[str] | None) -> Any:
 
 
 def table_rows(
-    files: Iterable[str], signature: Signature, model: str
+    tables: Iterable[table.Table],
+    signature: Signature,
+    model: str,
+    files: str = "",
+    column: str | None = None,
+    trained_column: str | None = None,
 ) -> Iterator[Item]:
     """Yields the rows of tables for a model that takes columns, each a dictionary.
 
-    Raises UsageError if a file has not all columns of the model.
+    If the argument `files` takes the content of files, it is that of each row's file,
+    whose column is `column`, or else `trained_column`, or has a usual name. Raises
+    UsageError if a table has not all columns of the model.
     """
-    for name in files:
-        read = table.read(Path(name))
+    for read in tables:
+        if files:
+            title = column or read.find(trained_column or "")
+            yield from _files_with_columns(read, signature, model, files, title)
+            continue
         columns = arguments_of(read, signature, model)
         for row in range(len(read)):
             values = {title: cells[row] for title, cells in columns.items()}
-            yield Item({"file": name, "row": row}, values)
+            yield Item({"file": read.name, "row": row}, values)
 
 
-def arguments_of(read: table.Table, signature: Signature, model: str) -> dict[str, Any]:
+def _files_with_columns(
+    read: table.Table, signature: Signature, model: str, name: str, column: str | None
+) -> Iterator[Item]:
+    options = table_columns.Options(field=name.removesuffix("_bytes"))
+    title = read.find(column) if column else table_columns.file_column(read, options)
+    if not title:
+        raise UsageError(
+            f"{read.name} has no column {repr(column) if column else 'of files'}, but"
+            f" {', '.join(read.columns)}; --column names the one of files"
+        )
+    inputs = {key: field for key, field in signature.inputs.items() if key != name}
+    columns = arguments_of(read, Signature(inputs, {}), model, (title,))
+    words = table.texts(read.columns[title]).to_pylist()
+    types = table_columns.types_of_files(title, options)
+    files, notes = file_search.find_files(words, read.folder, read.name, types)
+    for note in notes:
+        say("note", note)
+    for row, (word, file) in enumerate(zip(words, files, strict=True)):
+        path = file or os.path.join(read.folder, word)
+        ((_, content, error),) = contents([path])
+        values = {key: cells[row] for key, cells in columns.items()}
+        value = None if error else {name: content, **values}
+        yield Item({"file": path, "row": row}, value, error)
+
+
+def arguments_of(
+    read: table.Table,
+    signature: Signature,
+    model: str,
+    other_columns: tuple[str, ...] = (),
+) -> dict[str, Any]:
     """The columns of a table that are the arguments of a model, by their names there.
 
     Raises UsageError if one is missing, or has other values.
@@ -217,7 +257,7 @@ def arguments_of(read: table.Table, signature: Signature, model: str) -> dict[st
                 f" argument {argument} of the model; rename or remove one"
             )
     columns = {}
-    used: set[str] = set()
+    used = {*other_columns}
     for argument, field in signature.inputs.items():
         found = titles.get(argument) or read.find(argument)
         if found is None:
@@ -307,7 +347,7 @@ def _reason(error: Exception) -> str:
 
 def predict(
     client: Any,
-    words: Sequence[str | Path],
+    words: Sequence[str | Path] | table.Table,
     *,
     top: int = 1,
     batch_size: int = 32,
@@ -318,10 +358,11 @@ def predict(
     The client is a `Client`, or a model of this process with the same methods. The
     words are files of the kind that the model takes, such as images, or directories or
     patterns of them; for a model that takes feature vectors, `.csv` or `.npy` files;
-    for one that takes columns, tables; for one that takes texts, text files, tables
-    with a column of texts, or `-` for the lines of the standard input. A request has
-    `batch_size` files or rows. `column` is the one of texts in a table, by default the
-    one of training if the client knows it.
+    for one that takes columns, tables, with a column of files if it also takes files;
+    for one that takes texts, text files, tables with a column of texts, or `-` for the
+    lines of the standard input. Instead of words, a `Table` is a table in memory. A
+    request has `batch_size` files or rows. `column` is the one of texts or files in a
+    table, by default the one of training if the client knows it.
 
     A record has `file`, for a row of a table also `row`, and the outputs of the model.
     Of a model that finds boxes, only the first `count` boxes are listed. Of a
@@ -334,10 +375,11 @@ def predict(
     classes.
     """
     served = client.metadata()
-    takes_columns = takes_rows(served)
+    with_files = file_beside_columns(served)
+    takes_columns = bool(with_files) or takes_rows(served)
     shape: tuple[int, ...]
     if takes_columns:
-        signature, name, shape = "serving_default", "", ()
+        signature, name, shape = with_files or "serving_default", "", ()
     else:
         signature, name, shape = _require_file_input(served, client.model)
     labels = served[signature].outputs.get("top_labels")
@@ -354,17 +396,27 @@ def predict(
         endings = TABLES if len(shape) == 1 else _ARRAYS
     else:
         endings = _suffixes(signature, name, client)
-    names = find(map(str, words), endings)
-    if not names:
-        patterns = ", ".join(f"*{ending}" for ending in endings)
-        text = " ".join(map(str, words))[:200] or "the list"
-        raise UsageError(f"{text} contains no files; {client.model} takes {patterns}")
+    names = []
+    tables: Iterable[table.Table]
+    if isinstance(words, table.Table):
+        tables = [words]
+    else:
+        names = find(map(str, words), endings)
+        tables = (table.read(Path(name)) for name in names)
+        if not names:
+            patterns = ", ".join(f"*{ending}" for ending in endings)
+            text = " ".join(map(str, words))[:200] or "the list"
+            raise UsageError(
+                f"{text} contains no files; {client.model} takes {patterns}"
+            )
+    trained = getattr(client, "input_column", None)
+    fields = served[signature]
     if takes_columns:
-        items = table_rows(names, served[signature], client.model)
+        items = table_rows(tables, fields, client.model, with_files, column, trained)
     elif shape:
         items = rows(names, shape, client.feature_names)
     else:
-        column = column or getattr(client, "text_column", None)
+        column = column or trained
         items = texts(names, column) if takes_texts(served) else contents(names)
 
     def ask(items: list[Item]) -> list[dict[str, Any]]:
@@ -461,6 +513,16 @@ def takes_texts(served: Mapping[str, Signature]) -> bool:
     ((name, field),) = fields.items()
     is_string = field.dtype == object and field.shape == (None,)
     return is_string and not name.endswith("_bytes")
+
+
+def file_beside_columns(served: Mapping[str, Signature]) -> str:
+    """The signature that takes files together with columns, which has the name of the
+    argument of files; empty if there is none.
+    """
+    for name, fields in served.items():
+        if name.endswith("_bytes") and len(fields.inputs) > 1 and name in fields.inputs:
+            return name
+    return ""
 
 
 def takes_rows(served: Mapping[str, Signature]) -> bool:

@@ -1,6 +1,6 @@
 """A dictionary of inputs: each is an input of its own, with the fields `NAME/...`."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -211,8 +211,11 @@ class _Part(TrainingExamples):
     def column(self, name: str) -> np.ndarray:
         return self._examples.column(f"{self._name}/{name}")
 
-    def batches(self) -> Iterator[dict[str, np.ndarray]]:
-        for batch in self._examples.batches():
+    def batches(
+        self, fields: Collection[str] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
+        wanted = fields and {f"{self._name}/{field}" for field in fields}
+        for batch in self._examples.batches(wanted):
             yield _select(batch, self._name)
 
 

@@ -29,11 +29,13 @@ from pipeline.contracts import (
     TrainingExamples,
 )
 from pipeline.serving import request_guards
+from pipeline.tasks._columns_beside import ColumnsBeside
 from pipeline.tasks._several_inputs import SeveralInputs
 from pipeline.utils.columns import Columns
 from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError
 
+_ROW_FIELDS = ("numbers", "strings")  # of the columns of a table
 _KEPT = ("id", "group", "sample_weight")
 """Fields of a raw example that neither the input nor the target reads."""
 
@@ -138,6 +140,15 @@ def _input_metadata(
         part, separator, kind = field.rpartition("/")
         if separator:
             parts.setdefault(part, {})[kind] = spec
+    if not parts and info.columns and info.input_name:
+        fields = {f: s for f, s in info.fields.items() if f not in _ROW_FIELDS}
+        part_info = dataclasses.replace(info, fields=fields, columns=None)
+        metadata = _metadata_of_part(part_info, name, options)
+        raw = bool(options.get("raw"))
+        columns = registry.call("inputs", "table", {"raw": raw}, info).metadata
+        metadata = {**metadata, **columns, "input_name": info.input_name}
+        _create_input(metadata, name).signatures()  # raises UsageError for equal names
+        return metadata
     if not parts:
         return _metadata_of_part(info, name, options)
     inputs = {}
@@ -194,7 +205,8 @@ def _accepted(kind: str, name: str, options: Mapping[str, Any]) -> dict[str, Any
 def _create_input(metadata: Metadata, name: str | None) -> Input:
     """The input of a run; `name` may be an object of this process."""
     if "inputs" not in metadata:
-        return registry.call("inputs", name or metadata["input"], {}, metadata)
+        input = registry.call("inputs", name or metadata["input"], {}, metadata)
+        return ColumnsBeside(metadata, input) if "input_name" in metadata else input
     parts = {}
     for part, values in metadata["inputs"].items():
         parts[part] = registry.call("inputs", name or values["input"], {}, values)
@@ -233,9 +245,9 @@ class Supervised(Task):
         """Such as "classes from image" or "number from a (image) and b (features)"."""
         target = _plain_name(self.metadata.get("target"), self.objective)
         if not isinstance(self.input, SeveralInputs):
-            return (
-                f"{target} from {_plain_name(self.metadata.get('input'), self.input)}"
-            )
+            input = _plain_name(self.metadata.get("input"), self.input)
+            beside = " and columns" if "input_name" in self.metadata else ""
+            return f"{target} from {input}{beside}"
         parts = []
         for part, values in self.metadata["inputs"].items():
             parts.append(f"{part} ({_plain_name(values['input'])})")
@@ -311,8 +323,12 @@ class Supervised(Task):
     def probe_inputs(self) -> Any:
         return self.input.probe_inputs()
 
+    def model_inputs(self, inputs: Any) -> Any:
+        return self.input.model_inputs(inputs)
+
     def head(self, features: Any, inputs: Any) -> Any:
         """`features` is a tensor, or a dictionary of `features` and their `mask`."""
+        features = self.input.join(features, inputs)
         if isinstance(features, Mapping):
             return self.objective.head(features["features"], features.get("mask"))
         return self.objective.head(features)

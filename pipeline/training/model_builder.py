@@ -89,7 +89,7 @@ def _features(options: config.ModelConfig, inputs: Any, task: Task) -> Any:
     """
     why = "returns a keras.Model"
     try:
-        arguments = [inputs]
+        arguments = [task.model_inputs(inputs)]
         if registry.find("models", options.name).takes_metadata:
             arguments.append(task.metadata)
         features = registry.call("models", options.name, options.options, *arguments)

@@ -15,7 +15,8 @@ def flatten(
 
     The layers and their weights are shared. The new model takes the inputs of the body,
     so that `layer.output` belongs to it and other models can be built from it. Layers
-    before the body are dropped; they must not change the values.
+    before the body are dropped; they must not change the values. A body with other
+    inputs than the model, such as columns that are joined before it, stays nested.
 
     Args:
         model: From inputs to answers.
@@ -23,6 +24,9 @@ def flatten(
         body: A functional or `Sequential` model in the wrapper or in the model itself.
         is_sigmoid: Whether the body returns the logit of one probability.
     """
+
+    if body is not None and not _take_the_same(model, body):
+        return _with_nested_body(model, wrapper, body, is_sigmoid)
 
     def inline(operation: Any) -> Any:
         if operation is body:
@@ -50,6 +54,37 @@ def flatten(
         outputs = model._run_through_graph(ordered, inline)
     inputs = first.inputs[0] if len(first.inputs) == 1 else first.input
     return keras.Model(inputs, outputs, name=nested[0].name)
+
+
+def _take_the_same(model: keras.Model, body: keras.Model) -> bool:
+    """Whether inputs are the same: one, or several of the same names."""
+    names = [{tensor.name for tensor in part.inputs} for part in (model, body)]
+    return len(names[0]) == len(names[1]) == 1 or names[0] == names[1]
+
+
+def _with_nested_body(
+    model: keras.Model, wrapper: keras.Model | None, body: keras.Model, is_sigmoid: bool
+) -> keras.Model:
+    """The model with the layers of `wrapper` only; see `flatten`."""
+    outputs: list[keras.KerasTensor] = []
+
+    def inline(operation: Any) -> Any:
+        if operation is body:
+
+            def call(*arguments: Any, **named: Any) -> Any:
+                returned = body(*arguments, **named)
+                outputs[:] = keras.tree.flatten(returned)
+                return returned
+
+            return call
+        if operation is wrapper:
+            return lambda inputs, **named: wrapper._run_through_graph(inputs, inline)
+        return operation
+
+    answers = model._run_through_graph(model.inputs, inline)
+    if is_sigmoid:
+        answers = _probability(outputs[0], model)
+    return keras.Model(model.input, answers, name=body.name)
 
 
 def without_optimizer(model: keras.Model) -> keras.Model:

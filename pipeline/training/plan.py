@@ -306,13 +306,16 @@ def _augmentation(
     """The operations for photographs of this side, and why.
 
     A network that sees the same photographs of classes again and again memorizes them:
-    then half of them are mixed (CutMix; benchmarks/README.md).
+    then half of them are mixed (CutMix; benchmarks/README.md), unless there are columns
+    beside them, of which no half can be taken.
     """
     operations: dict[str, Any] = {"flip": {}, "crop": {"padding": side // 8}}
     reason = "usual for photographs"
     epochs = config.train.epochs
     is_paired = config.train.batch_size % (2 * parts) == 0
-    if "label" in source.info.fields and is_paired and epochs >= _MIXED_EPOCHS:
+    is_alone = source.info.columns is None
+    is_of_classes = "label" in source.info.fields and is_alone
+    if is_of_classes and is_paired and epochs >= _MIXED_EPOCHS:
         mixed = round(_MIXED_FRACTION * epochs)
         operations["cutmix"] = {"probability": 0.5, "epochs": mixed}
         reason += f"; mixed, because each is seen {epochs} times"
@@ -346,15 +349,19 @@ def _seconds_per_pixel(config: Config, source: Source, precision: str) -> float:
         config.changed(data={"image_size": (side, side)}), source.info
     )
     network = model_builder.network(task, model, precision)
-    shape = (_TIMED_IMAGES, *network.inputs[0].shape[1:])
-    images = tf.random.stateless_uniform(shape, (0, 1))
+
+    def values(x: Any) -> tf.Tensor:
+        shape = (_TIMED_IMAGES, *x.shape[1:])
+        return tf.cast(tf.random.stateless_uniform(shape, (0, 1)), x.dtype)
+
+    inputs = tf.nest.map_structure(values, task.inputs())
 
     @tf.function
     def gradients() -> tf.Tensor:
         with tf.GradientTape() as tape:
-            outputs = network(images, training=True)
-        values = tape.gradient(outputs, network.trainable_variables)
-        return tf.linalg.global_norm(values)
+            outputs = network(inputs, training=True)
+        slopes = tape.gradient(outputs, network.trainable_variables)
+        return tf.linalg.global_norm(slopes)
 
     best = math.inf
     for _ in range(4):  # the first call traces

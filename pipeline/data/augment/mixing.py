@@ -16,6 +16,8 @@ from pipeline.data.augment import _pixel_values
 from pipeline.data.augment._moves import moves
 from pipeline.utils.errors import UsageError
 
+_OF_COLUMNS = {"numbers", "codes", "dates", "words"}  # fields of a table's rows
+
 
 @moves("image")
 def mixup(
@@ -112,6 +114,11 @@ def _add_partner_labels(batch: Example, operation: str) -> Example:
     if "label" not in batch:
         raise UsageError(
             f"--data.augment: {operation} mixes labels, but the examples have none"
+        )
+    if not _OF_COLUMNS.isdisjoint(batch):
+        raise UsageError(
+            f"--data.augment: {operation} mixes images, but not the columns beside"
+            " them; remove it"
         )
     if "partner_label" in batch:
         raise UsageError(

@@ -15,6 +15,7 @@ def table(
     path: Annotated[Path, "file"],
     image: str | None = None,
     column: str | None = None,
+    columns: tuple[str, ...] = (),
     label: str | None = None,
     labels: str | None = None,
     target: str | None = None,
@@ -37,8 +38,9 @@ def table(
 
     A table with a column of texts, such as `text`, is one of texts. Of any other table
     without files, all columns that have no other use are inputs: numbers, words, dates
-    and short texts. The id of an example is the number of its row. Lines of JSON may
-    have a list of numbers, or nested lists of equal lengths, under the key `features`.
+    and short texts. `columns` names those that are inputs beside files or texts. The id
+    of an example is the number of its row. Lines of JSON may have a list of numbers, or
+    nested lists of equal lengths, under the key `features`.
 
     Rows without a label, or without an existing file or a text, are left out, with a
     note. Labels that are all numbers are in the order of their values.
@@ -51,6 +53,9 @@ def table(
             file, image.
         column: Column with the values of an input, such as texts; by default
             recognized by its name, such as text, sentence, review.
+        columns: Columns that are inputs. By default all of a table without files and
+            long texts; those beside files or texts have to be named, and join the
+            features that a model makes of the file or text.
         label: Column with the names of the classes; by default recognized by its name,
             such as label, class. If all its values are numbers and not all of them are
             whole, they are numbers to predict, unless this option names it.
@@ -80,6 +85,7 @@ def table(
     options = Options(
         image=image,
         column=column,
+        columns=columns,
         label=label,
         labels=labels,
         target=target,

@@ -142,7 +142,8 @@ class TableInput(Input):
         if is_short:
             numbers.append(examples.column(self._field))
         if self._words or not is_short:
-            for batch in examples.batches():
+            strings = ("strings",) if self._words else ()
+            for batch in examples.batches((self._field, *strings)):
                 if not is_short:
                     numbers.append(batch[self._field])
                 if self._words:

@@ -72,7 +72,7 @@ def test_a_table_that_cannot_be_read_is_named_once(workplace):
 def test_the_column_of_texts_is_that_of_training_or_of_an_option(workplace):
     (workplace / "a.csv").write_text("Body,text\nabc,a\n")
     trained = model()
-    trained.text_column = "Body"
+    trained.input_column = "Body"
     for column, length in ((None, 3), ("text", 1)):
         (record,) = predict(trained, ["a.csv"], column=column)
         assert record["prediction"] == length

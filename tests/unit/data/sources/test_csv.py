@@ -60,9 +60,10 @@ def test_files_and_labels_are_found(table, head, row, name, options):
         f"images/{n}.png" for n in ROWS
     ]
     assert source.info.image_shape == (4, 4, 3)
-    others = {"id;breed;size": "'size'", "where,Is,label": "'label'"}
-    remedy = "; --task.input table reads them instead of the files"
-    notes = [f"{others[head]}{remedy}"] if head in others else []
+    others = {"id;breed;size": "size", "where,Is,label": "label"}
+    remedy = "; to use columns, too, write --source.columns"
+    name = others.get(head)
+    notes = [f"{name!r}{remedy} {name}"] if name else []
     assert [n.partition("left out: ")[2] for n in source.info.notes[1:]] == notes
 
 

@@ -59,7 +59,7 @@ class Examples(TrainingExamples):
     def column(self, name):
         return self._fields[name]
 
-    def batches(self):
+    def batches(self, fields=None):
         half = len(self) // 2
         for rows in (slice(0, half), slice(half, None)):
             yield {name: values[rows] for name, values in self._fields.items()}
