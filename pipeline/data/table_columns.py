@@ -191,8 +191,7 @@ def _columns_beside(
     if options.model_columns is not None:
         return _matching(table, options.model_columns), {}
     columns = []
-    for name in options.columns:
-        title = _require(table, name, "--source.columns")
+    for title in _titles(table, options.columns):
         if title == source:
             continue
         column, reason = None, "it has another use"
@@ -207,6 +206,16 @@ def _columns_beside(
     titles = {column.name for column in columns}
     others = (title for title in table.columns if title not in {*used, source, *titles})
     return tuple(columns), dict.fromkeys(others, "")
+
+
+def _titles(table: Table, names: Sequence[str]) -> list[str]:
+    """The titles of columns; a name may also be several with commas between them."""
+    titles: dict[str, None] = {}  # ordered, without duplicates
+    for name in names:
+        parts = [name] if table.find(name) else name.split(",")
+        for part in parts:
+            titles[_require(table, part, "--source.columns")] = None
+    return [*titles]
 
 
 def _matching(table: Table, columns: Sequence[TableColumn]) -> tuple[TableColumn, ...]:

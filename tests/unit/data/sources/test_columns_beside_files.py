@@ -58,6 +58,11 @@ def test_named_columns_are_fields_beside_the_file(table):
     )
 
 
+def test_names_may_have_commas_between_them_and_repeat(table):
+    columns = table(columns=("age,sex", "Age")).info.columns
+    assert [column.name for column in columns] == ["age", "sex"]
+
+
 def test_without_names_no_column_is_read(table):
     source = table()
     assert source.info.columns is None
