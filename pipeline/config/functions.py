@@ -41,8 +41,9 @@ _HINTS = {
     **{hint.__name__: hint for hint in (int, float, bool, str, tuple, dict, Path)},
     **{"Annotated": Annotated, "Any": Any, "Literal": Literal, "Mapping": Mapping},
 }
-# Registry -> the module of Keras whose classes its names may stand for.
+# Registry -> the module of Keras whose classes, or networks, its names may stand for.
 KERAS = {
+    "models": "applications",
     "optimizers": "optimizers",
     "schedules": "optimizers.schedules",
     "losses": "losses",
@@ -95,6 +96,8 @@ class Function:
     module: str
     path: Path
     node: ast.FunctionDef | ast.ClassDef
+    preset: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Values of options that the name stands for, such as the one of a network."""
 
     @property
     def is_registered(self) -> bool:
@@ -129,6 +132,8 @@ class Function:
                 continue
             hint = _hint(argument.annotation, value)
             default = None if value is None else ast.unparse(value)
+            if argument.arg in self.preset:
+                default = repr(self.preset[argument.arg])
             meaning = meanings.get(argument.arg, "")
             options[argument.arg] = Option(hint, default, meaning)
         return options
@@ -289,7 +294,11 @@ def keras_class(registry: str, name: str) -> str | None:
 
 
 def keras_names(registry: str) -> list[str]:
-    """The names of the Keras classes as Keras spells them: `f1_score`, `auc`."""
+    """The names of the Keras classes as Keras spells them: `f1_score`, `auc`; those of
+    networks are those of its functions: `ResNet50`.
+    """
+    if registry == "models":
+        return sorted(p.rpartition(":")[2] for p in _keras_classes(registry).values())
     starts = r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
     names = []
     for path in _keras_classes(registry).values():
@@ -300,7 +309,7 @@ def keras_names(registry: str) -> list[str]:
 
 @functools.cache
 def _keras_classes(registry: str) -> dict[str, str]:
-    """Name in lower case -> `module:Class`, of the classes that Keras exports."""
+    """Name in lower case -> `module:Class`, of what Keras exports in a module."""
     if registry not in KERAS:
         return {}
     spec = find_spec(f"keras.{KERAS[registry]}")

@@ -75,7 +75,11 @@ def request(
         values["task"] = {**task, "target": values.pop("target")}
     target = _pop_column(values)
     path = _pop_path(values)
-    if path and recipe is None and "model" not in values:
+    if (
+        path
+        and recipe is None
+        and ("model" not in values or _is_pretrained(values["model"]))
+    ):
         recipe = path
     elif path:
         options = _source_options(values)
@@ -164,6 +168,12 @@ def _is_object(source: dict[str, Any]) -> bool:
     return "name" in source and "path" not in {**_options(source), **source}
 
 
+def _is_pretrained(model: Any) -> bool:
+    """Whether `model=...` is the name of a network of Keras, with its weights."""
+    name = model.get("name") if isinstance(model, Mapping) else model
+    return isinstance(name, str) and registry.pretrained(name) is not None
+
+
 def _source_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """The options in `source={...}` for `data`; UsageError if it has data, too."""
     options = arguments.get("source", {})
@@ -230,6 +240,13 @@ def _start(
         # The defaults of Keras's `compile` and `fit` suit a network whose rate is
         # unknown.
         train = TrainConfig(optimizer="adam", learning_rate=0.001)
+        if _is_pretrained(changes.get("model")):  # as in the plan of photos
+            train = dataclasses.replace(
+                train,
+                freeze=("backbone",),
+                freeze_epochs=2,
+                layer_rates={"backbone": 0.1},
+            )
         return Request(Config(source=_source(changes.pop("source")), train=train))
     if recipe is None and "model" in changes:
         raise UsageError("give data=... with the model, or the name of a recipe")

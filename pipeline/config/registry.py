@@ -2,7 +2,8 @@
 
 Every public function in any file of the package is registered under its name (usually
 the name of the file); files that begin with `_` contain helpers. A config may also name
-the optimizers, schedules, losses and metrics of Keras (`lamb`, `f1_score`), a function
+the networks, optimizers, schedules, losses and metrics of Keras (`ResNet50`, `lamb`,
+`f1_score`), a directory of `save_to_preset` of KerasHub as a model, a function
 elsewhere (`package.module:name`, `package.module.name`, `file.py:name`), or a function
 that an installed package offers as an entry point of the group `pipeline.REGISTRY`. In
 Python, it may contain the function or the object itself.
@@ -36,7 +37,7 @@ from pipeline.config.functions import (
     keras_class,
     keras_names,
 )
-from pipeline.utils.errors import UsageError, quote, suggest
+from pipeline.utils.errors import UsageError, did_you_mean, nearest, quote, suggest
 
 _PACKAGE = Path(__file__).parents[1]
 # Registry -> its directory, and the noun for its functions in messages.
@@ -92,9 +93,12 @@ def find(registry: str, name: str) -> Function:
         if adapter is None:
             raise UsageError(f"a {kind} must be a name or a function; got {name}")
         return adapter
+    functions = _package_functions(registry)
+    if registry == "models" and (model := pretrained(name)):
+        function, preset = model
+        return dataclasses.replace(functions[function], preset=preset)
     if "." in name or ":" in name:
         return find_dotted(name)
-    functions = _package_functions(registry)
     for spelling in (name, name.lower()):  # as in Keras, `Accuracy` is `accuracy`
         if spelling in functions:
             return functions[spelling]
@@ -107,8 +111,25 @@ def find(registry: str, name: str) -> Function:
     raise UsageError(f"unknown {kind} {name!r}; {_suggest_name(registry, name)}")
 
 
+def pretrained(name: str) -> tuple[str, dict[str, Any]] | None:
+    """The model that a word stands for, with options: a network of keras.applications
+    with its ImageNet weights, or a directory of KerasHub; None for other words.
+    """
+    if Path(name, "config.json").is_file() and Path(name, "metadata.json").is_file():
+        return "keras_hub", {"preset": name}
+    path = keras_class("models", name)
+    if path is None:
+        return None
+    return "application", {"name": path.rpartition(":")[2], "weights": "imagenet"}
+
+
 def _suggest_name(registry: str, wrong: str) -> str:
     """The end of an error message about an unknown name."""
+    if registry == "models":
+        candidates = [*names(registry), *keras_names(registry)]
+        if near := nearest(wrong, candidates, cutoff=0.5):
+            return did_you_mean(near)
+        return f"{suggest(wrong, names(registry))}, or a network of keras.applications"
     if registry != "callbacks":
         return suggest(wrong, [*names(registry), *keras_names(registry)])
     # The registered ones are part of every run.
@@ -129,7 +150,8 @@ class Named:
             return own
         values = names(self.registry)
         if self.registry in KERAS:
-            values.append("any of Keras")
+            networks = "any of keras.applications"
+            values.append(networks if self.registry == "models" else "any of Keras")
         return f"{', '.join(values)}, or {own}"
 
 
@@ -343,7 +365,9 @@ def _import_module(function: Function) -> Any:
 
 def bind(registry: str, name: str, options: Mapping[str, Any]) -> Callable:
     """A registered function with its options, which may come from a JSON file."""
-    return functools.partial(load(registry, name), **convert(registry, name, options))
+    preset = find(registry, name).preset
+    values = {**preset, **convert(registry, name, options)}
+    return functools.partial(load(registry, name), **values)
 
 
 def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 import inspect
 import math
+import os
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,6 +52,12 @@ def application_maps(
     return keras.Model(network.input, outputs, name="backbone")(x)
 
 
+def weights_folder() -> str:
+    """The directory in which Keras looks for weights before it downloads them."""
+    home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
+    return os.path.join(home, "models")
+
+
 def find(name: str, option: str) -> Callable:
     """The constructor of a network; UsageError names the option if there is none."""
     names = [name for name in dir(keras.applications) if name[0].isupper()]
@@ -81,12 +89,12 @@ def load(
             network = construct(weights="imagenet", **plain)
         # Without a network connection, Keras raises a bare Exception.
         except Exception as error:
+            url = re.search(r"https://[^\s:]+", str(error))
             raise UsageError(
                 f"the ImageNet weights of {name} cannot be downloaded"
-                f" ({reason(error)}); on a machine with internet access, run"
-                f" keras.applications.{name}(include_top=False)"
-                f'.save_weights("{name}.weights.h5"), and use that file:'
-                f" weights=/path/{name}.weights.h5 instead of weights=imagenet"
+                f" ({reason(error)}); put {url[0] if url else 'their file'} into"
+                f" {weights_folder()}, or train without them: --model.options"
+                " weights=None"
             ) from None
     else:
         network = construct(weights=None, **plain)

@@ -175,5 +175,8 @@ def photos(data: SourceConfig, *, field: str = "image") -> Request:
             "train.learning_rate",
             "train.ema",
             "train.label_smoothing",
+            "train.freeze",
+            "train.freeze_epochs",
+            "train.layer_rates",
         ),
     )

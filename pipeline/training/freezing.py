@@ -28,15 +28,20 @@ def freeze(
 
 
 def unfreeze(model: SteppedModel, part: Fraction) -> None:
-    """Unfreezes a part of the frozen layers, the last layers first."""
+    """Unfreezes a part of the frozen layers, the last layers first.
+
+    Batch normalization stays frozen: the statistics of small batches would replace what
+    it has learned of many images (keras.io/guides/transfer_learning).
+    """
     layers = list(model._flatten_layers(include_self=False, recursive=True))
     frozen = [layer for layer in layers if layer.name in model.frozen]
     leaves = [layer for layer in dict.fromkeys(leaf_layers(frozen)) if layer.variables]
     for layer in frozen:
         layer.trainable = True
     count = int(len(leaves) * (1 - part))
-    for layer in leaves[:count]:
-        layer.trainable = False
+    for position, layer in enumerate(leaves):
+        if position < count or isinstance(layer, keras.layers.BatchNormalization):
+            layer.trainable = False
 
 
 def leaf_layers(layers: Sequence[keras.Layer]) -> list[keras.Layer]:

@@ -15,6 +15,7 @@ from pipeline.config.request import Request
 from pipeline.config.sections import ModelConfig
 from pipeline.contracts import Source
 from pipeline.data import dataset, image_sizes, splits
+from pipeline.layers import applications
 from pipeline.runtime import dtype_policy
 from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
@@ -37,6 +38,7 @@ _IMAGENET = {
     "mobilenet_v2_weights_tf_dim_ordering_tf_kernels_1.0_224_no_top.h5": "MobileNetV2",
     "resnet50_weights_tf_dim_ordering_tf_kernels_notop.h5": "ResNet50",
 }
+_FROZEN_FRACTION = 0.2  # of the epochs of fine-tuning
 _IMAGENET_MIN_SIDE = 96  # pixels
 # For images up to this side, the first convolution has stride 1 (benchmarks/README.md).
 _SMALL_SIDE = 48
@@ -50,8 +52,8 @@ _STEPS_PER_EPOCH = 80  # of a table
 _MIN_ROWS, _MAX_ROWS = 64, 4096  # of a batch
 _EPOCHS_OF_THOUSAND, _MAX_EPOCHS = 10, 40
 _SCRATCH = (
-    "from scratch; ImageNet weights are downloaded by --model.name application"
-    " --model.options name=EfficientNetB0 weights=imagenet"
+    "from scratch; --model EfficientNetB0, or another network of keras.applications,"
+    " downloads its ImageNet weights"
 )
 
 
@@ -207,9 +209,8 @@ def _choose_pretrained(choices: _Choices) -> None:
             value = {"name": saved["name"], "options": saved["options"]}
         choices.choose("model", value, "as in --model.weights")
         return
-    home = os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras")
     for name, network in _IMAGENET.items():
-        file = os.path.join(home, "models", name)
+        file = os.path.join(applications.weights_folder(), name)
         if os.path.isfile(file):
             options = {"name": network, "weights": file}
             value = {"name": "application", "options": options}
@@ -253,9 +254,7 @@ def _choose_sizes(
         pixels = batch * height * width + _UPDATE_PIXELS
         return steps * pixels * seconds_per_pixel
 
-    is_pretrained = (
-        config.model.weights is not None or "weights" in config.model.options
-    )
+    is_pretrained = config.model.weights is not None or _has_backbone(config.model)
     epochs = config.train.epochs
     if choices.is_open("train.epochs"):
         epochs = _epochs(count, is_pretrained)
@@ -263,7 +262,7 @@ def _choose_sizes(
     if limit is not None:
         time_left = max(limit - _OTHER_SECONDS, limit / 2)
     detail = image_sizes.detail_size(image_sizes.sample(source, _SAMPLE_IMAGES)) or 64
-    smallest = _IMAGENET_MIN_SIDE if "weights" in config.model.options else 0
+    smallest = _IMAGENET_MIN_SIDE if _has_backbone(config.model) else 0
     largest = max(smallest, 2 * detail)
     sizes = [size for size in image_sizes.SIZES if smallest <= size <= largest]
     affordable = [
@@ -294,10 +293,35 @@ def _choose_sizes(
     base_rate = 0.002 if is_pretrained else 0.02
     rate = round(base_rate * math.sqrt(min(batch, 64) / 64), 4)
     choices.choose("train.learning_rate", rate, f"for batches of {batch}")
+    if _has_backbone(config.model):
+        _choose_fine_tuning(choices)
     operations, reason = _augmentation(choices.config, source, min(sides), parts)
     choices.choose("data.augment", operations, reason)
     _choose_average(choices, steps)
     return choices.config
+
+
+def _has_backbone(model: ModelConfig) -> bool:
+    """Whether a network begins with a pretrained one, whose layer is `backbone`."""
+    function = registry.find("models", model.name)
+    options = {**function.preset, **model.options}
+    is_known = function.name in ("application", "keras_hub")
+    return is_known and bool(options.get("weights") or options.get("preset"))
+
+
+def _choose_fine_tuning(choices: _Choices) -> None:
+    """The new layers first, then all, the pretrained ones at a tenth of the rate.
+
+    As in Keras's guide, keras.io/guides/transfer_learning: large gradients of new
+    layers would destroy what the others know.
+    """
+    choices.choose("train.freeze", ("backbone",), "the new layers first")
+    if not choices.config.train.freeze:
+        return
+    epochs = choices.config.train.epochs
+    frozen = max(1, round(_FROZEN_FRACTION * epochs))
+    choices.choose("train.freeze_epochs", frozen, f"of {pluralize(epochs, 'epoch')}")
+    choices.choose("train.layer_rates", {"backbone": 0.1}, "usual for fine-tuning")
 
 
 def _augmentation(
@@ -342,7 +366,7 @@ def _seconds_per_pixel(config: Config, source: Source, precision: str) -> float:
     model = config.model
     if registry.builds_whole_model(model.name):
         model = ModelConfig(name="residual")  # a user's network is built only once
-    side = _IMAGENET_MIN_SIDE if "weights" in model.options else 48
+    side = _IMAGENET_MIN_SIDE if _has_backbone(model) else 48
     if config.data.image_size is not None:
         side = max(config.data.image_size)  # type: ignore[arg-type]
     task = dataset.create_task(

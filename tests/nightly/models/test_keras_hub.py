@@ -113,6 +113,15 @@ def test_a_frozen_backbone_is_trained_exported_and_loaded_by_keras(preset, workp
     )
 
 
+def test_its_directory_is_the_name_of_a_model(preset, workplace):
+    log = {"progress": False, "tensorboard": False}
+    run = fit("digits", model=preset, train={"steps": 1}, export=False, log=log)
+    backbone = run.network.get_layer("backbone")
+    start = built((8, 8, 1), preset).get_layer("backbone")
+    for one, other in zip(backbone.weights, start.weights, strict=True):
+        np.testing.assert_allclose(one, other, atol=0.2)
+
+
 def test_what_cannot_be_loaded_is_one_line(hub, preset, tmp_path):
     for shape, name, message in (
         ((8, 8, 4), preset, "images of 1 or 3 channels; got 4"),

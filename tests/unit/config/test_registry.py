@@ -42,7 +42,7 @@ def test_options_are_the_keyword_only_arguments_with_meaning_default_and_limits(
     ("name", "options", "message"),
     [
         ("convnt", {}, "'convnt'; did you mean 'convnet'"),
-        ("zzz", {}, "choose from airbench, application, "),
+        ("zzz", {}, "choose from airbench, application, .*, or a network of keras"),
         ("convnet", {"filter": 3}, "--model.options filter.*'filters'"),
         ("tiny", {"filters": 3}, "tiny has no option 'filters'; it takes none"),
         ("no.such.module", {}, "no module named 'no.such'"),
@@ -107,3 +107,21 @@ def test_options_are_read_by_the_type_of_the_argument():
     assert read("sources", "tfds", splits=["train=train[:9]"]) == {
         "splits": {"train": "train[:9]"}
     }
+
+
+def test_the_name_of_a_network_of_keras_is_a_model_with_its_weights():
+    for spelling in ("MobileNetV2", "mobilenetv2"):
+        function = registry.find("models", spelling)
+        assert function.name == "application"
+        assert function.preset == {"name": "MobileNetV2", "weights": "imagenet"}
+        assert function.options["weights"].default == "'imagenet'"
+    with pytest.raises(UsageError, match="did you mean 'ResNet50'"):
+        registry.find("models", "ResNet5")
+
+
+def test_a_directory_of_keras_hub_is_a_model(tmp_path):
+    for name in ("config.json", "metadata.json"):
+        (tmp_path / name).write_text("{}")
+    function = registry.find("models", str(tmp_path))
+    assert function.name == "keras_hub"
+    assert function.preset == {"preset": str(tmp_path)}

@@ -42,7 +42,9 @@ def planned(workplace, monkeypatch, capsys):
         request = command_line.request(["images.npz", *words.split()])
         devices = SimpleNamespace(num_replicas_in_sync=replicas, scope=nullcontext)
         config = resolve(request, machine(strategy=devices), seconds)
-        assert config.reasons.keys() == {*request.planned}
+        of_pretrained = {"train.freeze", "train.freeze_epochs", "train.layer_rates"}
+        open_options = {*request.planned} - of_pretrained
+        assert config.reasons.keys() - of_pretrained == open_options
         return config, capsys.readouterr().out
 
     return make
@@ -186,7 +188,7 @@ def test_a_dry_run_shows_the_plan_and_takes_two_steps(planned, capsys):
 
 def test_weights_of_keras_in_its_cache_are_used(planned, workplace):
     config, said = planned(4000)
-    assert config.model.name == "residual" and "weights=imagenet" in said
+    assert config.model.name == "residual" and "--model EfficientNetB0" in said
     file = workplace / "keras/models" / next(iter(plan._IMAGENET))
     file.parent.mkdir(parents=True)
     file.touch()
@@ -195,6 +197,9 @@ def test_weights_of_keras_in_its_cache_are_used(planned, workplace):
         tuned.model.name == "application"
         and Path(tuned.model.options["weights"]) == file
     )
+    assert config.train.freeze == () and "--train.freeze" not in said
+    assert tuned.train.freeze == ("backbone",)
+    assert 5 * tuned.train.freeze_epochs == pytest.approx(tuned.train.epochs, abs=3)
     assert tuned.train.epochs < config.train.epochs and tuned.data.image_size >= (
         96,
         96,
