@@ -118,8 +118,9 @@ def test_its_directory_is_the_name_of_a_model(preset, workplace):
     run = fit("digits", model=preset, train={"steps": 1}, export=False, log=log)
     backbone = run.network.get_layer("backbone")
     start = built((8, 8, 1), preset).get_layer("backbone")
-    for one, other in zip(backbone.weights, start.weights, strict=True):
-        np.testing.assert_allclose(one, other, atol=0.2)
+    pairs = zip(backbone.trainable_weights, start.trainable_weights, strict=True)
+    for one, other in pairs:  # after a step of 0.002 or less
+        np.testing.assert_allclose(one, other, atol=0.01)
 
 
 def test_what_cannot_be_loaded_is_one_line(hub, preset, tmp_path):
