@@ -241,12 +241,11 @@ def _start(
         # unknown.
         train = TrainConfig(optimizer="adam", learning_rate=0.001)
         if _is_pretrained(changes.get("model")):  # as in the plan of photos
-            train = dataclasses.replace(
-                train,
-                freeze=("backbone",),
-                freeze_epochs=2,
-                layer_rates={"backbone": 0.1},
-            )
+            train = dataclasses.replace(train, layer_rates={"backbone": 0.1})
+            if "freeze" not in changes.get("train", {}):
+                train = dataclasses.replace(
+                    train, freeze=("backbone",), freeze_epochs=2
+                )
         return Request(Config(source=_source(changes.pop("source")), train=train))
     if recipe is None and "model" in changes:
         raise UsageError("give data=... with the model, or the name of a recipe")

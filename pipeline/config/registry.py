@@ -18,6 +18,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import traceback
 import types
@@ -115,7 +116,8 @@ def pretrained(name: str) -> tuple[str, dict[str, Any]] | None:
     """The model that a word stands for, with options: a network of keras.applications
     with its ImageNet weights, or a directory of KerasHub; None for other words.
     """
-    if Path(name, "config.json").is_file() and Path(name, "metadata.json").is_file():
+    files = (os.path.join(name, file) for file in ("config.json", "metadata.json"))
+    if all(map(os.path.isfile, files)):
         return "keras_hub", {"preset": name}
     path = keras_class("models", name)
     if path is None:

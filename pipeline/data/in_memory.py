@@ -52,14 +52,13 @@ def from_object(
     """A source of data in memory; the id of an example is its position.
 
     A table is read as one in a file, `predict` is its column to predict, and `columns`
-    are inputs as in a file. Other
-    `data` have x and y as for `arrays.examples`, or with the target `arrays` as for
-    `arrays.unchanged_fields`. Without `validation_data`, a part of it is held out.
-    Without `class_names`, in a form of `labels.class_names_of`, the names come from the
-    data (`find_class_names`), or else are the labels themselves. Without `input`
-    (`image`, `features`) and `target` (`classes`, `labels`, `number`, `mask`), the
-    arrays of train decide, and a note says what was assumed. Raises UsageError if the
-    data have another form, no end, or do not fit into memory.
+    are inputs as in a file. Other `data` have x and y as for `arrays.examples`, or with
+    the target `arrays` as for `arrays.unchanged_fields`. Without `validation_data`, a
+    part of it is held out. Without `class_names`, in a form of `labels.class_names_of`,
+    the names come from the data (`find_class_names`), or else are the labels
+    themselves. Without `input` (`image`, `features`) and `target` (`classes`, `labels`,
+    `number`, `mask`), the arrays of train decide, and a note says what was assumed.
+    Raises UsageError if the data have another form, no end, or do not fit into memory.
     """
     parts = {"train": data, "validation": validation_data, "test": test_data}
     parts = {split: getattr(part, "value", part) for split, part in parts.items()}

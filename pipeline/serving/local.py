@@ -21,10 +21,8 @@ class Local:
         self._version = repository.select_version(directory)
         properties = version_manifest.properties(self._version)
         self.feature_names = properties.get("feature_names")
-        self.input_column = properties.get("source_options", {}).get("column")
-        self.input_column = properties.get("metadata", {}).get(
-            "input_name", self.input_column
-        )
+        column = properties.get("source_options", {}).get("column")
+        self.input_column = properties.get("metadata", {}).get("input_name", column)
         default = properties.get("signatures", {}).get("serving_default", {})
         self.arguments = arguments_of(default)
         self.suffixes = {}
