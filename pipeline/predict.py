@@ -39,7 +39,7 @@ from pipeline.utils.image_sheets import png, sheet
 
 PROGRAM = "pipeline predict"
 _DRAWN = 16  # pictures
-_MOST_LINES = 3  # about rows of a file that are skipped for the same reason
+_MAX_LINES = 3  # about rows of a file that are skipped for the same reason
 _PURPOSE = """\
 Prints a model's answer for each image or row, in order. Files that are damaged or
 cannot be read are reported and skipped, and the exit code is 1. A model that draws
@@ -107,7 +107,7 @@ def _write(
             skipped += 1
             key = (record["file"], record["error"])
             repeated[key] = repeated.get(key, 0) + 1
-            if repeated[key] <= _MOST_LINES:
+            if repeated[key] <= _MAX_LINES:
                 row = f" row {record['row']}" if "row" in record else ""
                 _say("skipped", f"{record['file']}{row}: {record['error']}")
             continue
@@ -125,8 +125,8 @@ def _write(
             stream.write(json.dumps(files.strict(record), ensure_ascii=False) + "\n")
         written += 1
     for (file, _), count in repeated.items():
-        if count > _MOST_LINES:
-            _say("skipped", f"{file}: {count - _MOST_LINES:,} more rows, likewise")
+        if count > _MAX_LINES:
+            _say("skipped", f"{file}: {count - _MAX_LINES:,} more rows, likewise")
     return written, skipped
 
 

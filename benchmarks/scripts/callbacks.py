@@ -25,8 +25,8 @@ from types import SimpleNamespace
 from typing import Any
 
 SETTINGS = {
-    "user": {"batch_size": 32, "epochs": 5, "steps_per_call": 10},
-    "progress": {"batch_size": 4, "epochs": 4, "steps_per_call": 4},
+    "user": {"batch_size": 32, "epochs": 5, "steps_per_execution": 10},
+    "progress": {"batch_size": 4, "epochs": 4, "steps_per_execution": 4},
 }
 
 
@@ -113,7 +113,7 @@ def measure(kind: str, rounds: int) -> None:
     data = dataset.load(settings)
     batches = batching.training(data.splits["train"], settings.train, 0)
     model = build(data.task, settings, machine, batches)
-    model.steps_per_execution = settings.train.steps_per_call
+    model.steps_per_execution = settings.train.steps_per_execution
     make = user_callbacks if kind == "user" else progress_callbacks
     for name in ("model_fit", "gradient_tape"):
         engine = registry.load("engines", name)

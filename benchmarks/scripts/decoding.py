@@ -34,7 +34,7 @@ CASES = {
 DISTINCT = 8  # the other files are hard links to these
 NOISE = 4  # standard deviation, as of a camera in daylight
 BATCH = 32
-MOST_BUFFERED = 512  # batches, the limit of tf.data
+MAX_BUFFERED = 512  # batches, the limit of tf.data
 UNCOUNTED = 4  # rounds in which Keras's buffer grows
 
 
@@ -129,7 +129,7 @@ def report(name: str, case: tuple[int, ...], pictures: list, rounds: int) -> Non
     _, _, target, batches, _ = case
     measured: dict[str, list[float]] = {"ours": [], "keras": []}
     with tempfile.TemporaryDirectory() as directory:
-        count = BATCH * (batches * (rounds + UNCOUNTED) + MOST_BUFFERED)
+        count = BATCH * (batches * (rounds + UNCOUNTED) + MAX_BUFFERED)
         write(Path(directory), case, pictures, count)
         datasets = {
             "ours": ours(Path(directory), target),

@@ -29,7 +29,7 @@ from tests.nightly.fault_injection import harness, reference
 
 ENGINES = ("model_fit", "gradient_tape")
 SMALL = """digits --model.name tests.nightly.fault_injection.reference.subject
-    --data.limit 180 --train.batch-size 8 --train.epochs 3 --train.ema 0.9 --train.clip-norm 1
+    --data.limit 180 --train.batch-size 8 --train.epochs 3 --train.ema 0.9 --train.global-clipnorm 1
     --data.augment --log.no-progress --export.no-enabled --run-directory run"""
 
 

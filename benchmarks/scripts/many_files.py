@@ -23,7 +23,7 @@ _CALLBACK = "benchmarks.scripts.timing.processes.first_step"
 # With the same batches for all counts, which otherwise follow from the count.
 _OPTIONS = (
     "--image-size 32 --data.cache none --train.batch-size 128"
-    " --train.steps-per-call 1 --no-progress"
+    " --train.steps-per-execution 1 --no-progress"
 )
 
 

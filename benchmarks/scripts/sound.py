@@ -34,7 +34,7 @@ SEEDS = (0, 1, 2)
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 COUNTS = {"train": 4000, "validation": 200, "test": 400}
 _METRICS = ("examples", "accuracy", "word_error_rate", "character_error_rate", "exact")
-_MOST_DIGITS = 7
+_MAX_DIGITS = 7
 _SETTINGS: dict[str, Any] = {"log": {"progress": False, "tensorboard": False}}
 # Without the differences of voices and microphones that stay the same in a recording.
 _SPEAKERS = {
@@ -99,7 +99,7 @@ def _string(
     """1 to 7 clips of any loudness after pauses of 0.05 to 0.4 s, with noise."""
     samples = []
     words = []
-    for _ in range(generator.integers(1, _MOST_DIGITS + 1)):
+    for _ in range(generator.integers(1, _MAX_DIGITS + 1)):
         digit, clip = parts[generator.integers(len(parts))]
         samples.append(np.zeros(generator.integers(400, 3200)))
         samples.append(clip / np.abs(clip).max() * generator.uniform(3000, 15000))

@@ -38,7 +38,7 @@ MODELS = {
 _REPOSITORY = Path(__file__).parents[2]
 _FIT = (
     "-m pipeline.fit digits --model.name tiny --train.epochs 100000"
-    " --train.steps-per-call 5 --train.checkpoint-minutes 0.05 --run-directory run"
+    " --train.steps-per-execution 5 --train.checkpoint-minutes 0.05 --run-directory run"
 )
 
 

@@ -194,7 +194,7 @@ _UNUSED = {
     "weighted_metrics": "metrics ignore the weights of examples",
     "run_eagerly": "write tf.config.run_functions_eagerly(True)",
     "jit_compile": 'write runtime={"xla": "on"}',
-    "steps_per_execution": 'write train={"steps_per_call": N}',
+    "steps_per_execution": 'write train={"steps_per_execution": N}',
 }
 """Argument of `compile` -> why it is not used, or what to write instead."""
 

@@ -283,9 +283,9 @@ def _task_name(arguments: Mapping[str, Any]) -> str | None:
 # Arguments of a Keras optimizer -> options of the run, which hold for all replicas
 # together.
 _UPDATE = {
-    "global_clipnorm": "clip_norm",
-    "clipnorm": "clip_variable_norm",
-    "clipvalue": "clip_value",
+    "global_clipnorm": "global_clipnorm",
+    "clipnorm": "clipnorm",
+    "clipvalue": "clipvalue",
     "gradient_accumulation_steps": "accumulate",
 }
 

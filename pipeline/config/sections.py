@@ -289,7 +289,7 @@ class TrainConfig(FunctionSection):
     """
     engine: Annotated[str, Named("engines")] = "model_fit"
     """The training loop: Keras's `fit` or a GradientTape loop."""
-    steps_per_call: Literal["auto"] | Count = "auto"
+    steps_per_execution: Literal["auto"] | Count = "auto"
     """Steps per call of the compiled function; auto: as many as take about half a
     second.
     """
@@ -324,11 +324,11 @@ class TrainConfig(FunctionSection):
     l2: NotNegative = 0.0
     """Factor of the L2 penalty in the loss. Biases and normalization layers are exempt.
     """
-    clip_norm: Positive | None = None
+    global_clipnorm: Positive | None = None
     """Clip the gradient to this global norm."""
-    clip_variable_norm: Positive | None = None
+    clipnorm: Positive | None = None
     """Clip the gradient of each variable to this norm."""
-    clip_value: Positive | None = None
+    clipvalue: Positive | None = None
     """Clip each element of the gradient to plus or minus this value."""
     clip_adaptive: Share | None = None
     """Adaptive gradient clipping: clip the gradient norm of each unit to this fraction
@@ -398,9 +398,9 @@ class TrainConfig(FunctionSection):
     def _check(self) -> None:
         only_one(
             {
-                "--train.clip-norm": self.clip_norm is not None,
-                "--train.clip-variable-norm": self.clip_variable_norm is not None,
-                "--train.clip-value": self.clip_value is not None,
+                "--train.global-clipnorm": self.global_clipnorm is not None,
+                "--train.clipnorm": self.clipnorm is not None,
+                "--train.clipvalue": self.clipvalue is not None,
                 "--train.clip-adaptive": self.clip_adaptive is not None,
             }
         )

@@ -13,7 +13,7 @@ import tensorflow as tf
 from pipeline.utils import compressed_sound
 
 LOWEST_RATE = 1000
-HIGHEST_RATE = 384_000
+MAX_RATE = 384_000
 _PCM = 1
 _FLOAT = 3
 _EXTENSIBLE = 0xFFFE
@@ -31,7 +31,7 @@ _REMEDY = "convert it to PCM, as `ffmpeg -i OLD -c:a pcm_s16le NEW.wav` does"
 # Sizes of a stream that was written without an end, by programs that cannot seek:
 # 2**31 - 1 or 2**32 - 1, some less a header, or 0 if that of the whole file is unknown.
 _UNKNOWN_SIZE = 0x7FFFF000
-_MOST_CHANNELS = 64
+_MAX_CHANNELS = 64
 # As in scipy.signal.resample_poly: zero crossings on each side of the filter, and the
 # shape of its Kaiser window.
 _ZERO_CROSSINGS = 10
@@ -110,10 +110,10 @@ def header(content: tf.Tensor) -> Header:
     are_floats = (code == _FLOAT) & tf.reduce_any(bits == [32, 64])
     message = f"a WAV file of samples of unknown type; {_REMEDY}"
     checks.append((are_integers | are_floats, message))
-    is_valid = (channels >= 1) & (channels <= _MOST_CHANNELS)
-    checks.append((is_valid, f"the WAV file must have 1 to {_MOST_CHANNELS} channels"))
-    is_valid = (rate >= LOWEST_RATE) & (rate <= HIGHEST_RATE)
-    message = f"the WAV file must have {LOWEST_RATE} to {HIGHEST_RATE} samples a second"
+    is_valid = (channels >= 1) & (channels <= _MAX_CHANNELS)
+    checks.append((is_valid, f"the WAV file must have 1 to {_MAX_CHANNELS} channels"))
+    is_valid = (rate >= LOWEST_RATE) & (rate <= MAX_RATE)
+    message = f"the WAV file must have {LOWEST_RATE} to {MAX_RATE} samples a second"
     # Everything that is computed from these waits for the checks: the filter for a rate
     # of 4 billion would take gigabytes.
     with _require(*checks, (is_valid, message)):

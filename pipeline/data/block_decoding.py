@@ -10,9 +10,9 @@ import tensorflow as tf
 from pipeline.contracts import Task
 from pipeline.utils.tf_data import READ_ERRORS, is_short, row_bytes
 
-_MOST_ROWS = 1 << 16
+_MAX_ROWS = 1 << 16
 _BLOCK_BYTES = 8 << 20  # of decoded examples
-_MOST_THREADS = 16
+_MAX_THREADS = 16
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -47,7 +47,7 @@ def decode(
         DecodingError: An example cannot be decoded.
     """
     function = _function(arrays, task, columns)
-    size = max(1, min(_MOST_ROWS, _BLOCK_BYTES // max(1, row_bytes(specs))))
+    size = max(1, min(_MAX_ROWS, _BLOCK_BYTES // max(1, row_bytes(specs))))
 
     def decode_block(start: int) -> int:
         rows = positions[start : start + size]
@@ -59,7 +59,7 @@ def decode(
             column[start : start + len(rows)] = batch[name]
         return start + len(rows)
 
-    threads = min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+    threads = min(len(os.sched_getaffinity(0)), _MAX_THREADS)
     with ThreadPoolExecutor(threads) as pool:
         yield from pool.map(decode_block, range(0, len(positions), size))
 

@@ -19,7 +19,7 @@ from pipeline.data.array_source import ArraySource
 from pipeline.data.file_list import FileList
 from pipeline.data.file_types import IMAGE
 from pipeline.data.image_sizes import (
-    MOST_DEEP_PNGS,
+    MAX_DEEP_PNGS,
     common_shape,
     shape,
     spread,
@@ -298,7 +298,7 @@ def _deep_files(files: FileList) -> Iterator[bytes]:
         with _readable(files[position]) as file:
             if tiff.is_deep(file.read()) if is_tiff else is_deep(file.read(32)):
                 deep.append(files[position])
-    for position in spread(len(deep), MOST_DEEP_PNGS):
+    for position in spread(len(deep), MAX_DEEP_PNGS):
         with _readable(deep[position]) as file:
             content = file.read()
             is_tiff = deep[position].lower().endswith(tiff.SUFFIXES)

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.data.image_resizing import add_borders, fit, inner_size, resize
-from pipeline.utils.image_formats import MOST_PIXELS, NAMES, SIGNATURES
+from pipeline.utils.image_formats import MAX_PIXELS, NAMES, SIGNATURES
 
 # Pillow's weights of red, green and blue for gray (ITU-R 601-2), in 65536ths.
 _GRAY = (19595, 38470, 7471)
@@ -26,8 +26,8 @@ _STARTS = np.array(
 # the graph takes 16 to 50 us, each scan of a progressive JPEG takes time proportional
 # to its pixels, and each compressed text of a PNG expands to 8 MB.
 _MAX_GIF_BLOCKS = 2**17  # of 255 bytes, up to the end of the first frame
-_MAX_SCANS = 32  # of a JPEG with `MOST_PIXELS` pixels; about ten are usual
-_MOST_SCANS = 512  # of any JPEG
+_MAX_SCANS_OF_LARGEST = 32  # of a JPEG with `MAX_PIXELS` pixels; about ten are usual
+_MAX_SCANS = 512  # of any JPEG
 # A marker, and the higher byte of the length of what follows, which is at most 14.
 _SCAN = b"\xff\xda\0"
 _MAX_PNG_TEXTS = 16
@@ -75,7 +75,7 @@ def pixels(contents: tf.Tensor, channels: int, bits: int = 16) -> tf.Tensor:
 
     Raises:
         tf.errors.InvalidArgumentError: The file has another format, is damaged, or has
-            more than `MOST_PIXELS` pixels, which is detected before decoding.
+            more than `MAX_PIXELS` pixels, which is detected before decoding.
     """
     return _decode_function(channels, bits)(tf.ensure_shape(contents, ()))
 
@@ -224,9 +224,9 @@ def _require_size(
     height = tf.cast(height, tf.int64)
     width = tf.cast(width, tf.int64)
     # A quotient, because the product of two 32-bit sides could overflow.
-    is_valid = height <= MOST_PIXELS // tf.maximum(width, 1)
+    is_valid = height <= MAX_PIXELS // tf.maximum(width, 1)
     is_valid &= (height > 0) & (width > 0)
-    error = f"the image has no pixels, or more than the limit of {MOST_PIXELS}: height"
+    error = f"the image has no pixels, or more than the limit of {MAX_PIXELS}: height"
     return _require(is_valid, (error, height, "width", width), contents)
 
 
@@ -293,12 +293,12 @@ def _checked_jpeg(contents: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     contents = _require_size(size[0], size[1], contents)
     # libjpeg has no limit. These bytes are not within a scan.
     parts = tf.raw_ops.StringSplitV2(
-        input=tf.reshape(contents, [1]), sep=_SCAN, maxsplit=_MOST_SCANS
+        input=tf.reshape(contents, [1]), sep=_SCAN, maxsplit=_MAX_SCANS
     )
     scans = tf.size(parts.values, tf.int64) - 1
     pixels = tf.reduce_prod(tf.cast(size, tf.int64))
-    is_valid = scans * pixels <= _MAX_SCANS * MOST_PIXELS
-    is_valid &= scans < _MOST_SCANS
+    is_valid = scans * pixels <= _MAX_SCANS_OF_LARGEST * MAX_PIXELS
+    is_valid &= scans < _MAX_SCANS
     error = "the JPEG has too many scans for its pixels"
     return _require(is_valid, (error,), contents), size
 

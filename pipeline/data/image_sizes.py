@@ -13,14 +13,14 @@ from PIL import Image
 
 from pipeline.contracts import ImageShape, Source
 from pipeline.utils import image_formats
-from pipeline.utils.image_formats import MOST_PIXELS
+from pipeline.utils.image_formats import MAX_PIXELS
 from pipeline.utils.tf_data import READ_ERRORS
 
 SIZES = (32, 48, 64, 96, 128, 160, 224)
 """Sides of square images in pixels."""
 _MAX_LOSS = 0.013  # fraction of an image's variance
 _MAX_SECONDS = 2.0  # for all images
-MOST_DEEP_PNGS = 100  # that are decoded
+MAX_DEEP_PNGS = 100  # that are decoded
 _ORIENTATION = 274  # EXIF
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF")
 
@@ -35,7 +35,7 @@ def common_shape(shapes: Iterable[tuple[int, int, bool]]) -> ImageShape:
     sizes = set()
     all_gray = True
     for height, width, is_gray in shapes:
-        if not 0 < height * width <= MOST_PIXELS:
+        if not 0 < height * width <= MAX_PIXELS:
             continue
         sizes.add((height, width))
         all_gray &= is_gray
@@ -83,10 +83,10 @@ def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:
 
     A camera or an instrument with 12 bits writes values up to 4,095, whose higher 8 of
     16 bits are nearly black. Returns 16 and no note if there are no such PNGs. Only the
-    first `MOST_DEEP_PNGS` are decoded.
+    first `MAX_DEEP_PNGS` are decoded.
     """
     pngs = filter(image_formats.is_deep, images)
-    values = [_highest_value(png) for png in itertools.islice(pngs, MOST_DEEP_PNGS)]
+    values = [_highest_value(png) for png in itertools.islice(pngs, MAX_DEEP_PNGS)]
     if not values:
         return 16, ()
     highest = max(values)
@@ -99,7 +99,7 @@ def used_bits(images: Iterable[bytes]) -> tuple[int, tuple[str, ...]]:
 def _highest_value(image: bytes) -> int:
     """The highest value of a PNG; 0 if it is damaged or too large."""
     height, width, _ = shape(image)
-    if not 0 < height * width <= MOST_PIXELS:
+    if not 0 < height * width <= MAX_PIXELS:
         return 0
     try:
         return int(tf.reduce_max(tf.io.decode_png(image, dtype=tf.uint16)))

@@ -44,7 +44,7 @@ _SPLITS = {
 _SPLIT_DTYPE = np.array(split_names.SPLITS).dtype
 _LARGEST = float(np.finfo(np.float32).max)
 _MIN_ROWS_OF_LEAKS = 20
-_MOST_AXES = 3  # of the features of an example
+_MAX_AXES = 3  # of the features of an example
 
 
 def from_table(table: Table, options: Options) -> Source:
@@ -251,10 +251,10 @@ def _lists(table: Table, title: str) -> np.ndarray:
         except ValueError:  # lists of different lengths
             array = np.array(None)
         is_numeric = array.dtype.kind in "biuf" and array.size
-        if not is_numeric or not 1 <= array.ndim <= _MOST_AXES:
+        if not is_numeric or not 1 <= array.ndim <= _MAX_AXES:
             raise UsageError(
                 f"{table.where(position)}: {title!r} must be a list of numbers, or"
-                f" lists of equal lengths, with at most {_MOST_AXES} axes; got"
+                f" lists of equal lengths, with at most {_MAX_AXES} axes; got"
                 f" {quote(str(value))}"
             )
         if arrays and array.shape != arrays[0].shape:

@@ -9,7 +9,7 @@ import unicodedata
 import numpy as np
 import tensorflow as tf
 
-MOST_BYTES = 2**20
+MAX_BYTES = 2**20
 """Only the beginning of a longer text is read."""
 PADDING = 0
 UNKNOWN = 1
@@ -30,7 +30,7 @@ _CHINESE = (
     r"\x{2A700}-\x{2B73F}\x{2B740}-\x{2B81F}\x{2B820}-\x{2CEAF}\x{2F800}-\x{2FA1F}"
 )
 _BERT_WORD = rf"[!-/:-@\[-`{{-~\pP{_CHINESE}]|[^\s!-/:-@\[-`{{-~\pP{_CHINESE}]+"
-_MOST_CHARACTERS = 100  # of a word that is not unknown
+_MAX_CHARACTERS = 100  # of a word that is not unknown
 
 
 def standardize(
@@ -49,7 +49,7 @@ def standardize(
         lower: Convert to lower case.
         accents: Keep accents, as in "café". If not, characters are decomposed (NFD).
     """
-    texts = tf.strings.substr(texts, 0, MOST_BYTES)
+    texts = tf.strings.substr(texts, 0, MAX_BYTES)
     # Of most texts, all is printable ASCII, which takes a tenth of the time.
     is_plain = tf.strings.regex_full_match(texts, "[ -~]*")
     others = _standardize_any(tf.where(is_plain, "", texts), unit, lower)
@@ -161,7 +161,7 @@ class WordPieces(Vocabulary):
         """The numbers of the pieces of each word, (n, None); one `UNKNOWN` for a word
         that cannot be divided or has more than 100 characters.
         """
-        is_long = tf.strings.length(words, "UTF8_CHAR") > _MOST_CHARACTERS
+        is_long = tf.strings.length(words, "UTF8_CHAR") > _MAX_CHARACTERS
         pieces = tf.zeros([tf.size(words), 0], tf.int32)
         _, pieces = tf.while_loop(
             lambda rests, pieces: tf.reduce_any(rests != ""),

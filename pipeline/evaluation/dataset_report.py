@@ -24,7 +24,7 @@ _SAMPLE = 500  # examples to read if reading all of them would take long
 _ROWS = 20  # classes in the table
 _TABLE_ROWS = 100_000  # of which the columns are described
 _WORDS = 3  # of a category or date, the most frequent
-_LONGEST_WORD = 40  # characters
+_MAX_WORD = 40  # characters
 _CLASSES = 50  # classes with images
 _PER_CLASS = 8  # images of a class
 # Images before and after; a multiple of 4, because some augmentations join them.
@@ -108,9 +108,9 @@ def _frequent(strings: np.ndarray, kind: str) -> str:
 
 def _shorten(text: str) -> str:
     """A text that is cut if it is long."""
-    if len(text) <= _LONGEST_WORD:
+    if len(text) <= _MAX_WORD:
         return text
-    return f"{text[:_LONGEST_WORD]}..."
+    return f"{text[:_MAX_WORD]}..."
 
 
 def files(source: Source) -> Lines:

@@ -10,7 +10,7 @@ from pipeline.contracts import Score
 
 LEVEL = 0.05  # of significance
 _DRAWS = 10_000
-_LEAST_DRAWS = 500
+_MIN_DRAWS = 500
 _AT_A_TIME = 1_000_000  # random numbers in memory
 _NUMBERS = 100_000_000  # random numbers of a bootstrap, which take about a second
 
@@ -159,7 +159,7 @@ def bootstrap(
     """
     generator = np.random.default_rng(0)
     sizes = len(first[0].values), len(second[0].values)
-    draws = int(np.clip(_NUMBERS // max(sizes), _LEAST_DRAWS, _DRAWS))
+    draws = int(np.clip(_NUMBERS // max(sizes), _MIN_DRAWS, _DRAWS))
     rows = max(1, _AT_A_TIME // max(sizes))
     parts = []
     for start in range(0, draws, rows):

@@ -104,7 +104,7 @@ def _compare(recipe: config.Config, loaded: dataset.LoadedData, case: Case) -> R
     settings = recipe.changed(
         train={
             "accumulate": case.accumulate,
-            "clip_norm": CLIP_NORM if case.clip else None,
+            "global_clipnorm": CLIP_NORM if case.clip else None,
         },
         runtime={"precision": case.precision, "replicas": case.replicas},
     )
@@ -166,7 +166,7 @@ def _train_stock_keras(
     optimizer = keras.optimizers.SGD(
         LEARNING_RATE,
         MOMENTUM,
-        global_clipnorm=settings.train.clip_norm,
+        global_clipnorm=settings.train.global_clipnorm,
         gradient_accumulation_steps=pieces if pieces > 1 else None,
     )
     # With float16, Keras wraps the optimizer (`auto_scale_loss`), which is correct on

@@ -32,7 +32,7 @@ GOLDEN = version_manifest.GOLDEN
 STOPS = ("digests", "operations", "loads", "golden", "contract")
 """If one of these checks fails, the others are skipped."""
 _LOADED = ("saved_model.pb", "variables/*", str(warmup.FILE))
-_MOST_GOLDEN = 2**32  # bytes after decompression: three of the largest images as floats
+_MAX_GOLDEN = 2**32  # bytes after decompression: three of the largest images as floats
 
 
 def write_golden(
@@ -56,7 +56,7 @@ def write_golden(
 def read_golden(path: Path) -> dict[str, dict[str, dict[str, np.ndarray]]]:
     """Reads a file of `write_golden`; strings become arrays of bytes objects."""
     golden: dict[str, dict[str, dict[str, np.ndarray]]] = {}
-    for key, array in npz.read(path, _MOST_GOLDEN).items():
+    for key, array in npz.read(path, _MAX_GOLDEN).items():
         signature, side, name = key.split("/")
         if array.dtype.kind == "S":
             array = strings([text[:-1] for text in array.flat]).reshape(array.shape)

@@ -35,9 +35,9 @@ GENERATED = (
 _MARK = "Written by pipeline at each export; delete this line to keep your own changes."
 _CONTENT = '{"b64": content}'  # in a request that is a Python expression
 MODEL_CARD = Path("assets.extra/MODEL_CARD.md")
-_MOST_CLASSES = 10  # in the table of the classes with the lowest recall
+_MAX_CLASSES = 10  # in the table of the classes with the lowest recall
 # KServe derives names such as NAME-predictor-00001, which have at most 63 characters.
-_LONGEST_KUBERNETES_NAME = 47
+_MAX_KUBERNETES_NAME = 47
 
 
 def model_card(
@@ -77,9 +77,7 @@ def model_card(
         class_count=len(classes),
         columns=columns,
         measure=measure,
-        worst=sorted(classes.items(), key=lambda item: item[1][measure])[
-            :_MOST_CLASSES
-        ],
+        worst=sorted(classes.items(), key=lambda item: item[1][measure])[:_MAX_CLASSES],
         differences=differences(manifest["difference"]),
         warning=no_skill_warning(no_better_than),
         notes=task.answer_notes(),
@@ -172,7 +170,7 @@ def kubernetes_name(name: str) -> str:
     label = re.sub("[^a-z0-9]+", "-", ascii_name.lower()).strip("-")
     if not label[:1].isalpha():
         label = f"model-{label}"
-    return label[:_LONGEST_KUBERNETES_NAME].strip("-")
+    return label[:_MAX_KUBERNETES_NAME].strip("-")
 
 
 def _has_mark(path: Path) -> bool:

@@ -23,7 +23,7 @@ from pipeline.utils import protobuf
 from pipeline.utils.errors import Failure
 
 FILE = Path("assets.extra/tf_serving_warmup_requests")
-MOST_RECORDS = 1000  # a server does not load a version with more records
+MAX_RECORDS = 1000  # a server does not load a version with more records
 _FILE_TYPES = 3  # types of the images that `request_guards.encode_images` creates
 
 
@@ -90,9 +90,9 @@ def check(session: Session, directory: Path) -> str:
     start = time.monotonic()
     answered: list[str] = []
     for number, record in enumerate(records(directory / FILE)):
-        if number == MOST_RECORDS:
+        if number == MAX_RECORDS:
             raise Failure(
-                f"the file has more than {MOST_RECORDS} records; servers do not load it"
+                f"the file has more than {MAX_RECORDS} records; servers do not load it"
             )
         log = prediction_log_pb2.PredictionLog.FromString(record)
         request = log.predict_log.request

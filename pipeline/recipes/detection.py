@@ -42,7 +42,7 @@ def boxes(
             weight_decay=0.05,
             schedule="cosine",
             schedule_options={"warmup": 0.05},
-            clip_norm=10.0,
+            global_clipnorm=10.0,
             ema=0.998,
             evaluate_every=10,
         ),

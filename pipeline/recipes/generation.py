@@ -74,7 +74,7 @@ def _training(
         learning_rate=0.002,
         schedule="cosine",
         schedule_options={"warmup": 0.05},
-        clip_norm=1.0,
+        global_clipnorm=1.0,
         ema=ema,
         evaluate_every=evaluate_every,
     )

@@ -136,7 +136,7 @@ def fashion_mnist_lenet() -> Config:
         train=TrainConfig(
             epochs=10,
             accumulate=2,
-            clip_norm=1.0,
+            global_clipnorm=1.0,
             learning_rate=0.01,
             optimizer_options=_MOMENTUM,
         ),

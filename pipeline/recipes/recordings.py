@@ -53,7 +53,7 @@ def transcripts(
             epochs=20,
             optimizer="adam",
             learning_rate=0.004,
-            clip_norm=5.0,
+            global_clipnorm=5.0,
             schedule="cosine",
             schedule_options={"warmup": 0.05},
         ),

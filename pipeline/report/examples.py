@@ -25,7 +25,7 @@ _DPI = 100
 _QUALITY = 85  # of JPEG
 # Characters of HTML by the input in a group of cards, such as recordings: a report has
 # up to five groups, and is smaller than 5 MB.
-_MOST_HTML = 800_000
+_MAX_HTML = 800_000
 
 
 def answered(
@@ -141,7 +141,7 @@ def _finished(sketches: Iterable[_Sketch]) -> list[Card]:
     """The cards, with the HTML of the input, if it has any and as long as there is room
     for it.
     """
-    room = _MOST_HTML
+    room = _MAX_HTML
     cards = []
     for sketch in sketches:
         room -= len(sketch.html)

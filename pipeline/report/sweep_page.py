@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import optuna
 
 NAME = "report.html"
-_LEAST_TRIALS = 4  # from which importances are computed
+_MIN_TRIALS = 4  # from which importances are computed
 
 
 def write(study: "optuna.Study", folder: Path, space: Sequence[Dimension]) -> None:
@@ -88,7 +88,7 @@ def _figures(study: "optuna.Study", space: Sequence[Dimension]) -> Iterator[Bloc
     figures = [_history(found)]
     figures += [_slice(found, dimension) for dimension in space]
     yield blocks.drawing(*figures)
-    if len(found) < _LEAST_TRIALS or len(space) < 2:
+    if len(found) < _MIN_TRIALS or len(space) < 2:
         return
     import optuna
 

@@ -31,8 +31,8 @@ _TENSORFLOWS = (
     "tf-nightly",
 )
 _ISA = ("avx", "avx2", "avx512f", "avx512_bf16", "amx_bf16")
-_LEAST_MEMORY = 2 << 30  # bytes
-_LEAST_DISK = 1 << 30  # bytes
+_MIN_MEMORY = 2 << 30  # bytes
+_MIN_DISK = 1 << 30  # bytes
 _NO_AVX = "use a CPU with AVX, which TensorFlow requires"
 _TIMEOUT = 300  # seconds
 _PROBE = """
@@ -195,7 +195,7 @@ def _machine() -> Iterator[Finding]:
     memory = psutil.virtual_memory()
     value = f"{_gib(memory.available)} of {_gib(memory.total)} available"
     remedy = "close other programs; use --data.cache disk"
-    low = (memory.available < _LEAST_MEMORY, "warning", remedy)
+    low = (memory.available < _MIN_MEMORY, "warning", remedy)
     yield _finding("memory", value, low)
     datasets = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     for name, path, status in (
@@ -208,7 +208,7 @@ def _machine() -> Iterator[Finding]:
         read_only = not os.access(ancestor, os.W_OK)
         remedy = f"make {ancestor} writable, or choose another one"
         closed = (read_only, status, remedy)
-        full = (free < _LEAST_DISK, "warning", "free some disk space")
+        full = (free < _MIN_DISK, "warning", "free some disk space")
         yield _finding(name, f"{path}: {_gib(free)} free", closed, full)
 
 

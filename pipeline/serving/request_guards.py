@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-MOST_BYTES = 2**26
+MAX_BYTES = 2**26
 """Limit for an encoded image; photographs are far smaller."""
-MOST_CLASSES = 5
+MAX_CLASSES = 5
 """Number of classes that an answer lists for each example."""
 
 
@@ -33,11 +33,11 @@ def count(values: tf.Tensor, expected: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def files(contents: tf.Tensor) -> tf.Tensor:
-    """Requires a batch of strings of at most `MOST_BYTES`: encoded images."""
+    """Requires a batch of strings of at most `MAX_BYTES`: encoded images."""
     contents = batch(contents, (None,))
     longest = tf.reduce_max(tf.strings.length(contents))
-    message = f"a file has more than {MOST_BYTES} bytes"
-    return _require(longest <= MOST_BYTES, message, contents)
+    message = f"a file has more than {MAX_BYTES} bytes"
+    return _require(longest <= MAX_BYTES, message, contents)
 
 
 def encode_images(images: np.ndarray) -> list[bytes]:
@@ -90,7 +90,7 @@ def finite(values: tf.Tensor, name: str) -> tf.Tensor:
 
 def best(probabilities: tf.Tensor, names: Sequence[str]) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns names and probabilities of the at most 5 top classes, (batch, n)."""
-    scores, classes = tf.math.top_k(probabilities, min(MOST_CLASSES, len(names)))
+    scores, classes = tf.math.top_k(probabilities, min(MAX_CLASSES, len(names)))
     return tf.gather(tf.constant(list(names)), classes), scores
 
 

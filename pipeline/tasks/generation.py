@@ -41,7 +41,7 @@ from pipeline.utils.errors import UsageError
 from pipeline.utils.image_sheets import sheet
 
 _LARGEST = 128  # pixels of a side
-_MOST_GUIDANCE = 20.0
+_MAX_GUIDANCE = 20.0
 _STEPS = 8
 """Steps of the sampler until their number is chosen."""
 _CHOICES = (4, 8, 12, 16, 24, 32)
@@ -485,7 +485,7 @@ class Generation(Task):
                 self._read,
                 self._request,
                 meaning=f"`class_id` is {names}; `guidance` is from 0 to"
-                f" {_MOST_GUIDANCE:g}",
+                f" {_MAX_GUIDANCE:g}",
                 defaults={"seed": 0, "class_id": 0, "guidance": self.guidance},
                 counts_up=("seed",),
                 names={"class_id": tuple(self.class_names)},
@@ -500,7 +500,7 @@ class Generation(Task):
         label = request_guards.between(label, 0, len(self.class_names) - 1, "class_id")
         guidance = request_guards.batch(guidance, (None,))
         guidance = request_guards.count(guidance, count, "guidance")
-        guidance = request_guards.between(guidance, 0, _MOST_GUIDANCE, "guidance")
+        guidance = request_guards.between(guidance, 0, _MAX_GUIDANCE, "guidance")
         return {"seed": seed, "class": label, "guidance": guidance}
 
     def _request(self, columns: Mapping[str, np.ndarray]) -> Request:

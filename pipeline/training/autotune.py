@@ -66,7 +66,7 @@ def seconds_per_step(model: keras.Model, train: Batches, source: Any = None) -> 
     return seconds
 
 
-def choose_steps_per_call(
+def choose_steps_per_execution(
     model: keras.Model,
     requested: str | int,
     train: Batches,

@@ -405,9 +405,9 @@ class Trainer:
             how = "the training step, compiled with XLA"
             progress_bar.stage("tracing", how if is_compiled else "the training step")
             with watchdog.watching():
-                decision = autotune.choose_steps_per_call(
+                decision = autotune.choose_steps_per_execution(
                     self.model,
-                    config.train.steps_per_call,
+                    config.train.steps_per_execution,
                     batches,
                     validation,
                     per_batch=list(filter(None, reasons)),

@@ -37,7 +37,7 @@ SIGNATURES = {
     "WebP": b"RIFF\0\0\0\0WEBP",
 }
 """The first bytes of each format; a zero stands for any byte."""
-MOST_PIXELS = 2**28 // 3
+MAX_PIXELS = 2**28 // 3
 """Largest image that is decoded, which is Pillow's limit too: a quarter of a GiB in
 RGB.
 """

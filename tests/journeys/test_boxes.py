@@ -18,7 +18,7 @@ SIDE = 64
 OPTIONS = {
     "data": {"image_size": (SIDE, SIDE), "augment": {}, "test": 0.1},
     "model": {"options": {"widths": (8, 16), "pyramid_channels": 16}},
-    "train": {"epochs": 2, "batch_size": 8, "steps_per_call": 3},
+    "train": {"epochs": 2, "batch_size": 8, "steps_per_execution": 3},
     "export": {"batch_sizes": (1,)},
     "runtime": {"precision": "float32"},
     "log": {"tensorboard": False, "bar": False},

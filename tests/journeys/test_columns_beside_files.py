@@ -32,7 +32,7 @@ OPTIONS = {
         "epochs": 40,
         "ema": None,
         "label_smoothing": 0.0,
-        "steps_per_call": 4,
+        "steps_per_execution": 4,
     },
     "export": {"batch_sizes": (1,)},
     "runtime": {"precision": "float32"},

@@ -39,7 +39,7 @@ def ready(optimizer, precision):
             "epochs": 9,
             "steps": LAST_STEP,
             "accumulate": 2,
-            "clip_norm": 0.5,
+            "global_clipnorm": 0.5,
             "ema": 0.9,
         },
     )
@@ -253,10 +253,10 @@ WEIGHTED = {"class_weight": {0: 3.0, 1: 1.0, 2: 0.5}}
 @pytest.mark.parametrize(
     ("ours", "theirs", "options"),
     [
-        nightly({"clip_variable_norm": 0.02}, lambda: sgd(clipnorm=0.02), {}),
-        nightly({"clip_value": 0.005}, lambda: sgd(clipvalue=0.005), {}),
+        nightly({"clipnorm": 0.02}, lambda: sgd(clipnorm=0.02), {}),
+        nightly({"clipvalue": 0.005}, lambda: sgd(clipvalue=0.005), {}),
         nightly(
-            {"accumulate": 2, "clip_norm": 0.05},
+            {"accumulate": 2, "global_clipnorm": 0.05},
             lambda: sgd(**ACCUMULATED),
             {"size": BATCH // 2},
         ),

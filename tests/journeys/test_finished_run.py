@@ -329,7 +329,7 @@ def test_the_command_of_a_run_gives_its_config(digits_run):
     changed = digits_run.config.changed(
         data={"augment": {"flip": {}, "crop": {"padding": 2}}},
         model={"name": "mlp"},
-        train={"shuffle": False, "class_weight": {"3": 2.0}, "clip_norm": 1.0},
+        train={"shuffle": False, "class_weight": {"3": 2.0}, "global_clipnorm": 1.0},
     )
     words = shlex.split(run_sections.exact_command(changed))[2:]
     assert command_line.configure(words).digest() == changed.digest()

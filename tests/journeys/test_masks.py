@@ -18,7 +18,7 @@ OPTIONS = {
     "source": {"class_names": ["sky", "tree"]},
     "data": {"augment": {"flip": {}}, "test": 0.1, "image_size": (16, 24)},
     "model": {"name": "unet", "options": {"widths": (4, 8)}},
-    "train": {"batch_size": 8, "learning_rate": 0.01, "steps_per_call": 4},
+    "train": {"batch_size": 8, "learning_rate": 0.01, "steps_per_execution": 4},
     "export": {"batch_sizes": (1,)},
     "runtime": {"precision": "float32"},
     "log": {"tensorboard": False, "bar": False},

@@ -17,7 +17,7 @@ from pipeline.utils.errors import UsageError
 COUNT = 40
 OPTIONS = {
     "data": {"test": 0.1},
-    "train": {"batch_size": 8, "learning_rate": 0.1, "steps_per_call": 4},
+    "train": {"batch_size": 8, "learning_rate": 0.1, "steps_per_execution": 4},
     "model": {"name": "bag", "buckets": 256},
     "export": {"batch_sizes": (1,)},
     "runtime": {"precision": "float32"},

@@ -16,7 +16,7 @@ RATE = 4000
 OPTIONS = {
     "data": {"test": 0.1, "augment": {}},
     "model": {"options": {"widths": (8, 8), "units": 16}},
-    "train": {"batch_size": 8, "steps_per_call": 3},
+    "train": {"batch_size": 8, "steps_per_execution": 3},
     "export": {"batch_sizes": (1,)},
     "runtime": {"precision": "float32"},
     "log": {"tensorboard": False, "bar": False},

@@ -18,7 +18,7 @@ from pipeline.training.model_builder import build
 from pipeline.training.resolve import resolve
 
 BATCH = 16
-CLIPPED = {"accumulate": 2, "clip_norm": 0.05, "weight_decay": 0.01, "l2": 0.001}
+CLIPPED = {"accumulate": 2, "global_clipnorm": 0.05, "weight_decay": 0.01, "l2": 0.001}
 
 
 def settings_of(**changes):
@@ -81,7 +81,7 @@ def test_updates_are_those_of_one_device(one, two):
     the examples on each device.
     """
     assert two.replicas == 2
-    train = {**CLIPPED, "clip_norm": None, "clip_adaptive": 0.01, "ema": 0.9}
+    train = {**CLIPPED, "global_clipnorm": None, "clip_adaptive": 0.01, "ema": 0.9}
     stores = []
 
     def store(columns):

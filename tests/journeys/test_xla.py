@@ -25,7 +25,7 @@ OPTIONS = {
     "schedule": "cosine",
     "epochs": 3,
     "steps": LAST_STEP,
-    "clip_norm": 0.5,
+    "global_clipnorm": 0.5,
     "ema": 0.9,
 }
 

@@ -24,7 +24,7 @@ _RUNS = {
     "optimizer": "sgd",
     "epochs": 8,
     "runtime": {"worker_timeout": 600},
-    "train": {"steps_per_call": 3, "checkpoint_steps": 30},
+    "train": {"steps_per_execution": 3, "checkpoint_steps": 30},
 }
 
 

@@ -13,7 +13,7 @@ SMALL = {
     "model": {"options": {"widths": (8, 16, 32), "pyramid_channels": 32}},
     "train": {
         **{"batch_size": 8, "learning_rate": 0.01, "ema": 0.98},
-        "steps_per_call": 20,
+        "steps_per_execution": 20,
     },
     "runtime": {"precision": "float32"},
     "log": {"tensorboard": False},

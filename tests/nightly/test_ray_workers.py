@@ -47,7 +47,7 @@ def test_two_workers_are_two_replicas(measured):
     results, _, folder = measured
     words = "digits --model.name tiny --train.optimizer sgd --train.epochs 8"
     words += " --train.engine gradient_tape --export.no-enabled --runtime.replicas 2"
-    words += " --train.steps-per-call 3 --run-directory replicas"
+    words += " --train.steps-per-execution 3 --run-directory replicas"
     result = run_python("-m", "pipeline.fit", *words.split(), cwd=folder)
     assert result.returncode == 0, result.stderr[-2000:]
     test = json.loads((folder / "replicas" / "result.json").read_text())["test"]

@@ -45,7 +45,7 @@ CASES = {
     "pipeline fit --help": {"-m pipeline fit --help": "regression_linear"},
     "pipeline fit digits --help": {"-m pipeline fit digits --help": "--help train"},
     "pipeline fit digits --help train": {
-        "-m pipeline fit digits --help train": "--train.clip-norm",
+        "-m pipeline fit digits --help train": "--train.global-clipnorm",
         "-m pipeline fit digits --help model": "--model.name",
         "-m pipeline fit digits --help epochs": "--train.epochs",
     },

@@ -20,7 +20,7 @@ def test_a_run_is_not_resumed_in_another_order(tmp_path, monkeypatch):
             "digits",
             data={"limit": 120},
             model={"name": "tiny", "options": {}},
-            train={"epochs": 1, "steps_per_call": 1, "checkpoint_steps": 1},
+            train={"epochs": 1, "steps_per_execution": 1, "checkpoint_steps": 1},
             runtime={"precision": "float32"},
             export={"enabled": False},
             run_directory=tmp_path / "run",

@@ -152,7 +152,7 @@ def test_keras_optimizers_losses_and_metrics_by_name_and_as_objects(workplace):
         "optimizer": keras.optimizers.Lamb(0.01, global_clipnorm=10.0),
         "loss": keras.losses.CategoricalCrossentropy(from_logits=True),
     }
-    for given in ({**names, "train": {"clip_norm": 10.0}}, objects):
+    for given in ({**names, "train": {"global_clipnorm": 10.0}}, objects):
         model = network(None)
         model.set_weights(start)
         run = go(model=model, metrics=["f1_score"], **given)

@@ -18,7 +18,12 @@ def trained_in(folder):
     np.savez(folder / "examples.npz", images=images, labels=labels)
     with contextlib.chdir(folder):
         source = {"name": "arrays", "path": "examples.npz"}
-        train = {"epochs": 2, "steps_per_call": 10, "ema": 0.9, "checkpoint_steps": 5}
+        train = {
+            "epochs": 2,
+            "steps_per_execution": 10,
+            "ema": 0.9,
+            "checkpoint_steps": 5,
+        }
         model = {"name": "tiny"}
         fit("digits", source=source, train=train, model=model, run_directory="mine")
     return folder

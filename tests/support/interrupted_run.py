@@ -21,7 +21,7 @@ CHANGES = {
     "model": {"name": "sequential"},
     "train": {
         "epochs": 3, "batch_size": 16, "optimizer": "adam", "learning_rate": 0.002, "ema": 0.9,
-        "patience": 5, "schedule": "cosine", "steps_per_call": 2,
+        "patience": 5, "schedule": "cosine", "steps_per_execution": 2,
     },
     "export": {"enabled": False},
 }  # fmt: skip

@@ -19,7 +19,7 @@ CHANGES = {
         "epochs": 3,
         "batch_size": 16,
         "learning_rate": 0.01,
-        "steps_per_call": 8,
+        "steps_per_execution": 8,
     },
     "export": {"enabled": False},
     "log": {"progress": False, "tensorboard": False},

@@ -7,7 +7,7 @@ from worker_processes import Workers
 
 # 12 steps in an epoch, in calls of 4; all kinds of state, as in the fault injection.
 _TEXT = """digits --model.name tests.nightly.fault_injection.reference.subject --data.limit 280
-    --train.batch-size 16 --train.epochs 2 --train.steps-per-call 4 --train.checkpoint-steps 4
+    --train.batch-size 16 --train.epochs 2 --train.steps-per-execution 4 --train.checkpoint-steps 4
     --train.ema 0.9 --train.patience 2 --train.engine gradient_tape --data.augment
     --log.no-progress --export.no-enabled --run-directory run"""
 WORDS = _TEXT.split()

@@ -3,7 +3,7 @@
 
 def options(**callbacks):
     """Three epochs of a few steps with these callbacks, without an export."""
-    train = {"epochs": 3, "batch_size": 16, "steps_per_call": 2}
+    train = {"epochs": 3, "batch_size": 16, "steps_per_execution": 2}
     return {
         "data": {"limit": 100},
         "model": {"name": "tiny"},

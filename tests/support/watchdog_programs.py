@@ -60,7 +60,7 @@ def in_the_data(folder, precision="float32", arithmetic=(None, "none")):
         train={
             "epochs": 3,
             "batch_size": 32,
-            "steps_per_call": 1,
+            "steps_per_execution": 1,
             "engine": "gradient_tape",
         },
         runtime={"hang_timeout": 6.0, "precision": precision},  # the first call traces

@@ -90,7 +90,7 @@ def startup(count: int) -> list[Line]:
     callback = (
         "--train.callbacks",
         f"{__name__}.first_step",
-        "--train.steps-per-call",
+        "--train.steps-per-execution",
         "1",
     )
     runs: dict[str, tuple[object, ...]] = {

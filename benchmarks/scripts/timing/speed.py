@@ -86,8 +86,8 @@ class Training:
         )
         with self.machine.strategy.scope():
             for made in self._made.values():
-                autotune.choose_steps_per_call(
-                    made.model, train.steps_per_call, made.batches, None
+                autotune.choose_steps_per_execution(
+                    made.model, train.steps_per_execution, made.batches, None
                 )
 
     def _built(self, config: Config) -> Trainer:

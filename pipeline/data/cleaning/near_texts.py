@@ -18,7 +18,7 @@ from pipeline.contracts import Pairs
 HASHES = 128
 _BAND = 4  # consecutive hashes
 _LEAST = 0.6  # similarity of near duplicates
-_MOST_WORDS = 10_000  # the rest of a longer text does not count
+_MAX_WORDS = 10_000  # the rest of a longer text does not count
 _MOST_ALIKE = 64  # more texts that agree are not all compared with each other
 _MASK = 2**32 - 1
 _FACTORS, _SHIFTS = np.random.default_rng(0).integers(0, 2**63, (2, HASHES)) | 1
@@ -29,7 +29,7 @@ def sketch(words: tf.Tensor) -> tf.Tensor:
 
     `words` are strings (n,).
     """
-    words = words[:_MOST_WORDS]
+    words = words[:_MAX_WORDS]
     pairs = tf.strings.join([words[:-1], words[1:]], " ")
     shingles = tf.concat([words, pairs], axis=0)
     keys = tf.strings.to_hash_bucket_fast(shingles, 2**63 - 1)

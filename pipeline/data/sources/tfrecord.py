@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example, ImageShape, Source
 from pipeline.data import split_names
-from pipeline.data.image_sizes import MOST_DEEP_PNGS, common_shape, shape, used_bits
+from pipeline.data.image_sizes import MAX_DEEP_PNGS, common_shape, shape, used_bits
 from pipeline.data.labels import distinct, from_labels, in_order
 from pipeline.data.records import (
     Layout,
@@ -113,7 +113,7 @@ class TFRecords(RecordSource):
         info = self._info(
             self._names, common_shape(map(shape, self._sample_images(_SAMPLE)))
         )
-        bits, notes = used_bits(self._sample_images(MOST_DEEP_PNGS))
+        bits, notes = used_bits(self._sample_images(MAX_DEEP_PNGS))
         self.info = dataclasses.replace(info, image_bits=bits, notes=notes)
         if info.splits["train"] > _SAMPLE:
             measure = functools.cache(self._measure)

@@ -16,7 +16,7 @@ from scipy.ndimage import gaussian_filter
 _SIDE = 224  # pixels, for which the blur is given
 _NOISE = (0.08, 0.18, 0.38)  # standard deviation, of pixels from 0 to 1
 _BLUR = (1.0, 3.0, 6.0)  # standard deviation in pixels
-_LEAST_BLUR = (0.4, 0.7, 1.0)
+_MIN_BLUR = (0.4, 0.7, 1.0)
 _BRIGHTNESS = (0.1, 0.3, 0.5)  # added to pixels from 0 to 1
 _CONTRAST = (0.4, 0.2, 0.05)  # factor of the distance from the mean
 _QUALITY = (25, 15, 7)  # of JPEG
@@ -34,7 +34,7 @@ def noise(images: np.ndarray, strength: int) -> np.ndarray:
 def blur(images: np.ndarray, strength: int) -> np.ndarray:
     """Blurs with a Gaussian kernel."""
     deviation = _BLUR[strength - 1] * min(images.shape[1:3]) / _SIDE
-    deviation = max(deviation, _LEAST_BLUR[strength - 1])
+    deviation = max(deviation, _MIN_BLUR[strength - 1])
     return gaussian_filter(images, (0, deviation, deviation, 0))
 
 

@@ -31,13 +31,13 @@ from pipeline.serving import request_guards
 from pipeline.utils import compressed_sound
 from pipeline.utils.errors import UsageError, reason
 
-_HIGHEST_RATE = 16_000  # that is chosen; speech has little above half of it
+_MAX_RATE = 16_000  # that is chosen; speech has little above half of it
 _LONGEST = 0.99  # of the recordings, which are not cut
 _MARGIN = 1.5  # of the longest recording beyond them, none is cut up to it
-_MOST_SECONDS = 30.0
+_MAX_SECONDS = 30.0
 _SCALE = 2.0**-15
 _DRAWN_BANDS = 40  # if the model gets waveforms
-_MOST_PLAYED = 80_000  # samples of a recording in a report, 210 kB as base64
+_MAX_PLAYED = 80_000  # samples of a recording in a report, 210 kB as base64
 
 
 def audio(
@@ -106,7 +106,7 @@ class AudioInput(Input):
         super().__init__(metadata)
         self._field = metadata.get("input_field", "audio")
         self._bands = int(metadata.get("bands", 1))
-        rate = int(metadata.get("rate", _HIGHEST_RATE))
+        rate = int(metadata.get("rate", _MAX_RATE))
         self._frames = frames_of(rate, float(metadata.get("seconds", 1.0)))
 
     def learn(self, examples: TrainingExamples) -> Metadata:
@@ -140,7 +140,7 @@ class AudioInput(Input):
         if "rate" in self.metadata:
             rate = int(self.metadata["rate"])
             return rate, [f"{rate:,} Hz", "requested"]
-        rate = min(most, _HIGHEST_RATE)
+        rate = min(most, _MAX_RATE)
         share = _share(count / rates.total())
         reason = f"as {share} have"
         if rate < most:
@@ -154,7 +154,7 @@ class AudioInput(Input):
         else:
             usual = float(np.quantile(lengths, _LONGEST, method="lower"))
             seconds = longest if longest <= _MARGIN * usual else usual
-            seconds = math.ceil(min(seconds, _MOST_SECONDS) * 100) / 100
+            seconds = math.ceil(min(seconds, _MAX_SECONDS) * 100) / 100
         if longest <= seconds:
             return seconds, [f"{seconds:g} s", "no training recording is longer"]
         reason = (
@@ -299,7 +299,7 @@ class AudioInput(Input):
         colors = colormaps["viridis"](levels, bytes=True)
         image = io.BytesIO()
         Image.fromarray(colors[..., :3]).save(image, "png")
-        sound = _wav_file(samples[:_MOST_PLAYED], self._frames.rate, 2, 1)
+        sound = _wav_file(samples[:_MAX_PLAYED], self._frames.rate, 2, 1)
         urls = []
         for kind, content in (("image/png", image.getvalue()), ("audio/wav", sound)):
             urls.append(f"data:{kind};base64,{base64.b64encode(content).decode()}")

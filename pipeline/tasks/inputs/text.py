@@ -32,13 +32,13 @@ from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
 
 _LONGEST = 0.99  # of the texts, which are not cut
-_MOST_WORDS = 512
-_MOST_BYTES = 4096
-_MOST_COUNTED = 2_000_000  # different words; the rarest are forgotten above
+_MAX_WORDS = 512
+_MAX_BYTES = 4096
+_MAX_COUNTED = 2_000_000  # different words; the rarest are forgotten above
 _LEAST_OFTEN = 2  # times that a word of the vocabulary occurs
 _PROBES = 8  # examples on which a user's network is tried
-_MOST_PARTS = 100  # words whose influence is measured
-_MOST_SHOWN = 2000  # bytes of a text that is shown
+_MAX_PARTS = 100  # words whose influence is measured
+_MAX_SHOWN = 2000  # bytes of a text that is shown
 _FOR, _AGAINST = (255, 140, 0), (60, 130, 255)
 """Colors of words that speak for an answer and against it."""
 _Color = tuple[int, int, int, float]
@@ -161,15 +161,15 @@ class TextInput(Input):
             counts.update(dict(pairs))
             lengths.append(length.numpy())
             sizes.append(size.numpy())
-            if len(counts) > _MOST_COUNTED:
-                counts = Counter(dict(counts.most_common(_MOST_COUNTED // 2)))
+            if len(counts) > _MAX_COUNTED:
+                counts = Counter(dict(counts.most_common(_MAX_COUNTED // 2)))
         number_of_bytes = np.concatenate(sizes)
         if not number_of_bytes.any():
             raise UsageError(
                 f"{self._field}: the training texts contain no words; are they empty?"
             )
         number_of_words = np.concatenate(lengths)
-        length = self.metadata.get("length") or _longest(number_of_words, _MOST_WORDS)
+        length = self.metadata.get("length") or _longest(number_of_words, _MAX_WORDS)
         share = (number_of_words <= length).mean()
         reason = "no training text is longer"
         if share < 1:
@@ -180,7 +180,7 @@ class TextInput(Input):
         unit = self._unit
         learned: dict[str, Any] = {
             "length": int(length),
-            "bytes": _longest(number_of_bytes, _MOST_BYTES),
+            "bytes": _longest(number_of_bytes, _MAX_BYTES),
         }
         if unit == "pieces":
             size = f"{len(self._words):,} {unit} of the preset"
@@ -213,7 +213,7 @@ class TextInput(Input):
         texts = self._standardize(texts)
         words = text_decoding.split(texts, self._unit)
         if self._unit == "pieces":
-            words = self._vocabulary.encode(words, text_decoding.MOST_BYTES)
+            words = self._vocabulary.encode(words, text_decoding.MAX_BYTES)
         different, _, count = tf.unique_with_counts(words.values)
         return different, count, words.row_lengths(), tf.strings.length(texts)
 
@@ -312,7 +312,7 @@ class TextInput(Input):
     ) -> tuple[list[str], dict[str, np.ndarray]]:
         """The first words, and the text without each of them."""
         words = self._parts(example)
-        count = min(len(words), self._length, _MOST_PARTS)
+        count = min(len(words), self._length, _MAX_PARTS)
         join = "" if self._unit == "characters" else " "
         texts = [join.join(words[:n] + words[n + 1 :]).encode() for n in range(count)]
         fields = self._decode(tf.constant(texts, tf.string, [count]))
@@ -360,8 +360,8 @@ class TextInput(Input):
     def _beginning(self, example: Mapping[str, Any]) -> str:
         content = example.get("raw", {}).get(self._field)
         if isinstance(content, bytes):
-            return content[:_MOST_SHOWN].decode(errors="replace")
-        return _text(np.asarray(example["text"])[:_MOST_SHOWN])
+            return content[:_MAX_SHOWN].decode(errors="replace")
+        return _text(np.asarray(example["text"])[:_MAX_SHOWN])
 
     def _colors(
         self, example: Mapping[str, Any]
@@ -369,7 +369,7 @@ class TextInput(Input):
         """Yields each word with its influence, and a color with its opacity."""
         values = example["influence"]
         highest = max(float(np.abs(values).max(initial=0)), 1e-12)
-        for number, word in enumerate(self._parts(example)[:_MOST_SHOWN]):
+        for number, word in enumerate(self._parts(example)[:_MAX_SHOWN]):
             if number >= len(values):
                 yield word, 0.0, None
                 continue

@@ -36,7 +36,7 @@ MATRIX_CLASSES = 30
 """Up to this number of classes, the metrics have the whole confusion matrix."""
 _ROWS = 20  # classes in the table of `inspect`
 _WORST = 15  # classes in the table of a test
-_LEAST_PROBABILITY = 1e-7  # as in the losses of Keras
+_MIN_PROBABILITY = 1e-7  # as in the losses of Keras
 _FEW = 50  # examples, of which an accuracy says little
 _MISTAKES = 30  # pairs of classes in the metrics if there is no matrix
 
@@ -360,7 +360,7 @@ class ClassTarget(Target):
         probabilities as they are answered.
         """
         truth = rows["probability_of_truth"].astype(np.float64)
-        loss = -np.log(np.maximum(truth, _LEAST_PROBABILITY))
+        loss = -np.log(np.maximum(truth, _MIN_PROBABILITY))
         return {**super().scores(rows), "calibrated_loss": Score.mean(loss, -1)}
 
     def no_better_than(self, metrics: Mapping[str, Any]) -> str:

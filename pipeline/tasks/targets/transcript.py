@@ -42,7 +42,7 @@ _UNKNOWN_TEXT = "\ufffd"
 _BETTER = 0.9
 _WORST = 5  # utterances in the metrics and on the terminal
 _LEAST_OFTEN = 2  # times that a word occurs in training transcripts
-_MOST_SHOWN = 60  # units in a note
+_MAX_SHOWN = 60  # units in a note
 _ALIGNED = ("errors", "alignment")
 _LEGEND = "*inserted* [deleted] (truth > prediction)"
 
@@ -133,8 +133,8 @@ class TranscriptTarget(Target):
 
     def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
         units = " ".join("space" if unit == " " else unit for unit in self._units)
-        if len(units) > _MOST_SHOWN:
-            units = f"{units[:_MOST_SHOWN]} ..."
+        if len(units) > _MAX_SHOWN:
+            units = f"{units[:_MAX_SHOWN]} ..."
         value = f"{len(self._units):,} {self._unit}: {units}"
         return [Decision("units", value, "of the training transcripts")]
 

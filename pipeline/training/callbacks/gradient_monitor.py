@@ -195,7 +195,7 @@ def _gradient_problems(
         name = max(layers, key=layers.__getitem__)
         text = (
             f"the gradient explodes, most in layer {name!r}: its norm reached"
-            f" {largest:.3g}, {largest / usual:.0f} times the usual; --train.clip-norm"
-            f" {usual:.2g} would bound it"
+            f" {largest:.3g}, {largest / usual:.0f} times the usual;"
+            f" --train.global-clipnorm {usual:.2g} would bound it"
         )
         yield "explodes", name, text

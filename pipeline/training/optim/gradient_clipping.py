@@ -18,16 +18,16 @@ def clip_gradients(
 
     The options contain at most one rule.
     """
-    if options.clip_norm is not None:
+    if options.global_clipnorm is not None:
         # One factor for all: Pascanu, Mikolov, Bengio, "On the difficulty of training
         # recurrent neural networks", 2013, algorithm 1.
-        factor = tf.minimum(1.0, options.clip_norm / tf.maximum(norm, 1e-30))
+        factor = tf.minimum(1.0, options.global_clipnorm / tf.maximum(norm, 1e-30))
         return [gradient * factor for gradient in gradients]
-    if options.clip_variable_norm is not None:
-        limit = options.clip_variable_norm
+    if options.clipnorm is not None:
+        limit = options.clipnorm
         return [tf.clip_by_norm(gradient, limit) for gradient in gradients]
-    if options.clip_value is not None:
-        limit = options.clip_value
+    if options.clipvalue is not None:
+        limit = options.clipvalue
         return [tf.clip_by_value(gradient, -limit, limit) for gradient in gradients]
     if options.clip_adaptive is not None:
         weights = [variable.value for variable in variables]

@@ -25,8 +25,8 @@ ENGINES = ("model_fit", "gradient_tape")
 EPOCH, CALL = 15, 4  # steps in an epoch, and in a call
 # All kinds of state: dropout, BatchNormalization, adam, loss scale, averages, patience.
 _WORDS = f"""digits --model.name tests.nightly.fault_injection.reference.subject --data.limit 180
-    --train.batch-size 8 --train.epochs 3 --train.steps-per-call {CALL} --train.ema 0.9
-    --train.clip-norm 1 --train.checkpoint-steps {CALL} --train.patience 2
+    --train.batch-size 8 --train.epochs 3 --train.steps-per-execution {CALL} --train.ema 0.9
+    --train.global-clipnorm 1 --train.checkpoint-steps {CALL} --train.patience 2
     --runtime.precision mixed_float16 --data.augment --log.no-progress --run-directory run"""
 # Times differ between equal runs, and exports may.
 _IGNORED = (

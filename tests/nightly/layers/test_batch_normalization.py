@@ -24,18 +24,18 @@ SMALL = ModelConfig(name="residual", options={"widths": (8, 16), "blocks": 1})
 STATE = ("gamma", "beta", "moving_mean", "moving_variance")
 
 
-def trained(engine, precision="mixed_bfloat16", steps_per_call=1):
+def trained(engine, precision="mixed_bfloat16", steps_per_execution=1):
     settings = settings_of(model={"name": "residual", "options": SMALL.options})
     batches = batching.training(random_split(32), settings.train, 0)
     model = build(TASK, settings, machine(precision), batches)
-    model.steps_per_execution = steps_per_call
+    model.steps_per_execution = steps_per_execution
     registry.load("engines", engine)(model, batches, None, [])
     return model
 
 
 def test_engines_train_the_same_weights():
     first = trained("model_fit")
-    second = trained("gradient_tape", steps_per_call=3)
+    second = trained("gradient_tape", steps_per_execution=3)
     assert [w.path.rpartition("/")[2] for w in first.layers[2].weights] == list(STATE)
     for one, two in zip(first.get_weights(), second.get_weights(), strict=True):
         np.testing.assert_array_equal(one, two)

@@ -23,7 +23,7 @@ pytestmark = [
 ]
 # One step, whose update can be read from the momentum.
 _STEP = """digits --model.name tiny --train.optimizer sgd --train.steps 1 --data.augment
-    --train.optimizer-options momentum=0.9 --train.clip-norm 0.1"""
+    --train.optimizer-options momentum=0.9 --train.global-clipnorm 0.1"""
 STEP = _STEP.split()
 EXAMPLE = REPOSITORY / "docs/examples/train.sbatch"
 

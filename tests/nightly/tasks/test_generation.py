@@ -50,7 +50,7 @@ def test_both_engines_and_a_stopped_run_are_equal(workplace, digits_run, monkeyp
         "data": {"limit": 200, "validation": 0.1, "augment": {}},
         "train": {
             **{"epochs": 3, "batch_size": 16, "evaluate_every": 2},
-            **{"steps_per_call": 1, "learning_rate": 0.01},
+            **{"steps_per_execution": 1, "learning_rate": 0.01},
         },
         "export": {"enabled": False},
     }

@@ -77,7 +77,7 @@ def test_calls_waits_and_open_files_of_a_run(tmp_path, counts, engine):
             "engine": engine,
             "epochs": EPOCHS,
             "batch_size": 8,
-            "steps_per_call": CALL,
+            "steps_per_execution": CALL,
         },
         callbacks=[counted],
         runtime={"precision": "float32"},

@@ -30,7 +30,7 @@ def digits(folder, **train):
         run_directory=folder,
         data={"limit": 100},
         model={"name": "tiny"},
-        train={"epochs": 2, "batch_size": 8, "steps_per_call": 4, **train},
+        train={"epochs": 2, "batch_size": 8, "steps_per_execution": 4, **train},
         export={"enabled": False},
         log={"progress": False, "tensorboard": False},
     )

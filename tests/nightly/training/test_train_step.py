@@ -17,7 +17,7 @@ def test_functions_may_run_eagerly(engine, accumulate):
     """`tf.config.run_functions_eagerly`, for debugging: the same weights,
     with dropout.
     """
-    train = {"steps": 3, "steps_per_call": 2, "accumulate": accumulate}
+    train = {"steps": 3, "steps_per_execution": 2, "accumulate": accumulate}
     settings, split = (
         settings_of(model={"name": "sequential"}, train=train),
         random_split(24),

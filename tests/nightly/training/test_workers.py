@@ -17,7 +17,7 @@ def test_two_workers_are_two_replicas(tmp_path):
     """One update to 1e-5, one log, one export. The other worker prints who it is and
     waits for the chief, to which TensorFlow would otherwise report a crash.
     """
-    words = f"{FIT} --train.steps 1 --data.augment --train.clip-norm 0.1 --train.ema 0.9".split()
+    words = f"{FIT} --train.steps 1 --data.augment --train.global-clipnorm 0.1 --train.ema 0.9".split()
     words += ["--train.optimizer-options", "momentum=0.9"]
     with Workers([*words, "--run-directory", "run"], tmp_path) as workers:
         code, other, warned = workers.output(1)
@@ -50,7 +50,7 @@ def test_two_workers_are_two_replicas(tmp_path):
 
 
 def test_a_lost_worker_is_named_within_seconds(tmp_path):
-    words = f"{FIT} --train.epochs 100000 --run-directory run --train.steps-per-call 5".split()
+    words = f"{FIT} --train.epochs 100000 --run-directory run --train.steps-per-execution 5".split()
     with Workers(words, tmp_path) as workers:
         workers.wait_for("\nepoch")
         workers.processes[1].kill()

@@ -198,7 +198,7 @@ REFUSED = {
     "--data.validation 0.5 --data.test 0.5": "plus --data.test must be below 1; got 1.0",
     "--runtime.replicas 3": "--train.batch-size 32 .*3 replicas",
     "--train.batch-size 30 --train.accumulate 4": "cannot be split into --train.accumulate 4",
-    "--train.clip-norm 1 --train.clip-value 1": "--train.clip-norm and --train.clip-value",
+    "--train.global-clipnorm 1 --train.clipvalue 1": "--train.global-clipnorm and --train.clipvalue",
     "--data.augment cutmix flip mixup": "--data.augment cutmix and .*mixup",
     "--runtime.deterministic --runtime.xla on": "--runtime.deterministic and --runtime.xla",
     "--runtime.devices 0,1 --runtime.replicas 3": "more than the 2 GPUs of --runtime.devices",

@@ -172,7 +172,7 @@ def test_what_a_model_was_compiled_with_is_used_where_the_call_says_nothing(caps
     )
     train = config(model=model).train
     assert train.optimizer.value is model.optimizer and train.loss.value is loss
-    assert train.learning_rate == pytest.approx(0.3) and train.clip_variable_norm == 2.0
+    assert train.learning_rate == pytest.approx(0.3) and train.clipnorm == 2.0
     assert [getattr(name, "value", name) for name in train.metrics] == metrics[1:]
     line = (
         "compiled   optimizer SGD of learning rate 0.3, loss CategoricalCrossentropy,"
@@ -199,7 +199,7 @@ def test_names_of_compile_have_the_rates_that_keras_gives_them(capsys):
     train = config(model={"name": model}).train
     assert train.learning_rate == pytest.approx(0.01) and train.loss == "mse"
     line = capsys.readouterr().out
-    assert "steps_per_call" in line and "run_functions_eagerly(True)" in line
+    assert "steps_per_execution" in line and "run_functions_eagerly(True)" in line
     schedule = keras.optimizers.schedules.CosineDecay(0.1, 100)
     model.compile(keras.optimizers.Adam(schedule))
     assert config(model=model).train.schedule.value is schedule

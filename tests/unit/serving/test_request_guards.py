@@ -16,7 +16,7 @@ GUARDS = {
         guards.files,
         (),
         tf.constant([b"a", b""]),
-        tf.constant([b"a", b"b" * (guards.MOST_BYTES + 1)]),
+        tf.constant([b"a", b"b" * (guards.MAX_BYTES + 1)]),
         "more than",
     ),
     "within": (

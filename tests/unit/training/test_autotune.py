@@ -17,7 +17,7 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
         model="sequential", optimizer="adam", optimizer_options={}, ema=0.9
     )
     before = [v.numpy() for group in model.state.values() for v in group]
-    decision = autotune.choose_steps_per_call(model, "auto", batches, None)
+    decision = autotune.choose_steps_per_execution(model, "auto", batches, None)
     after = [v.numpy() for group in model.state.values() for v in group]
     for one, other in zip(before, after, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -26,11 +26,11 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
     (trace,) = model.step.compiled.values()
     assert distributed.StepFunction(model, "train", batches)._run is trace
     assert trace.experimental_get_tracing_count() == 1
-    assert autotune.choose_steps_per_call(model, 5, batches, None).reason.startswith(
-        "requested"
-    )
+    assert autotune.choose_steps_per_execution(
+        model, 5, batches, None
+    ).reason.startswith("requested")
     assert (
-        autotune.choose_steps_per_call(model, 10**6, batches, None).value
+        autotune.choose_steps_per_execution(model, 10**6, batches, None).value
         == f"{STEPS} steps"
     )
     taken, call = [], distributed.StepFunction.__call__

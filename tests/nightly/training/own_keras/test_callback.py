@@ -19,7 +19,7 @@ from pipeline.training.own_keras import callback
 
 def trained(*callbacks, model=None, task=RAW, engine="model_fit", split=None, **train):
     """A built model after training with callbacks; 12 steps, 4 per epoch."""
-    train = {"epochs": 3, "steps_per_call": 1, "learning_rate": 0.01, **train}
+    train = {"epochs": 3, "steps_per_execution": 1, "learning_rate": 0.01, **train}
     settings = settings_of(model={"name": model or network()}, train=train)
     split = split or random_split(32)
     batches = batching.training(split, settings.train, 0)

@@ -242,7 +242,7 @@ def test_folders_of_systems_and_tools_are_no_classes(tmp_path):
 
 
 def test_the_bits_are_those_of_all_classes(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_source, "MOST_DEEP_PNGS", 4)
+    monkeypatch.setattr(file_source, "MAX_DEEP_PNGS", 4)
     for name, highest in (("dark", 255), ("light", 60_000)):
         (tmp_path / name).mkdir()
         for number in range(6):
