@@ -90,10 +90,29 @@ def fit(
     Raises:
         UsageError: The request cannot be carried out.
     """
-    arguments = {**locals(), **changes}
+    named: dict[str, Any] = {
+        "model": model,
+        "data": data,
+        "validation_data": validation_data,
+        "test_data": test_data,
+        "folds": folds,
+        "class_names": class_names,
+        "task": task,
+        "target": target,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "optimizer": optimizer,
+        "loss": loss,
+        "loss_weights": loss_weights,
+        "metrics": metrics,
+        "callbacks": callbacks,
+        "run_directory": run_directory,
+    }
     mode = keras_words.output_mode(changes)
     with python_call.errors_in_python(), output.using(mode):
-        arguments = python_call.name_positional(arguments)
+        arguments = {**named, **changes}
+        arguments |= python_call.name_positional(recipe, positional, arguments)
         return run(python_call.request(recipe, arguments))
 
 

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +54,6 @@ def request(
     for name, value in arguments.items():
         if value is not None:
             values[name] = value
-    values.pop("recipe", None)
-    values.pop("changes", None)
     _require_known(values)
     _require_sections(values)
     if hasattr(recipe, "_flatten_layers") and "model" not in values:
@@ -94,23 +92,20 @@ def request(
     return _start(recipe, changes, target).changed(**changes)
 
 
-def name_positional(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `fit` with those in `positional` by their names, after a Keras
-    model.
+def name_positional(
+    recipe: Any, positional: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of `fit` after a Keras model, by their names.
 
-    Raises UsageError after anything else, or if one has a name and a position.
+    Raises UsageError after anything else, or for one that is also among the named ones.
     """
-    arguments = dict(arguments)
-    positional = arguments.pop("positional")
-    if not positional:
-        return arguments
-    is_model = hasattr(arguments["recipe"], "_flatten_layers")
-    if not is_model or len(positional) > len(_POSITIONAL):
+    is_model = hasattr(recipe, "_flatten_layers")
+    if positional and (not is_model or len(positional) > len(_POSITIONAL)):
         raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
-    for name, value in zip(_POSITIONAL, positional, strict=False):
-        if arguments.get(name) is not None:
+    arguments = dict(zip(_POSITIONAL, positional, strict=False))
+    for name in arguments:
+        if named.get(name) is not None:
             raise UsageError(f"{name} is given twice, by its position and its name")
-        arguments[name] = value
     return arguments
 
 

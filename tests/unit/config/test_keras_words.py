@@ -30,9 +30,9 @@ def config(recipe=None, **arguments):
 
 def test_arguments_after_a_model_are_those_of_keras():
     def named(*positional, recipe=None, **others):
-        arguments = {"recipe": recipe or network(), "positional": positional, **others}
-        named = python_call.name_positional(arguments)
-        return python_call.request(named.pop("recipe"), named).config
+        first = recipe or network()
+        arguments = python_call.name_positional(first, positional, others)
+        return python_call.request(first, {**others, **arguments}).config
 
     found = named(X, Y, 8, 3)
     assert found.source.name.value[0] is X and found.source.name.value[1] is Y
