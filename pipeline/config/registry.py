@@ -95,14 +95,14 @@ def find(registry: str, name: str) -> Function:
             raise UsageError(f"a {kind} must be a name or a function; got {name}")
         return adapter
     functions = _package_functions(registry)
+    for spelling in (name, name.lower()):  # as in Keras, `Accuracy` is `accuracy`
+        if spelling in functions:
+            return functions[spelling]
     if registry == "models" and (model := pretrained(name)):
         function, preset = model
         return dataclasses.replace(functions[function], preset=preset)
     if "." in name or ":" in name:
         return find_dotted(name)
-    for spelling in (name, name.lower()):  # as in Keras, `Accuracy` is `accuracy`
-        if spelling in functions:
-            return functions[spelling]
     class_name = keras_class(registry, name)
     if class_name:
         return find_dotted(class_name)
@@ -230,8 +230,9 @@ def functions_with(option: str, kind: Any) -> Iterator[tuple[Choice, str]]:
     """
     for choice in choices(kind):
         candidates = names(choice.registry)
-        # Not Keras's metrics: reading them all takes long.
-        if choice.options != choice.field:
+        # Not Keras's metrics: reading them all takes long. Its networks have those of
+        # `application`.
+        if choice.options != choice.field and choice.registry != "models":
             candidates += keras_names(choice.registry)
         for name in candidates:
             if option in find(choice.registry, name).options:
