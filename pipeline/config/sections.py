@@ -355,7 +355,9 @@ class TrainConfig(FunctionSection):
     freeze: tuple[str, ...] = ()
     """Freeze the layers whose names start with one of these prefixes."""
     freeze_epochs: Count | None = None
-    """Unfreeze the frozen layers after this many epochs; None: never."""
+    """Unfreeze the frozen layers after this many epochs, except for batch
+    normalization; None: never.
+    """
     unfreeze: Literal["at-once", "gradually"] = "at-once"
     """gradually: unfreeze a quarter of the frozen layers after every
     --train.freeze-epochs epochs, the last layers first.

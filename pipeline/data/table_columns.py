@@ -110,13 +110,20 @@ def find_roles(table: Table, options: Options) -> Roles:
         if field == "audio":
             _require_whole_recordings(table)
             group = group or _speaker_column(table, used)
-        columns, left_out = _columns_beside(table, options, file, used | {group})
+        columns, left_out = _named_columns(table, options, file, used | {group})
         if columns and truths.keys() & {"mask", "transcript"}:
             raise UsageError(
                 f"{table.name}: --source.columns: with columns beside files, only"
                 " classes, labels and numbers can be predicted; remove it"
             )
-        roles = Roles(field, truths, file, True, columns, left_out)
+        roles = Roles(
+            field,
+            truths,
+            source=file,
+            has_files=True,
+            columns=columns,
+            left_out=left_out,
+        )
     else:
         roles = _roles_without_files(table, options, truths, used)
         group = group or names.first(["group"], table.columns)
@@ -162,14 +169,14 @@ def _roles_without_files(
     field, column = _column_of_values(table, options, used)
     used = used | {names.first(["group"], table.columns)}
     if column and (options.column or _is_text_alone(table, column, used)):
-        columns, left_out = _columns_beside(table, options, column, used)
-        return Roles(field, truths, column, columns=columns, left_out=left_out)
+        columns, left_out = _named_columns(table, options, column, used)
+        return Roles(field, truths, source=column, columns=columns, left_out=left_out)
     if options.columns or options.model_columns is not None:
-        columns, _ = _columns_beside(table, options, "", used)
+        columns, _ = _named_columns(table, options, "", used)
         return Roles(NUMBERS, truths, columns=columns)
     title = table.find("features")
     if title and title not in used and lists(table.columns[title]):
-        _, left_out = _columns_beside(table, Options(), title, used)
+        _, left_out = _named_columns(table, Options(), title, used)
         return Roles("features", truths, source=title, left_out=left_out)
     columns, left_out = _input_columns(table, used)
     if [column.kind for column in columns] == ["text"] and options.field != NUMBERS:
@@ -184,7 +191,7 @@ def _roles_without_files(
     return Roles(NUMBERS, truths, columns=columns, left_out=left_out)
 
 
-def _columns_beside(
+def _named_columns(
     table: Table, options: Options, source: str, used: Collection[str | None]
 ) -> tuple[tuple[TableColumn, ...], dict[str, str]]:
     """The inputs beside a column of files or texts, and the columns left out."""
@@ -588,7 +595,7 @@ def describe(table: Table, roles: Roles) -> list[str]:
         if not reason and roles.truths.keys() <= {"label", "labels", "target"}:
             columns = [column.name for column in roles.columns]
             words = map(_quoted, [*columns, *roles.left_out][:_MAX_NAMED])
-            why = f"; to use columns, too, write --source.columns {' '.join(words)}"
+            why = f"; --source.columns {' '.join(words)} makes them inputs, too"
         notes.append(f"{table.name}: left out: {listing}{why}")
     return notes
 

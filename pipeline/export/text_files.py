@@ -125,7 +125,7 @@ def write(
     served = {key: _signature(fields) for key, fields in signatures.items()}
     file_input = file_predictions.file_input(served)
     example_files = None
-    if file_predictions.file_beside_columns(served):
+    if file_predictions.signature_of_files_and_columns(served):
         example_files = "rows.csv"
     if file_input is not None:
         example_files = "FILES"

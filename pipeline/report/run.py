@@ -342,7 +342,9 @@ class Run:
             return ask("serving_default", **data)
         if "columns" in task.metadata:
             read = table.from_object(data, "the table")
-            if read is not None and file_predictions.file_beside_columns(served):
+            if read is not None and file_predictions.signature_of_files_and_columns(
+                served
+            ):
                 data = read
             elif read is not None:
                 signature = served["serving_default"]

@@ -375,7 +375,7 @@ def predict(
     classes.
     """
     served = client.metadata()
-    with_files = file_beside_columns(served)
+    with_files = signature_of_files_and_columns(served)
     takes_columns = bool(with_files) or takes_rows(served)
     shape: tuple[int, ...]
     if takes_columns:
@@ -515,7 +515,7 @@ def takes_texts(served: Mapping[str, Signature]) -> bool:
     return is_string and not name.endswith("_bytes")
 
 
-def file_beside_columns(served: Mapping[str, Signature]) -> str:
+def signature_of_files_and_columns(served: Mapping[str, Signature]) -> str:
     """The signature that takes files together with columns, which has the name of the
     argument of files; empty if there is none.
     """

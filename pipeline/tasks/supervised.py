@@ -29,7 +29,7 @@ from pipeline.contracts import (
     TrainingExamples,
 )
 from pipeline.serving import request_guards
-from pipeline.tasks._columns_beside import ColumnsBeside
+from pipeline.tasks._input_with_columns import InputWithColumns
 from pipeline.tasks._several_inputs import SeveralInputs
 from pipeline.utils.columns import Columns
 from pipeline.utils.console import join_words
@@ -206,7 +206,7 @@ def _create_input(metadata: Metadata, name: str | None) -> Input:
     """The input of a run; `name` may be an object of this process."""
     if "inputs" not in metadata:
         input = registry.call("inputs", name or metadata["input"], {}, metadata)
-        return ColumnsBeside(metadata, input) if "input_name" in metadata else input
+        return InputWithColumns(metadata, input) if "input_name" in metadata else input
     parts = {}
     for part, values in metadata["inputs"].items():
         parts[part] = registry.call("inputs", name or values["input"], {}, values)

@@ -54,7 +54,7 @@ def test_named_columns_are_fields_beside_the_file(table):
     used, others = source.info.notes
     assert "inputs are image files and 2 columns, sex, age; label" in used
     assert others.endswith(
-        "t.csv: left out: 'id'; to use columns, too, write --source.columns sex age id"
+        "t.csv: left out: 'id'; --source.columns sex age id makes them inputs, too"
     )
 
 
@@ -68,7 +68,7 @@ def test_without_names_no_column_is_read(table):
     assert source.info.columns is None
     assert set(source.info.fields) == {"id", "label", "image"}
     (_, note) = source.info.notes
-    assert note.endswith("to use columns, too, write --source.columns age sex id")
+    assert note.endswith("--source.columns age sex id makes them inputs, too")
 
 
 def test_an_identifier_that_is_named_is_a_column(table):

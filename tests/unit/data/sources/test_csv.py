@@ -61,9 +61,9 @@ def test_files_and_labels_are_found(table, head, row, name, options):
     ]
     assert source.info.image_shape == (4, 4, 3)
     others = {"id;breed;size": "size", "where,Is,label": "label"}
-    remedy = "; to use columns, too, write --source.columns"
     name = others.get(head)
-    notes = [f"{name!r}{remedy} {name}"] if name else []
+    remedy = f"; --source.columns {name} makes them inputs, too"
+    notes = [f"{name!r}{remedy}"] if name else []
     assert [n.partition("left out: ")[2] for n in source.info.notes[1:]] == notes
 
 

@@ -29,7 +29,7 @@ from pipeline.utils.errors import UsageError
 _INPUTS = (FEATURES, CATEGORIES, WORDS)
 
 
-class ColumnsBeside(Input):
+class InputWithColumns(Input):
     """A file or a text, which a model reads, and columns, which join its features.
 
     Decoded examples have the fields of both.
@@ -46,12 +46,12 @@ class ColumnsBeside(Input):
         self.compared = input.compared
         self.not_decoded = input.not_decoded
 
-    def with_metadata(self, metadata: Metadata) -> "ColumnsBeside":
-        return ColumnsBeside(metadata, self._input.with_metadata(metadata))
+    def with_metadata(self, metadata: Metadata) -> "InputWithColumns":
+        return InputWithColumns(metadata, self._input.with_metadata(metadata))
 
-    def match(self, source: Source) -> "ColumnsBeside":
+    def match(self, source: Source) -> "InputWithColumns":
         columns = self._columns.match(source)
-        return ColumnsBeside(self.metadata, self._input.match(source), columns)
+        return InputWithColumns(self.metadata, self._input.match(source), columns)
 
     def learn(self, examples: TrainingExamples) -> Metadata:
         return {**self._input.learn(examples), **self._columns.learn(examples)}
@@ -102,8 +102,8 @@ class ColumnsBeside(Input):
         """Joins the columns, which the model did not get, with its features."""
         if isinstance(features, Mapping) or len(features.shape) != 2:
             raise UsageError(
-                "--source.columns: columns join one vector of features for each"
-                " example, which this model does not return; remove them"
+                "--source.columns needs a model that returns one vector of features"
+                " for each example; choose another --model, or remove the columns"
             )
         columns = {name: inputs[name] for name in _INPUTS if name in inputs}
         return join_features(features, columns, self.metadata)

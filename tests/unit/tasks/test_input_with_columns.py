@@ -119,5 +119,5 @@ def test_a_model_reads_the_file_and_the_columns_join_its_features(made):
 
 def test_features_that_are_no_vectors_are_refused(made):
     task, _ = made
-    with pytest.raises(UsageError, match="columns join one vector of features"):
+    with pytest.raises(UsageError, match="needs a model that returns one vector"):
         task.head(keras.Input((4, 4, 8)), task.inputs())
