@@ -21,7 +21,8 @@ COLUMNS = 120
 # While this epoch is trained, the picture of the terminal is made. The network is wide
 # and a call short, so that an epoch takes seconds.
 EPOCH = 5
-OPTIONS = ["--epochs", "8", "--model.filters", "128", "--train.steps-per-execution", "3"]
+OPTIONS = ["--epochs", "8", "--model.filters", "128"]
+OPTIONS += ["--train.steps-per-execution", "3"]
 _ERASE = re.compile(r"\x1b\[2K")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 _TERMINAL = """
