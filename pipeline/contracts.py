@@ -67,6 +67,8 @@ class Info:
     """The column of files or of texts in a table; None for other data."""
     target_name: str | None = None
     """The name of `target`, such as of a column; None if it has none."""
+    label_shape: tuple[int, ...] = ()
+    """The shape of a label in the user's arrays: (), (1,), or (classes,) if one-hot."""
     class_values: tuple[int, ...] = ()
     """Of masks, the values of the classes: gray, or 2**24 + 0xRRGGBB; empty: the
     classes are found in the training masks.
@@ -406,10 +408,6 @@ class Objective(BatchDecoder, abc.ABC):
     """
     output: OutputSpec | None = None
     """The outputs that a user's own network must have; None: any."""
-    own_outputs: tuple[str, ...] = ()
-    """Names of the outputs of a user's own network if its own loss compares them with
-    y, both by name; empty if the task has a head and a loss.
-    """
     spatial_fields: tuple[str, ...] = ()
     """Fields with positions in the input, such as a mask or boxes: an augmentation that
     moves the input must move them, too.
@@ -633,11 +631,25 @@ class Objective(BatchDecoder, abc.ABC):
         """Sentences of the model card about what to expect from the answers."""
         return []
 
-    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
+    def standalone_loss(self) -> tuple[Any, Any]:
         """Loss and metric of Keras with which `Task.standalone` is compiled; without a
         loss, it is not compiled.
         """
         return "mse", "mae"
+
+
+@dataclasses.dataclass(frozen=True)
+class Takes:
+    """What a user's loss or metric takes as `y_true` and `y_pred`."""
+
+    labels: Literal["", "index", "one-hot"] = ""
+    """The form of labels that a class of Keras documents; "": as the user gave y."""
+    logits: bool = True
+    """Whether `y_pred` is logits instead of probabilities, for a network with the head
+    of the task.
+    """
+    output: str = ""
+    """The name of the output, if the user's network has several."""
 
 
 class Task(Objective):
@@ -649,6 +661,18 @@ class Task(Objective):
 
     compared: tuple[str, ...] | None = ()
     """As in `Input`."""
+    user_outputs: tuple[str, ...] = ()
+    """Names of the outputs of a user's whole network, which are a dictionary; empty if
+    the task has a head.
+    """
+
+    def user_arguments(self, y: Any, outputs: Any, takes: "Takes") -> tuple[Any, Any]:
+        """`y_true` and `y_pred` of a user's loss or metric, from those of a step."""
+        return y, outputs
+
+    def target_outputs(self, outputs: Any) -> Any:
+        """The part of the network's outputs from which the task predicts."""
+        return outputs
 
     @property
     def test_passes(self) -> int:
@@ -705,10 +729,6 @@ class Task(Objective):
     def inputs(self) -> Any:
         """The network's symbolic inputs."""
 
-    def probe_inputs(self) -> Any:
-        """Inputs on which a user's network can be tried; None: any numbers will do."""
-        return None
-
     def model_inputs(self, inputs: Any) -> Any:
         """As in `Input`."""
         return inputs
@@ -751,11 +771,9 @@ class Task(Objective):
     def serve(self, model: Callable[..., Any], batch: Example) -> Example:
         """The answers of `model(inputs, training=False)` to a batch of a request."""
 
-    def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
+    def standalone(self, network: keras.Model) -> keras.Model:
         """Converts a network to a Keras model from raw inputs to answers, which works
         without this package.
-
-        `output_kind` is the kind of outputs of the user's own network, or `none`.
         """
         return keras.Model(network.inputs, network.outputs)
 
@@ -825,9 +843,6 @@ class Input(BatchDecoder, abc.ABC):
     @abc.abstractmethod
     def network_inputs(self, batch: Example) -> Any:
         """The values of `inputs` in a prepared batch."""
-
-    def probe_inputs(self) -> Any:
-        return None
 
     def model_inputs(self, inputs: Any) -> Any:
         """What a model that returns features gets of the network's inputs; by default,
@@ -924,7 +939,7 @@ class Target(Objective):
         """The answers of the export, which may have more than `answer`."""
         return self.answer(outputs, batch)
 
-    def standalone(self, outputs: Any, output_kind: str) -> Any:
+    def standalone(self, outputs: Any) -> Any:
         """The answers of `Task.standalone` from the outputs of the network."""
         return outputs
 

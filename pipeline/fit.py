@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline.config import command_line, keras_words, python_call
+from pipeline.config import command_line, keras_arguments, python_call
 from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.report.run import Run
@@ -109,7 +109,7 @@ def fit(
         "callbacks": callbacks,
         "run_directory": run_directory,
     }
-    mode = keras_words.output_mode(changes)
+    mode = keras_arguments.output_mode(changes)
     with python_call.errors_in_python(), output.using(mode):
         arguments = {**named, **changes}
         arguments |= python_call.name_positional(recipe, positional, arguments)

@@ -47,7 +47,7 @@ def user_callbacks(batches: Any) -> Iterator[list[Any]]:
     """Callbacks of a user, as `fit` adapts them."""
     import keras
 
-    from pipeline.training.own_keras.callback import from_object
+    from pipeline.training.user_callback import from_object
 
     with tempfile.NamedTemporaryFile(suffix=".csv") as file:
         calls: list[Any] = []

@@ -2,6 +2,7 @@
 cell.
 """
 
+import dataclasses
 import functools
 import hashlib
 import inspect
@@ -154,53 +155,32 @@ def _unique(name: str, names: Mapping[str, Any]) -> str:
 
 
 def digest(value: Any) -> str:
-    """Digest of a function's source and the values that it uses, or of an object's
-    Keras config.
+    """Digest of a function's source, or of an object's class and Keras config.
+
+    What a function uses from outside does not count.
     """
-    return _hash(json.dumps(_as_json(value, set()), sort_keys=True).encode())
+    return _hash(_text(value).encode())
 
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _as_json(value: Any, seen: set[int]) -> Any:
-    """JSON that is equal for equal objects; `seen` has the ids of visited objects."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, set | frozenset):  # in another order in each process
-        value = sorted(value, key=repr)
-    if isinstance(value, list | tuple):
-        return [_as_json(item, seen) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _as_json(item, seen) for key, item in value.items()}
-    if isinstance(value, types.ModuleType):
-        return value.__name__
-    if id(value) in seen:  # a recursive function
-        return None
-    seen.add(id(value))
+def _text(value: Any) -> str:
+    """A text that is equal for equal objects, also in another process."""
     if isinstance(value, functools.partial):
-        return _as_json([value.func, value.args, value.keywords], seen)
-    if isinstance(value, types.FunctionType):
-        return _function_as_json(value, seen)
-    if isinstance(value, type):
-        return [value.__qualname__, _source(value)]
-    if hasattr(value, "tobytes") and hasattr(value, "shape"):  # an array
-        return [str(value.dtype), list(value.shape), _hash(value.tobytes())]
-    return [_as_json(type(value), seen), _config(value)]
-
-
-def _function_as_json(function: types.FunctionType, seen: set[int]) -> Any:
-    """Its source, and the values of the variables that it uses from outside."""
-    if _is_importable(function):
-        return [function.__module__, function.__qualname__, _source(function)]
-    variables = inspect.getclosurevars(function)
-    outside = {
-        **variables.globals,
-        **variables.nonlocals,
-        "defaults": function.__defaults__,
-    }
-    return [_source(function), _as_json(outside, seen)]
+        value = (value.func, value.args, value.keywords)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        value = [*value.items()]
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    if value is None or isinstance(value, bool | int | float | str):
+        return repr(value)
+    if isinstance(value, types.FunctionType | type):
+        return _source(value)
+    return f"{_source(type(value))} {_config(value)}"
 
 
 def _is_importable(value: Any) -> bool:
@@ -225,20 +205,10 @@ def _config(value: Any) -> Any:
     try:
         text = json.dumps(value.get_config(), sort_keys=True, default=str)
     except (AttributeError, NotImplementedError, TypeError, ValueError):
-        attributes = getattr(value, "__dict__", {})
-        return {
-            name: attribute
-            for name, attribute in attributes.items()
-            if isinstance(attribute, bool | int | float | str)
-        }
-    layers = [value]
-    if hasattr(value, "_flatten_layers"):
-        # Operations such as `keras.ops.sqrt` are no layers.
-        operations = getattr(value, "operations", [])
-        layers = [*value._flatten_layers(), *operations]
+        attributes = vars(value) if hasattr(value, "__dict__") else {}
+        simple = bool | int | float | str
+        return [name for name in attributes.items() if isinstance(name[1], simple)]
     names: dict[str, str] = {}
-    for layer in layers:
-        name = getattr(layer, "name", None)
-        if isinstance(name, str):
-            names.setdefault(name, f"#{len(names)}")
+    for name in re.findall(r'"name": "([^"\\]+)"', text):
+        names.setdefault(name, f"#{len(names)}")
     return re.sub(r'"([^"\\]+)"', lambda word: f'"{names.get(word[1], word[1])}"', text)

@@ -5,6 +5,7 @@ Request.
 import contextlib
 import dataclasses
 import re
+import sys
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,8 @@ from typing import Any
 from pipeline.config import (
     cli_parser,
     command_line,
-    keras_words,
+    keras_arguments,
     objects,
-    own_outputs,
     registry,
     type_hints,
     validation,
@@ -35,7 +35,7 @@ _SHORT = {
     "folds": "data",
 }
 """Argument -> its section."""
-_ARGUMENTS = {**_SHORT, **dict.fromkeys(keras_words.TRAIN_OPTIONS, "train")}
+_ARGUMENTS = {**_SHORT, **dict.fromkeys(keras_arguments.TRAIN_OPTIONS, "train")}
 """Argument that stands for an option in messages -> the section of the option."""
 
 
@@ -56,7 +56,7 @@ def request(
             values[name] = value
     _require_known(values)
     _require_sections(values)
-    if hasattr(recipe, "_flatten_layers") and "model" not in values:
+    if _is_keras_model(recipe) and "model" not in values:
         values["model"] = recipe
         recipe = None
     if not isinstance(recipe, str | Path | Config | None):
@@ -66,7 +66,7 @@ def request(
         )
     if isinstance(recipe, Path):
         recipe = str(recipe)  # also the name of a recipe
-    values = keras_words.translate(values)
+    values = keras_arguments.translate(values)
     if "target" in values:
         task = values.get("task", {})
         task = task if isinstance(task, Mapping) else {"name": task}
@@ -82,14 +82,32 @@ def request(
     elif path:
         options = _source_options(values)
         values["source"] = {**_detect_source(path, values, target), **options}
-    values = keras_words.add_precision(values)
-    values, is_compiled = keras_words.add_compile_arguments(values, recipe)
-    values = own_outputs.apply(values)
+    is_compiled = False
+    if "keras" in sys.modules or _has_losses(values):
+        user_arguments = registry.user_arguments()
+        values = user_arguments.add_precision(values)
+        values, is_compiled = user_arguments.add_compile_arguments(values, recipe)
+        values = user_arguments.add(values)
     changes = _changes(_with_rate(values, is_compiled))
     source = changes.get("source")
     if target is not None and source and _is_object(source):
         source["predict"] = target
     return _start(recipe, changes, target).changed(**changes)
+
+
+def _is_keras_model(value: Any) -> bool:
+    keras = sys.modules.get("keras")
+    return keras is not None and isinstance(value, keras.Model)
+
+
+def _has_losses(arguments: Mapping[str, Any]) -> bool:
+    """Whether a call has losses by output."""
+    is_mapping = isinstance(arguments.get("loss"), Mapping)
+    return (
+        is_mapping
+        or "loss_weights" in arguments
+        or _task_name(arguments) == "keras_model"
+    )
 
 
 def name_positional(
@@ -99,7 +117,7 @@ def name_positional(
 
     Raises UsageError after anything else, or for one that is also among the named ones.
     """
-    is_model = hasattr(recipe, "_flatten_layers")
+    is_model = _is_keras_model(recipe)
     if positional and (not is_model or len(positional) > len(_POSITIONAL)):
         raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
     arguments = dict(zip(_POSITIONAL, positional, strict=False))
@@ -115,7 +133,7 @@ def _require_known(arguments: Mapping[str, Any]) -> None:
     for field in dataclasses.fields(Config):
         if not field.metadata.get("hidden"):
             fields.add(field.name)
-    known = {*_SHORT, "loss_weights", "target", *keras_words.ARGUMENTS}
+    known = {*_SHORT, "loss_weights", "target", *keras_arguments.ARGUMENTS}
     for name in arguments.keys() - fields - known:
         flags = cli_parser.matching_flags(f"--{name}", Config)
         if flags == ["--train.learning-rate"]:  # `lr`

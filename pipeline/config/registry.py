@@ -60,12 +60,12 @@ REGISTRIES = {
 # Registry -> the module that turns a user's object into one of its functions.
 _ADAPTERS = {
     "sources": "data/in_memory",
-    "models": "training/own_keras/network",
-    "callbacks": "training/own_keras/callback",
-    "losses": "training/own_keras/loss",
-    "metrics": "training/own_keras/metric",
-    "optimizers": "training/own_keras/optimizer",
-    "schedules": "training/own_keras/schedule",
+    "models": "training/user_model",
+    "callbacks": "training/user_callback",
+    "losses": "training/user_loss",
+    "metrics": "training/user_metrics",
+    "optimizers": "training/user_optimizer",
+    "schedules": "training/user_schedule",
 }
 
 
@@ -385,6 +385,11 @@ def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, A
 def detector() -> Any:
     """The module that looks at data, which imports NumPy and pyarrow."""
     return importlib.import_module("pipeline.data.detect")
+
+
+def user_arguments() -> Any:
+    """The module about a user's Keras model in a call, which imports Keras."""
+    return importlib.import_module("pipeline.training.user_arguments")
 
 
 def call(registry: str, name: str, options: Mapping[str, Any], *arguments: Any) -> Any:

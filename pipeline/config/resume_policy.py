@@ -139,7 +139,7 @@ def refusal(run: str, differences: list[Change]) -> str:
         names = ", ".join(f"{change.flag} {change.original}" for change in objects)
         return (
             f"{run} began with {names}; pass the same Python objects again to fit (a"
-            " function with the same source and values), or choose another"
+            " function with the same source), or choose another"
             " --run-directory"
         )
     remedy = "choose another --run-directory, or resume with its original options"

@@ -1,6 +1,6 @@
 """Reads x, y and sample weights in memory as the fields of examples.
 
-The rules, one line each, are the tables of docs/own_keras.md.
+The rules, one line each, are the tables of docs/user_model.md.
 """
 
 import contextlib
@@ -50,6 +50,8 @@ class Examples:
     notes: tuple[str, ...] = ()
     feature_names: tuple[str, ...] | None = None
     kinds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    label_shape: tuple[int, ...] = ()
+    """As in `Info`."""
 
 
 def examples(
@@ -112,6 +114,7 @@ def examples(
         tuple(filter(None, notes)),
         _feature_names(x, "x", where) if "features" in fields else None,
         {"input": kinds, "target": _TARGETS[field]},
+        y_values.shape[1:] if field == "label" else (),
     )
 
 

@@ -1,7 +1,7 @@
 """Applies the augmentations of a run, on the host or inside the training step."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,10 +58,12 @@ class Augmenter:
             if "image" in before:
                 _require_range(name, before["image"], after["image"])
 
-    def try_out(self, batches: Batches, pieces: int, part: ReplicaPart) -> None:
+    def try_out(
+        self, batches: Batches, pieces: int, part: ReplicaPart
+    ) -> Collection[str]:
         """Traces the operations for a micro-batch, to raise their errors early.
 
-        Operations of the user also run once.
+        Operations of the user also run once. Returns the fields of the result.
         """
 
         def augment_piece(batch: Example) -> Example:
@@ -72,11 +74,12 @@ class Augmenter:
         dataset = batches.dataset(batches.first_step, part)
         # Without autograph, which would wrap a UsageError.
         traced = tf.function(augment_piece, autograph=False)
-        traced.get_concrete_function(dataset.element_spec)
+        function = traced.get_concrete_function(dataset.element_spec)
         functions = [registry.find("augment", name) for name in self._operations]
         if not all(function.is_registered for function in functions):
             (batch,) = dataset.take(1)
             self.require_range(batches.gather(batch))
+        return function.structured_outputs.keys()
 
     def _stages(self, batch: Example) -> Iterator[tuple[str, Example, Example]]:
         """Yields (name, batch before, batch after) for each operation."""

@@ -262,6 +262,16 @@ def create_source(config: Config) -> Source:
 
 def create_task(config: Config, info: Info | Metadata) -> Task:
     """Creates the task for a source, or from the metadata of a run."""
+    task = _create_task(config, info)
+    if isinstance(info, Info) and registry.builds_whole_model(config.model.name):
+        changes = {"user_model": True, "label_shape": list(info.label_shape)}
+        task = task.with_metadata(changes)
+    if not task.metadata.get("user_model"):
+        return task
+    return registry.call("tasks", "keras_model", {}, task)
+
+
+def _create_task(config: Config, info: Info | Metadata) -> Task:
     name = config.task.name
     options: dict[str, Any] = {}
     if isinstance(info, Info):
@@ -288,7 +298,7 @@ def _task_decision(source: Source, task: Task, config: Config) -> Decision:
     is_requested = options.name != "supervised" or options.input or options.target
     fields = [name for name in source.info.fields if name not in _KEYS]
     reason = "requested" if is_requested else f"from the fields {join_words(fields)}"
-    if task.own_outputs:
+    if options.name == "keras_model":
         reason = "the model and the data are used as they are"
     return Decision("task", task.title, reason)
 

@@ -96,7 +96,8 @@ def from_object(
         name="the arrays",
     )
     notes = (*source.info.notes, *notes)
-    source.info = dataclasses.replace(source.info, notes=notes)
+    label_shape = examples["train"].label_shape
+    source.info = dataclasses.replace(source.info, notes=notes, label_shape=label_shape)
     return source
 
 

@@ -286,10 +286,10 @@ def answer_function(
 def output_function(
     model: Any, task: Task
 ) -> Callable[[Mapping[str, np.ndarray]], Any]:
-    """A function from decoded examples to the outputs of a network."""
+    """A function from decoded examples to the outputs from which the task predicts."""
 
     def outputs(examples: Mapping[str, np.ndarray]) -> Any:
         _, values, _ = forward(task, model, batch_of(examples))
-        return values
+        return task.target_outputs(values)
 
     return outputs

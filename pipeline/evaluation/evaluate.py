@@ -13,8 +13,8 @@ import tensorflow as tf
 from pipeline.contracts import Batches, Example, Metadata, Task
 from pipeline.training import xla_support
 from pipeline.training.distributed import name_undecodable_examples
-from pipeline.training.own_keras.metric import unique_name
 from pipeline.training.train_step import SteppedModel, forward
+from pipeline.training.user_metrics import unique_name
 from pipeline.utils.errors import UsageError, reason
 from pipeline.utils.tf_data import with_options
 
@@ -128,8 +128,8 @@ def loss_function(
     """The loss of a network; None if only the process that trained it knew it."""
     if model.step:
         return model.step.loss
-    if model.own_loss or task.own_outputs:
-        return model.own_loss
+    if model.user_loss or task.user_outputs:
+        return model.user_loss
     return task.loss()
 
 
@@ -178,7 +178,7 @@ def evaluate(
         if "loss" not in answers:
             has_loss = False
             answers = {**answers, "loss": tf.fill([len(batch["id"])], np.nan)}
-        evaluator.update(values, answers, batch)
+        evaluator.update(task.target_outputs(values), answers, batch)
         for metric in added:
             metric.update_state(y, values)
         parts.append({"id": batch["id"].numpy(), **task.table(answers, batch)})
@@ -221,7 +221,7 @@ def concatenate(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
 def _added_metrics(model: SteppedModel | None) -> Sequence[keras.metrics.Metric]:
     if model is None:  # an export
         return ()
-    return model.step.added_metrics if model.step else model.own_metrics
+    return model.step.added_metrics if model.step else model.user_metrics
 
 
 def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
@@ -235,7 +235,7 @@ def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
     if calibrator is None:
         return {}
     for batch, _, results, _ in outputs(model, task, held_out):
-        calibrator.update(results, batch)
+        calibrator.update(task.target_outputs(results), batch)
     return calibrator.result()
 
 

@@ -28,7 +28,7 @@ class ExportedNetwork:
         self._serve = self._loaded.signatures["serving_default"]
         self._input = task.serving_inputs()[0]
         self._task = task
-        self._loss = None if task.own_outputs else task.loss()
+        self._loss = None if task.user_outputs else task.loss()
 
     def predictions(
         self, model: Any, task: Task, batches: Batches

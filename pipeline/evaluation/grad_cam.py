@@ -7,11 +7,11 @@ localization", ICCV 2017, section 3.
 from collections.abc import Mapping
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Task
+from pipeline.layers.nested import graph_of, match_inputs, replay
 
 
 def heat_maps(
@@ -30,15 +30,15 @@ def heat_maps(
         example; all 0 where nothing speaks for the answer. None for a network without
         convolutions, or a task that names no output.
     """
-    if _graph_of(network) is None:
+    if graph_of(network) is None:
         return None
     batch = {name: tf.constant(values) for name, values in examples.items()}
     batch["weight"] = tf.ones(len(examples["id"]))
     inputs, _, _ = task.target(task.prepare(batch), batch["id"])
     maps: list[tf.Tensor] = []
     with tf.GradientTape() as tape:
-        outputs = _call(_graph_of(network), inputs, maps, tape)
-        score = task.explained_output(outputs)
+        outputs = _call(graph_of(network), inputs, maps, tape)
+        score = task.explained_output(task.target_outputs(outputs))
     if score is None or not maps:
         return None
     features = maps[-1]
@@ -63,8 +63,8 @@ def _call(
 
     def watched(operation: Any) -> Any:
         def call(*arguments: Any, **options: Any) -> Any:
-            if nested := _graph_of(operation):
-                return _call(nested, arguments[0], maps, tape)
+            if inner := graph_of(operation):
+                return _call(inner, arguments[0], maps, tape)
             outputs = operation(*arguments, **options)
             if _is_map(outputs) and (maps or _is_convolution(operation)):
                 tape.watch(outputs)
@@ -73,17 +73,9 @@ def _call(
 
         return call
 
-    values = network._standardize_inputs(inputs)
-    outputs = network._run_through_graph(values, operation_fn=watched)
+    outputs = replay(network, match_inputs(network, inputs), watched)
     is_single = isinstance(outputs, list | tuple) and len(outputs) == 1
     return outputs[0] if is_single else outputs
-
-
-def _graph_of(network: Any) -> Any:
-    """The functional model of a network; None if its layers are not known."""
-    if isinstance(network, keras.Sequential):
-        return network._functional
-    return network if hasattr(network, "_run_through_graph") else None
 
 
 def _is_map(values: Any) -> bool:

@@ -145,7 +145,7 @@ def _metric_function(
             batch = evaluate.batch_of(rows)
             outputs, losses = predict(batch)
             answers = {**task.answer(outputs, batch), "loss": losses}
-            evaluator.update(outputs, answers, batch)
+            evaluator.update(task.target_outputs(outputs), answers, batch)
         value = evaluator.result().get(name)
         return None if value is None or not np.isfinite(value) else float(value)
 

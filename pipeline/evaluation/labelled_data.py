@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import objects, own_outputs, registry
+from pipeline.config import objects, registry
 from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Source, Task
 from pipeline.data import (
@@ -96,9 +96,9 @@ def _source(
 ) -> Source:
     """Creates a source of the data for a model of this task."""
     names = task.metadata.get("class_names") or ()
-    if task.own_outputs:
-        data = own_outputs.name_arrays(
-            data, tuple(task.metadata["inputs"]), task.own_outputs
+    if "targets" in task.metadata:  # of a `KerasModelOfArrays`
+        data = registry.user_arguments().name_arrays(
+            data, tuple(task.metadata["inputs"]), task.user_outputs
         )
     if isinstance(data, str | Path):
         own_input = task.metadata.get("input")

@@ -11,6 +11,7 @@ from pipeline.contracts import Batches, Task
 from pipeline.data import batching, dataset
 from pipeline.data.splits import Split
 from pipeline.layers import batch_normalization
+from pipeline.layers.nested import all_layers
 from pipeline.runtime import devices, environment
 from pipeline.training import pretrained
 from pipeline.training.model_builder import build, network
@@ -179,7 +180,7 @@ def _train_stock_keras(
 
 def _disable_dropout(model: keras.Model) -> None:
     """Disables dropout, whose random numbers differ between the two."""
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         if isinstance(getattr(layer, "rate", None), float):
             layer.rate = 0.0
 

@@ -97,7 +97,7 @@ def write(
         path = directory / FILES[name]
         try:
             if name == "keras":
-                write_keras(path, task.standalone(network, "none"), task.metadata)
+                write_keras(path, network.to_keras_model(is_nested=True), task.metadata)
             elif name == "litert":
                 path.write_bytes(_litert_model(traced))
             else:

@@ -17,13 +17,13 @@ from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
 from pipeline.export import formats, run_result, savedmodel
+from pipeline.layers.nested import all_layers
 from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
-from pipeline.training import cross_validation, event_files
-from pipeline.training.model_builder import copy_network
-from pipeline.training.own_keras import stored
+from pipeline.training import cross_validation, event_files, stored_losses, user_model
+from pipeline.training.model_builder import copy_network, of_user_network
 from pipeline.training.train_step import SteppedModel
 from pipeline.training.trainer import Trainer
 from pipeline.utils import npz, progress_bar, safe_io
@@ -84,7 +84,7 @@ class Handoff:
         self.checkpoint.save_unsaved(fallback.checkpoints)
         self.choose_weights()
         if self.config.data.fold is None:  # the next fold begins with the original
-            self.model.copy_weights_to_original()
+            user_model.copy_weights_to_original(self.model.user)
         split = self.test_split
         result = None
         if not trained:
@@ -126,8 +126,8 @@ class Handoff:
         path = self.run.model
         if model.dtype_policy.name != "float32":
             model = copy_network(model, self.data.task, self.config.model)
-        plain = model.to_keras_model(is_nested=True)
-        kinds = {type(layer) for layer in plain._flatten_layers(include_self=False)}
+        plain = model.user.model if model.user else model.to_keras_model(is_nested=True)
+        kinds = {type(layer) for layer in all_layers(plain)}
         custom = [kind for kind in kinds if not kind.__module__.startswith("keras.")]
         if custom:
             names = ", ".join(sorted(kind.__name__ for kind in custom))
@@ -148,12 +148,13 @@ class Handoff:
         return model.to_keras_model()
 
     def _write_losses(self) -> None:
-        """Writes losses and metrics that were given by output, for a later process."""
-        names = self.data.task.own_outputs
-        if not names:
+        """Writes the losses and metrics for a user's network, for a later process."""
+        task = self.data.task
+        if not task.user_outputs:
             return
+        from_logits = self.model.from_logits
         try:
-            stored.write(self.run.losses, self.config.train, names)
+            stored_losses.write(self.run.losses, self.config.train, task, from_logits)
         except (OSError, ValueError, TypeError, NotImplementedError) as error:
             say("note", f"{self.run.losses} cannot be written: {reason(error)}")
 
@@ -312,10 +313,13 @@ def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
         # Importing the model defines its custom layers, if it has any.
         registry.load("models", config.model.name)
     plain = keras.models.load_model(run.model, compile=False)
+    task = dataset.create_task(config, metadata)
+    if task.user_outputs:
+        from_logits = stored_losses.from_logits(run.losses)
+        model = of_user_network(plain, plain, task.inputs(), task, from_logits)
+        stored_losses.restore(run.losses, model)
+        return model
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
     model = SteppedModel(network.inputs, network.output)
-    model.task = dataset.create_task(config, metadata)
-    model.is_user_network = bool(metadata.get("raw"))
-    if model.task.own_outputs:
-        model.own_loss, model.own_metrics = stored.read(run.losses, model)
+    model.task = task
     return model

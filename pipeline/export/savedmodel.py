@@ -24,6 +24,7 @@ from pipeline.export import (
     warmup,
 )
 from pipeline.export.verification import Check, Verification, begin, start, verify
+from pipeline.layers.nested import all_layers
 from pipeline.runtime import environment, run_directory
 from pipeline.serving import repository, request_guards, version_manifest
 from pipeline.training.model_builder import copy_network
@@ -260,7 +261,7 @@ def _fingerprint(examples: Split) -> str | None:
 def _lookup_tables(model: keras.Model) -> list[Any]:
     """The tables of layers such as `keras.layers.IntegerLookup`, in their order."""
     tables = []
-    for layer in model._flatten_layers():
+    for layer in all_layers(model):
         table = getattr(layer, "lookup_table", None)
         if table is not None:
             tables.append(table)

@@ -6,6 +6,8 @@ import keras
 import tensorflow as tf
 from tensorflow.python.framework.config import is_op_determinism_enabled
 
+from pipeline.layers.nested import all_layers
+
 
 class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` for images, as an operation of cuDNN or oneDNN.
@@ -75,7 +77,7 @@ def fuse(model: keras.Model) -> int:
     Returns the number of fused layers.
     """
     kinds = (keras.layers.BatchNormalization, FusedBatchNormalization)
-    layers = model._flatten_layers(include_self=False)
+    layers = all_layers(model)
     normalizations = [layer for layer in layers if type(layer) in kinds]
     for layer in normalizations:
         layer.__class__ = FusedBatchNormalization  # the two differ in `call` only
@@ -85,5 +87,5 @@ def fuse(model: keras.Model) -> int:
 def has_local_statistics(model: keras.Model) -> bool:
     """Whether BatchNormalization uses separate statistics on each replica."""
     kind = keras.layers.BatchNormalization
-    layers = [layer for layer in model._flatten_layers() if isinstance(layer, kind)]
+    layers = [layer for layer in all_layers(model) if isinstance(layer, kind)]
     return any(not layer.synchronized for layer in layers)

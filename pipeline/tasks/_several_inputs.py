@@ -142,10 +142,6 @@ class SeveralInputs(Input):
             prepared[name] = named if raw is tensor else part_model(named)
         return inputs, prepared
 
-    def probe_inputs(self) -> Any:
-        probes = {name: part.probe_inputs() for name, part in self._parts.items()}
-        return probes if any(probe is not None for probe in probes.values()) else None
-
     def _drawn(self, example: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         """The name and the fields of the part that stands for an example: an image, or
         else what has parts of its own, such as words, or else the first.

@@ -1,4 +1,4 @@
-"""A user's own network with its own loss and metrics: arrays in, arrays out."""
+"""A user's whole network: its loss and metrics get its outputs as they are."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,20 +14,24 @@ from pipeline.contracts import (
     Metadata,
     Request,
     ServingInput,
+    Takes,
     Task,
 )
 from pipeline.serving import request_guards
+from pipeline.tasks._supervised import Supervised
 from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError
 
+USER = "user"
+TASK = "task"
+"""The outputs of a network for a `KerasModel`."""
 _TEXT = "/text"  # ends the names of fields with the bytes of texts
-_PROBES = 8  # inputs on which a network is tried
 _COLUMNS = 32  # numbers of an output in a table of predictions
 _SIDE = 8  # smallest side of an array that is drawn as an image
 
 
 def keras_model(
-    info: Info | Metadata,
+    info: Info | Metadata | Task,
     *,
     inputs: tuple[str, ...] = (),
     outputs: tuple[str, ...] = (),
@@ -36,15 +40,20 @@ def keras_model(
     compares its outputs with the arrays of y, all unchanged.
 
     Args:
-        info: The source's description, or the metadata of a run.
+        info: The source's description, the metadata of a run, or the task of an input
+            and a target.
         inputs: Names of the inputs of the network; by default, those of x, or `x`.
         outputs: Names of its outputs; by default, those of y, or `output`.
 
     Raises:
         UsageError: The names of the data differ from those of the network.
     """
+    if isinstance(info, Supervised):
+        return KerasModel(info.metadata, info.input, info.objective)
+    if isinstance(info, Task):
+        return info
     if not isinstance(info, Info):
-        return KerasModel(info)
+        return KerasModelOfArrays(info)
     x = _fields(info, "x")
     y = _fields(info, "y")
     if not x or not y:
@@ -61,7 +70,7 @@ def keras_model(
             f" {join_words(names)}; name them alike"
         )
     metadata = {"inputs": x, "targets": y, "outputs": list(names)}
-    return KerasModel(metadata)
+    return KerasModelOfArrays(metadata)
 
 
 # As what a source reads its arrays for this task: input and target.
@@ -105,8 +114,92 @@ def _rename(
     return fields
 
 
-class KerasModel(Task):
-    """Decoded examples have `x/NAME` for each input, and `y/NAME` for each output with
+class KerasModel(Supervised):
+    """A user's whole network for an input and a target.
+
+    The outputs of the network are a dictionary: `USER`, as the user's network returns
+    them, for losses and metrics of the user; and `TASK`, the logits or numbers that
+    follow from them, from which the target predicts.
+    """
+
+    user_outputs = (USER,)
+
+    def target_outputs(self, outputs: Any) -> Any:
+        return outputs[TASK]
+
+    def user_arguments(self, y: Any, outputs: Any, takes: Takes) -> tuple[Any, Any]:
+        """Labels in the form that a class of Keras documents; for a function, in the
+        form of the user's array.
+        """
+        prediction = outputs[USER]
+        expected = self.output
+        if expected is None or expected.activation != "softmax":
+            return y, prediction
+        is_single = prediction.shape[-1] == 1 and expected.shape[-1] != 1
+        if len(expected.shape) > 1:  # the class of each pixel
+            return (tf.cast(y, tf.float32)[..., None] if is_single else y), prediction
+        if takes.labels and is_single:
+            return y[:, 1:], prediction
+        shape = tuple(self.metadata.get("label_shape", ()))
+        if takes.labels == "one-hot" or (not takes.labels and shape not in ((), (1,))):
+            return y, prediction
+        index = tf.argmax(y, axis=-1)
+        return (index[:, None] if shape == (1,) else index), prediction
+
+    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
+        loss = super().loss()
+        return lambda y, outputs: loss(y, outputs[TASK])
+
+    def training_loss(
+        self,
+        label_smoothing: float,
+        class_weight: Mapping[str, float],
+        loss: Callable[[Any, Any], tf.Tensor] | None = None,
+    ) -> Callable[[Any, Any], tf.Tensor]:
+        if loss is not None:
+            return super().training_loss(label_smoothing, class_weight, loss)
+        task_loss = super().training_loss(label_smoothing, class_weight)
+        return lambda y, outputs: task_loss(y, outputs[TASK])
+
+    def metrics(self) -> list[keras.metrics.Metric]:
+        return [TaskMetric(metric) for metric in super().metrics()]
+
+    def answer(self, outputs: Any, batch: Example) -> Example:
+        return super().answer(outputs[TASK], batch)
+
+    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
+        def task_outputs(inputs: Any, training: bool) -> Any:
+            return model(inputs, training=training)[TASK]
+
+        return super().serve(task_outputs, batch)
+
+
+class TaskMetric(keras.metrics.Metric):
+    """A metric of y and the outputs from which the target predicts."""
+
+    def __init__(self, metric: keras.metrics.Metric, name: str | None = None) -> None:
+        super().__init__(name=name or metric.name)
+        self._metric = type(metric).from_config(metric.get_config())
+        # Where callbacks of Keras look for whether higher is better.
+        self._direction = getattr(metric, "_direction", None)
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        self._metric.update_state(y_true, y_pred[TASK], sample_weight=sample_weight)
+
+    def result(self) -> Any:
+        return self._metric.result()
+
+    def reset_state(self) -> None:
+        self._metric.reset_state()
+
+    def get_config(self) -> dict[str, Any]:
+        return {"metric": self._metric, "name": self.name}
+
+
+class KerasModelOfArrays(Task):
+    """A network with any inputs and outputs, and a loss for each output with a y.
+
+    Decoded examples have `x/NAME` for each input, and `y/NAME` for each output with
     a loss; a text is `x/NAME/text`, uint8 (..., bytes).
     """
 
@@ -117,7 +210,7 @@ class KerasModel(Task):
         super().__init__(metadata)
         self._inputs: Mapping[str, Any] = metadata["inputs"]
         self._targets: Mapping[str, Any] = metadata["targets"]
-        self.own_outputs = tuple(metadata["outputs"])
+        self.user_outputs = tuple(metadata["outputs"])
 
     @property
     def title(self) -> str:
@@ -171,23 +264,6 @@ class KerasModel(Task):
             inputs[name] = keras.Input(part["shape"], dtype=part["dtype"], name=name)
         return _single(inputs)
 
-    def probe_inputs(self) -> Any:
-        """Zeros and ones for integers, which may be numbers of an embedding, and short
-        texts.
-        """
-        probes: dict[str, Any] = {}
-        for name, part in self._inputs.items():
-            shape = (_PROBES, *part["shape"])
-            probes[name] = None
-            if part["dtype"] == "string":
-                words = [f"word {number}" for number in range(_PROBES)]
-                rows = np.array(words, object).reshape(-1, *[1] * len(part["shape"]))
-                probes[name] = np.broadcast_to(rows, shape)
-            elif "int" in part["dtype"]:
-                bits = np.random.default_rng(0).integers(0, 2, shape)
-                probes[name] = bits.astype(part["dtype"])
-        return _single(probes)
-
     def head(self, features: Any, inputs: Any) -> Any:
         raise UsageError(
             "--task.name keras_model needs a whole network with its outputs: give"
@@ -232,7 +308,7 @@ class KerasModel(Task):
         single: dict[str, np.ndarray] = {}
         several: dict[str, np.ndarray] = {}
         arrays = {}
-        for name in self.own_outputs:
+        for name in self.user_outputs:
             arrays[name] = answers[name].numpy()
             if name in self._targets:
                 arrays[f"{name}_true"] = batch[f"y/{name}"].numpy()
@@ -298,11 +374,8 @@ class KerasModel(Task):
     def serve(self, model: Callable[..., Any], batch: Example) -> Example:
         return self.answer(model(_single(batch), training=False), batch)
 
-    def standalone(self, network: keras.Model, output_kind: str) -> keras.Model:
-        return keras.Model(network.input, network.output, name="network")
-
-    def standalone_loss(self, output_kind: str) -> tuple[None, None]:
-        return None, None
+    def user_arguments(self, y: Any, outputs: Any, takes: Takes) -> tuple[Any, Any]:
+        return y[takes.output], outputs[takes.output]
 
 
 class MeanLoss(Evaluator):

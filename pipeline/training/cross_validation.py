@@ -12,8 +12,8 @@ from pipeline.config.config import Config
 from pipeline.contracts import Decision, Source
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.training.own_keras.head import FUNCTIONAL
 from pipeline.training.pretrained import set_weights
+from pipeline.training.user_model import FUNCTIONAL
 from pipeline.utils import console, files, npz, safe_io
 from pipeline.utils.console import join_words, say
 from pipeline.utils.errors import UsageError

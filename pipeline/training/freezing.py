@@ -5,6 +5,7 @@ from fractions import Fraction
 
 import keras
 
+from pipeline.layers.nested import all_layers, leaf_layers
 from pipeline.training.layer_names import layers_named
 from pipeline.training.train_step import SteppedModel
 from pipeline.utils.errors import UsageError
@@ -33,20 +34,13 @@ def unfreeze(model: SteppedModel, part: Fraction) -> None:
     Batch normalization stays frozen: the statistics of small batches would replace what
     it has learned of many images (keras.io/guides/transfer_learning).
     """
-    layers = list(model._flatten_layers(include_self=False, recursive=True))
+    layers = all_layers(model)
     frozen = [layer for layer in layers if layer.name in model.frozen]
-    leaves = [layer for layer in dict.fromkeys(leaf_layers(frozen)) if layer.variables]
+    unique = dict.fromkeys(leaf for layer in frozen for leaf in leaf_layers(layer))
+    leaves = [layer for layer in unique if layer.variables]
     for layer in frozen:
         layer.trainable = True
     count = int(len(leaves) * (1 - part))
     for position, layer in enumerate(leaves):
         if position < count or isinstance(layer, keras.layers.BatchNormalization):
             layer.trainable = False
-
-
-def leaf_layers(layers: Sequence[keras.Layer]) -> list[keras.Layer]:
-    """Returns the layers that contain no other layers, in their order."""
-    leaves = []
-    for layer in layers:
-        leaves += leaf_layers(layer._layers) or [layer]
-    return leaves

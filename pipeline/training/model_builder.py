@@ -9,22 +9,23 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.config import config, functions, own_outputs, registry
+from pipeline.config import config, functions, registry
 from pipeline.contracts import Batches, ReplicaPart, Task
 from pipeline.data.augmentation import Augmenter
 from pipeline.layers import batch_normalization
+from pipeline.layers.nested import all_layers
 from pipeline.runtime import environment
 from pipeline.runtime.dtype_policy import policy_scope
-from pipeline.training import pretrained
+from pipeline.tasks.keras_model import TaskMetric
+from pipeline.training import pretrained, user_loss, user_metrics, user_model
 from pipeline.training.distributed import name_undecodable_examples
 from pipeline.training.freezing import freeze
 from pipeline.training.optim.build import build_optimizer
 from pipeline.training.optim.gradient_update import Update
 from pipeline.training.optim.learning_rate import build_rate, layer_rates
-from pipeline.training.own_keras import by_output, head
-from pipeline.training.own_keras import metric as own_metric
-from pipeline.training.own_keras import network as own_network
-from pipeline.training.train_step import Step, SteppedModel
+from pipeline.training.train_step import Step, SteppedModel, forward
+from pipeline.training.user_loss import OutputLosses, UserLoss
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason, require_kind
 
 # What is logged for each epoch in addition to the metrics.
@@ -43,11 +44,21 @@ _COLUMNS = (
 # As in airbench, arXiv 2404.00498, section 3.2; enough for the eigenvectors of image
 # patches.
 ADAPT_EXAMPLES = 5000
+_TRIED = 8  # examples on which the user's loss and metrics are called
 
 
-def network(task: Task, options: config.ModelConfig, precision: str) -> SteppedModel:
-    """Builds an untrained network: the task's inputs, a model and the task's head."""
-    model = _network(task, options, precision)
+def network(
+    task: Task,
+    options: config.ModelConfig,
+    precision: str,
+    from_logits: bool | None = None,
+) -> SteppedModel:
+    """Builds an untrained network: the task's inputs, a model and the task's head.
+
+    A user's whole network has its own outputs, of which `from_logits` says what the
+    loss takes them for; None: it does not tell.
+    """
+    model = _network(task, options, precision, from_logits)
     if options.fused_batch_norm and not batch_normalization.fuse(model):
         raise UsageError(
             f"--model.fused-batch-norm: {options.name} has no"
@@ -56,18 +67,22 @@ def network(task: Task, options: config.ModelConfig, precision: str) -> SteppedM
     return model
 
 
-def _network(task: Task, options: config.ModelConfig, precision: str) -> SteppedModel:
+def _network(
+    task: Task,
+    options: config.ModelConfig,
+    precision: str,
+    from_logits: bool | None,
+) -> SteppedModel:
     with policy_scope(precision):
         inputs = task.inputs()
         if registry.builds_whole_model(options.name):
-            return _user_network(task, options, inputs)
+            return _user_network(task, options, inputs, from_logits)
         try:
             features = _features(options, inputs, task)
             for tensor in keras.tree.flatten(features):
                 flag = f"--model.name {options.name}"
                 require_kind(tensor, keras.KerasTensor, flag, "a tensor of features")
-                if not registry.find("models", options.name).is_registered:
-                    _refuse_probabilities(inputs, tensor, options.name)
+                _refuse_probabilities(tensor, options.name)
             outputs = task.head(features, inputs)
         except (TypeError, ValueError) as error:
             if not options.options:  # a bug here or in the user's model
@@ -106,8 +121,10 @@ def _features(options: config.ModelConfig, inputs: Any, task: Task) -> Any:
     )
 
 
-def _user_network(task: Task, options: config.ModelConfig, inputs: Any) -> SteppedModel:
-    """Builds the network of a user, with logits as outputs."""
+def _user_network(
+    task: Task, options: config.ModelConfig, inputs: Any, from_logits: bool | None
+) -> SteppedModel:
+    """Builds the network of a user, with its own outputs."""
     shape: Any
     if isinstance(inputs, dict):
         shape = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
@@ -121,50 +138,47 @@ def _user_network(task: Task, options: config.ModelConfig, inputs: Any) -> Stepp
         error.add_note(f"raised by the model {name}")
         raise
     require_kind(original, keras.Model, f"--model.name {name}", "a keras.Model")
-    copy = own_network.rebuild(original, shape)
-    outputs, output_kind, note = own_network.outputs(copy, inputs, task)
-    model = SteppedModel(inputs, outputs)
-    model.task = task
-    model.output_kind = output_kind
-    model.note = note
-    model.is_user_network = True
-    for layer in model._flatten_layers():
-        # Such as a TextVectorization: with several replicas, Keras's `fit` calls a
-        # model whose layers are not all built, with a whole batch.
-        layer.built = True
-    if note == own_network.NOTES.get(output_kind):
-        model.removed_activation = output_kind
-    model.copy_weights_to_original = functools.partial(
-        own_network.copy_weights_to_original, original, copy, shape
-    )
-    if output_kind != "none" and copy is not original:
-        own_network.require_equal_answers(original, model, output_kind, task)
+    copy = user_model.rebuild(original, shape)
     if copy is original and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise UsageError(
             f"--model.name {name}: a subclassed model runs on one replica; set"
             " --runtime.replicas 1, or pass a function (input_shape, classes) that"
             " returns it"
         )
+    return of_user_network(original, copy, inputs, task, from_logits)
+
+
+def of_user_network(
+    original: keras.Model,
+    copy: keras.Model,
+    inputs: Any,
+    task: Task,
+    from_logits: bool | None,
+) -> SteppedModel:
+    """The network of a run with a user's network; see `user_model.connect`."""
+    outputs, note, user = user_model.connect(original, copy, inputs, task, from_logits)
+    model = SteppedModel(inputs, outputs)
+    model.task = task
+    model.note = note
+    model.user = user
+    model.from_logits = from_logits
+    for layer in all_layers(model):
+        # Such as a TextVectorization: with several replicas, Keras's `fit` calls a
+        # model whose layers are not all built, with a whole batch.
+        layer.built = True
     return model
 
 
-def _refuse_probabilities(inputs: Any, tensor: keras.KerasTensor, model: str) -> None:
+def _refuse_probabilities(tensor: keras.KerasTensor, model: str) -> None:
     """Raises UsageError if a model ends in probabilities instead of features."""
-    if not isinstance(inputs, keras.KerasTensor) or None in inputs.shape[1:]:
-        return
-    if "int" in inputs.dtype:  # token ids, of which only some exist
-        return
-    values = head.probe_inputs(tuple(inputs.shape[1:]))
-    features = keras.Model(inputs, tensor)(values, training=False)
-    kind = head.kind_of_answers(keras.ops.convert_to_numpy(features))
-    if kind != "linear":
-        layer, _, index = tensor._keras_history
-        while isinstance(layer, keras.Model) and getattr(layer, "outputs", None):
-            layer, _, index = keras.tree.flatten(layer.outputs)[index]._keras_history
+    operation = user_model.last_operation(tensor)
+    activation = user_model.activation_of(operation)
+    is_single = activation == "sigmoid" and tensor.shape[-1] == 1
+    if is_single or activation in ("softmax", "log_softmax"):
         raise UsageError(
-            f"--model.name {model}: its features end in the {kind} of layer"
-            f" {layer.name!r}, but the task adds the output layer itself; return the"
-            " features before the classifier (for keras.applications:"
+            f"--model.name {model}: its features end in the {activation} of layer"
+            f" {operation.name!r}, but the task adds the output layer itself; return"
+            " the features before the classifier (for keras.applications:"
             ' include_top=False, pooling="avg")'
         )
 
@@ -204,8 +218,11 @@ def build(
     seed = settings.runtime.seed
     keras.utils.set_random_seed(seed)
     with machine.strategy.scope():
-        model = network(task, settings.model, machine.precision)
-        layers = list(model._flatten_layers(include_self=False))
+        from_logits = _from_logits(task, settings.train)
+        model = network(task, settings.model, machine.precision, from_logits)
+        if model.user is not None:
+            user_model.require_equal_outputs(model.user, task, train)
+        layers = all_layers(model)
         if settings.train.synchronized_batch_norm:
             for layer in layers:
                 if isinstance(layer, keras.layers.BatchNormalization):
@@ -245,7 +262,7 @@ def build(
             class_weight=class_weight,
             accumulate=accumulate,
             augmenter=Augmenter(operations, seed, task.spatial_fields),
-            loss=_loss(task, settings.train, model.output_kind),
+            loss=_loss(task, settings.train),
             metrics=_metrics(model, settings.train),
             xla=xla,
         )
@@ -254,9 +271,10 @@ def build(
     with name_undecodable_examples(train, train.first_step, 1):
         part = ReplicaPart(total=machine.replicas)
         augmenter = Augmenter(settings.data.augment, seed, task.spatial_fields)
-        augmenter.try_out(train, accumulate, part)
-        if task.own_outputs:
-            by_output.try_out(model, train)
+        fields = augmenter.try_out(train, accumulate, part)
+        if "share" in fields:
+            _require_shares(task, settings.train)
+        _try_out(model, settings.train, train)
     return model
 
 
@@ -273,30 +291,65 @@ def _load_and_freeze(
     freeze(model, layers, settings.train.freeze)
 
 
-def _loss_metadata(task: Task, output_kind: str) -> dict[str, Any]:
+def _metadata_of_outputs(task: Task) -> dict[str, Any]:
     """What losses and metrics are created from: metadata, and the outputs."""
-    metadata = {**task.metadata, "output_kind": output_kind}
+    metadata = {**task.metadata}
     if task.output is not None:
         metadata["output_shape"] = task.output.shape
         metadata["activation"] = task.output.activation
     return metadata
 
 
-def _loss(
-    task: Task, options: config.TrainConfig, output_kind: str
-) -> Callable[[Any, Any], tf.Tensor] | None:
+def _user_loss(task: Task, options: config.TrainConfig) -> Any:
+    """The loss of the options: OutputLosses, a UserLoss, or a loss of y and outputs."""
     if options.loss is None:
         return None
-    if task.own_outputs:
-        registry.find("losses", options.loss)
-        losses = getattr(options.loss, "value", options.loss)
-        return by_output.loss(losses, task.own_outputs)
-    metadata = _loss_metadata(task, output_kind)
-    function = registry.call("losses", options.loss, options.loss_options, metadata)
+    value = getattr(options.loss, "value", None)
+    if isinstance(value, OutputLosses):
+        return value
+    metadata = _metadata_of_outputs(task)
+    return registry.call("losses", options.loss, options.loss_options, metadata)
+
+
+def _require_shares(task: Task, options: config.TrainConfig) -> None:
+    """Raises UsageError if the loss cannot take the shares of two classes."""
+    loss = _user_loss(task, options)
+    if not isinstance(loss, UserLoss):
+        return
+    labels = user_loss.labels_of(loss.loss)
+    is_one_hot = len(task.metadata.get("label_shape", ())) and (
+        task.metadata["label_shape"][0] > 1
+    )
+    if labels == "index" or (not labels and not is_one_hot):
+        raise UsageError(
+            f"the loss {loss.name} takes one class for each example, but mixup and"
+            " cutmix mix two; use keras.losses.CategoricalCrossentropy, or no loss=..."
+        )
+
+
+def _from_logits(task: Task, options: config.TrainConfig) -> bool | None:
+    """Whether the loss takes logits; None if there is none, or it does not tell."""
+    if not task.user_outputs:
+        return None
+    loss = _user_loss(task, options)
+    return loss.from_logits if isinstance(loss, UserLoss) else None
+
+
+def _loss(
+    task: Task, options: config.TrainConfig
+) -> Callable[[Any, Any], tf.Tensor] | None:
+    function = _user_loss(task, options)
+    if function is None:
+        return None
+    if isinstance(function, OutputLosses):
+        return user_loss.of_outputs(function, task)
+    if isinstance(function, UserLoss):
+        output = task.user_outputs[0] if task.user_outputs else ""
+        return function.of(task, output)
 
     def loss(y: Any, outputs: Any) -> tf.Tensor:
         try:
-            losses = tf.convert_to_tensor(function(y, outputs))
+            losses = tf.convert_to_tensor(function(y, task.target_outputs(outputs)))
         except (TypeError, ValueError, tf.errors.InvalidArgumentError) as error:
             raise UsageError(
                 f"--train.loss {options.loss} does not fit the task: {reason(error)}"
@@ -316,42 +369,94 @@ def _metrics(
 ) -> list[keras.metrics.Metric]:
     """Builds the metrics of the options under unique names, except the task's."""
     task = model.task
-    metadata = _loss_metadata(task, model.output_kind)
-    built_in = {metric.name: metric for metric in task.metrics()}
+    metadata = _metadata_of_outputs(task)
+    built_in = {metric.name for metric in task.metrics()}
     taken = {*_COLUMNS, *built_in}
     taken |= {f"val_{name}" for name in taken}
     metrics = []
     for word, settings in options.metrics.items():
-        if task.own_outputs:
-            metric = _metric_of_output(word, model)
-        else:
-            if functions.keras_class("metrics", word):
-                settings = {"name": word, **settings}
-            metric = registry.call("metrics", word, settings, metadata)
+        if word in built_in:
+            continue
+        metric = _metric(word, settings, model, metadata)
         kind = keras.metrics.Metric
         require_kind(metric, kind, f"--train.metrics: {word}", "a Keras metric")
-        same_name = built_in.get(metric.name)
-        if same_name and own_metric.is_same(metric, same_name, metadata):
-            continue
-        metric.name = own_metric.unique_name(metric.name, taken)
+        metric.name = user_metrics.unique_name(metric.name, taken)
         taken |= {metric.name, f"val_{metric.name}"}
         metrics.append(metric)
     return metrics
 
 
-def _metric_of_output(word: str, model: SteppedModel) -> keras.metrics.Metric:
-    """Builds a metric of `fit`, or one of Keras by its name for the only output."""
-    registry.find("metrics", word)
+def _metric(
+    word: str, settings: Mapping[str, Any], model: SteppedModel, metadata: Any
+) -> Any:
+    """A metric of the options, for y and outputs of a step."""
     task = model.task
-    metric = getattr(word, "value", None)
-    if metric is None:
-        if len(task.own_outputs) > 1:
+    value = getattr(word, "value", None)
+    if isinstance(value, user_metrics.OutputMetric):
+        shape = tuple(model.output[value.output].shape[1:])
+        return user_metrics.of_output(value, task, shape)
+    outputs = model.output
+    output = ""
+    if task.user_outputs:
+        output = task.user_outputs[0]
+        outputs = model.output[output]
+        if len(task.user_outputs) > 1:
             raise UsageError(
                 f"--train.metrics {word}: the model has the outputs"
-                f" {', '.join(task.own_outputs)}; give metrics by output in Python"
+                f" {', '.join(task.user_outputs)}; give metrics by output in Python"
             )
-        metric = own_outputs.OutputMetric(task.own_outputs[0], word)
-    return by_output.metric(metric, model.output[metric.output])
+    if not isinstance(outputs, keras.KerasTensor):
+        outputs = keras.tree.flatten(outputs)[0]
+    shape = tuple(outputs.shape[1:])
+    if output and output != user_model.USER and value is None:
+        return user_metrics.create(word, task, shape, output=output)
+    is_accuracy = value is None and word.lower() in ("accuracy", "acc")
+    if is_accuracy and task.user_outputs and "class_names" not in metadata:
+        return user_metrics.create(word, task, shape, output=output)
+    if functions.keras_class("metrics", word):
+        settings = {"name": word, **settings}
+    metric = registry.call("metrics", word, settings, metadata)
+    if isinstance(metric, functools.partial):
+        return metric(task, shape, output=output)
+    if task.user_outputs and isinstance(metric, keras.metrics.Metric):
+        return TaskMetric(metric)
+    return metric
+
+
+def _is_user_code(kind: str, word: str) -> bool:
+    function = registry.find(kind, word)
+    return not function.is_registered and not functions.keras_class(kind, word)
+
+
+def _try_out(model: SteppedModel, options: config.TrainConfig, train: Batches) -> None:
+    """Calls the user's loss and metrics on a few training examples, before training.
+
+    Raises UsageError if they do not fit y and the outputs, or if a metric ignores
+    weights.
+    """
+    step: Any = model.step
+    words = [("losses", options.loss)] if options.loss else []
+    words += [("metrics", word) for word in options.metrics]
+    if not model.task.user_outputs and not any(_is_user_code(*word) for word in words):
+        return
+    first = train.gather(next(iter(train.dataset(0))))
+    batch = {name: values[:_TRIED] for name, values in first.items()}
+    y, outputs, _ = forward(model.task, model, batch)
+    if model.losses:
+        say(
+            "note",
+            "add_loss and regularizers count in training; validation and test losses"
+            " are without them",
+        )
+    losses = step.loss(y, outputs)
+    count = len(batch["id"])
+    if losses.shape[0] != count:
+        raise UsageError(
+            f"the loss returns {losses.shape[0]} values for {count} examples; return"
+            " one for each example, of shape (batch,)"
+        )
+    for metric in step.added_metrics:
+        user_metrics.require_weights(metric, y, outputs)
 
 
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
@@ -401,7 +506,7 @@ def copy_network(
     precision: str = "float32",
 ) -> SteppedModel:
     """Builds the same network and weights with another Keras dtype policy."""
-    copy = network(task, options, precision)
+    copy = network(task, options, precision, model.from_logits)
     pretrained.set_weights(copy, model.get_weights())
-    copy.own_loss = model.step.loss if model.step else model.own_loss
+    copy.user_loss = model.step.loss if model.step else model.user_loss
     return copy

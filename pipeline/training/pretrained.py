@@ -8,8 +8,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from pipeline.layers.nested import all_layers
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.training import plain_model
 from pipeline.training.train_step import SteppedModel
 from pipeline.utils.errors import UsageError, reason
 
@@ -17,11 +17,16 @@ from pipeline.utils.errors import UsageError, reason
 def set_weights(model: keras.Layer, weights: list[np.ndarray]) -> None:
     """Sets all weights of a model, also inside its Normalization layers."""
     model.set_weights(weights)
-    for layer in model._flatten_layers():
+    for layer in [model, *all_layers(model)]:
         if isinstance(layer, keras.layers.Normalization):
             # Computes mean and deviation from the weights; Keras does that only in
             # `load_weights`.
             layer.finalize_state()
+
+
+def without_optimizer(model: keras.Model) -> keras.Model:
+    """The same model without an optimizer, for files of weights only."""
+    return keras.Model(model.input, model.output, name=model.name)
 
 
 def load(model: SteppedModel, path: Path) -> str:
@@ -43,7 +48,7 @@ def load(model: SteppedModel, path: Path) -> str:
     try:
         if file.name.endswith(".weights.h5"):
             with warnings.catch_warnings(action="error", category=UserWarning):
-                plain_model.without_optimizer(model.to_keras_model()).load_weights(file)
+                without_optimizer(model.to_keras_model()).load_weights(file)
             return f"weights of {path}"
         loaded = keras.models.load_model(file, compile=False)
     except (OSError, ValueError, TypeError, KeyError, UserWarning) as error:

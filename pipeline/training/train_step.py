@@ -11,22 +11,12 @@ from pipeline.config import config
 from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
-from pipeline.training import plain_model, xla_support
+from pipeline.layers import nested
+from pipeline.training import xla_support
 from pipeline.training.optim.gradient_accumulation import accumulate_gradients
 from pipeline.training.optim.gradient_update import Update
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
-
-
-def _with_named_outputs(model: keras.Model) -> keras.Model:
-    """A model whose several outputs Keras would name after its only layer."""
-    outputs = model.output
-    if not isinstance(outputs, Mapping):
-        return model
-    named = {}
-    for name, output in outputs.items():
-        named[name] = keras.layers.Identity(name=name)(output)
-    return keras.Model(model.input, named, name=model.name)
 
 
 class Step:
@@ -290,55 +280,42 @@ class SteppedModel(keras.Model):
     step: Step | None = None
     frozen: tuple[str, ...] = ()
     """Names of the layers that are not trained, or not from the start."""
-    output_kind: str = "none"
-    """The kind of outputs of the user's network (`own_keras.network.outputs`); `none`
-    if the output layer is the task's.
-    """
-    is_user_network: bool = False
-    """Whether it contains a user's whole network, from raw inputs to outputs."""
-    removed_activation: str = ""
-    """The last activation of the user's network, if it was removed."""
-    own_loss: Callable[[Any, Any], tf.Tensor] | None = None
+    user: Any = None
+    """The `user_model.UserNetwork` that it contains, if it is a whole network."""
+    from_logits: bool | None = None
+    """Whether the user's loss takes logits; None: it does not tell."""
+    user_loss: Callable[[Any, Any], tf.Tensor] | None = None
     """The loss of the run, of a copy for inference."""
-    own_metrics: Sequence[keras.metrics.Metric] = ()
+    user_metrics: Sequence[keras.metrics.Metric] = ()
     """The metrics that the run added to those of the task, likewise."""
     note: str = ""
     """A sentence about the weights or the head, for the output of the run."""
-    copy_weights_to_original: Callable[[], None] = staticmethod(lambda: None)
-    """Copies the weights into the network that the user passed."""
     task: Task
 
     def to_keras_model(
         self, optimizer: Any = "sgd", is_nested: bool = False
     ) -> keras.Model:
-        """Returns a plain Keras model from raw inputs to answers (`Task.standalone`).
+        """Returns a plain Keras model that shares the weights.
 
-        It shares the weights, and is compiled with the optimizer and the usual loss and
-        metric for integer labels or a target, unless the loss is the user's. It has
-        the layers of the network under their names or, if `is_nested`, one layer
-        `network` from prepared inputs to outputs. Keras alone can load it, unless a
-        user's network has custom layers.
+        Of a user's whole network, it has its inputs and outputs. Otherwise, it is the
+        model `Task.standalone` from raw inputs to predictions, with the layers of the
+        network under their names or, if `is_nested`, one layer `network` from prepared
+        inputs to outputs. It is compiled with the optimizer and, unless the losses are
+        the user's, the usual loss and metric. Keras alone can load it, unless a user's
+        network has custom layers.
         """
-        model = self.task.standalone(self, self.output_kind)
-        model = _with_named_outputs(model) if is_nested else self._flatten(model)
-        loss, metric = self.task.standalone_loss(self.output_kind)
-        if loss is not None:
-            model.compile(optimizer, loss, metrics=[metric], auto_scale_loss=False)
+        if self.user is not None:
+            model = keras.Model(self.user.model.input, self.user.model.output)
+            model.name = self.user.model.name
+            loss, metric = self.user.loss, self.user.metric
+        else:
+            model = self.task.standalone(self)
+            model = model if is_nested else _flatten(model)
+            loss, metric = self.task.standalone_loss()
+        metrics = None if metric is None else [metric]
+        model.compile(optimizer, loss, metrics=metrics, auto_scale_loss=False)
         model.is_compiled_by_run = True  # `fit` uses what a user has compiled
         return model
-
-    def _flatten(self, standalone: keras.Model) -> keras.Model:
-        wrappers = (layer for layer in standalone.layers if layer.name == "network")
-        wrapper = next(wrappers, None)
-        body = None
-        if self.is_user_network:
-            kinds = (keras.Sequential, type(standalone))
-            bodies = (layer for layer in self.layers if isinstance(layer, kinds))
-            body = next(bodies, None)
-        expected = self.task.output
-        is_softmax = expected is not None and expected.activation == "softmax"
-        is_sigmoid = self.removed_activation == "sigmoid" and is_softmax
-        return plain_model.flatten(standalone, wrapper, body, is_sigmoid)
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
@@ -353,3 +330,31 @@ class SteppedModel(keras.Model):
             "optimizer": self.optimizer.variables,
             "update": update,
         }
+
+
+def _flatten(model: keras.Model) -> keras.Model:
+    """The model with the layers of its layer `network`, which are shared.
+
+    `layer.output` then belongs to it, so that other models can be built from it.
+    """
+    network = next((layer for layer in model.layers if layer.name == "network"), None)
+    if network is None:
+        return model
+    taken = {operation.name for operation in network.operations}
+    for operation in model.operations:
+        name = operation.name
+        number = 1
+        while operation.name in taken and operation is not network:
+            operation.name = f"{name}_{number}"
+            number += 1
+
+    def inline(operation: Any) -> Any:
+        if operation is network:
+            return lambda inputs, **named: nested.replay(network, inputs, inline)
+        if type(operation).__name__ == "Cast":
+            # It is not a layer, and a model in an .h5 file must have layers only.
+            return lambda x, **named: x if x.dtype == operation.dtype else operation(x)
+        return operation
+
+    outputs = nested.replay(model, model.inputs, inline)
+    return keras.Model(model.input, outputs, name=network.name)

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.layers.nested import all_layers
 from pipeline.utils.console import say
 
 ERRORS = (
@@ -69,7 +70,7 @@ def why_not_compiled(error: tf.errors.OpError, model: keras.Model) -> str:
 
 def _layer(node: str, model: keras.Model) -> str:
     """The innermost layer in the path of a node, such as `while/up_1/Cast`."""
-    names = {layer.name for layer in model._flatten_layers(include_self=False)}
+    names = {layer.name for layer in all_layers(model)}
     for part in reversed(node.split("/")):
         for name in (part, re.sub(r"_\d+$", "", part)):
             if name in names:

@@ -53,7 +53,7 @@ def loss_of(name, target):
     """The loss as a step calls it."""
     metadata = {"input": "features", "feature_names": ["a"], **METADATA[target]}
     task = registry.call("tasks", "supervised", {}, metadata)
-    return model_builder._loss(task, TrainConfig(loss=name), "none")
+    return model_builder._loss(task, TrainConfig(loss=name))
 
 
 @pytest.mark.parametrize(("name", "target"), LOSSES)

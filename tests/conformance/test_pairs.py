@@ -203,7 +203,7 @@ def test_an_export_is_measured_as_the_network(pair):
 
 def test_the_keras_model_takes_raw_inputs(pair):
     task, batch, model = pair
-    plain = task.standalone(model, "none")
+    plain = task.standalone(model)
     columns = {name: value.numpy() for name, value in batch.items()}
     names = [tensor.name for tensor in plain.inputs]
     values = {name: columns[name] for name in names}

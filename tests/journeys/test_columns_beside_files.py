@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from scipy import special
 
+from pipeline.evaluation import evaluate
 from pipeline.fit import fit
 from pipeline.serving.client import Client
 from pipeline.serving.file_predictions import predict
@@ -212,7 +213,8 @@ def test_a_network_of_the_user_takes_all_inputs(trained, monkeypatch):
     options |= {"model": network, "export": {"enabled": False}}
     run = fit("patients.csv", **options)
     examples = run.splits["test"].take(np.arange(5))
-    inputs = {x.name: examples[x.name] for x in run.model.inputs}
+    batch = evaluate.batch_of(examples)
+    inputs, _, _ = run.task.target(run.task.prepare(batch), batch["id"])
     logits = np.asarray(run.evaluation.outputs(examples))
     np.testing.assert_allclose(
         run.model.predict(inputs, verbose=0)[:, 0],

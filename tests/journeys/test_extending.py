@@ -84,7 +84,10 @@ def test_the_loss_and_the_metric_of_the_page_are_right(mine):
     expected = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
     loss = module.focal(metadata, gamma=0.0)
     np.testing.assert_allclose(loss(tf.one_hot(y, 3), logits), expected, rtol=1e-5)
-    metric = registry.load("metrics", "mine.top_k")(metadata, k=2)
+    create = registry.load("metrics", "mine.top_k")(metadata, k=2)
+    names = {"input": "features", "feature_names": ["a"], "target": "classes"}
+    task = registry.call("tasks", "supervised", {}, {**names, **metadata})
+    metric = create(task, (3,))
     two = np.eye(3, dtype=np.float32)[[0, 1]]
     metric.update_state(
         two, np.float32([[1, 2, 3], [1, 2, 3]]), sample_weight=[1.0, 1.0]

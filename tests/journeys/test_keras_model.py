@@ -52,7 +52,7 @@ SERIES = X[:, :, None]
 BAD = {
     "shapes": (
         two(model=one_input(price=4, kind=3), loss={"price": "bce", "kind": "mse"}),
-        "the loss of 'price' does not fit: y is float32 of shape",
+        "the loss binary_crossentropy of 'price' does not fit: y is float32 of shape",
     ),
     "missing loss": (
         two(loss={"price": "mse"}, loss_weights=None, metrics=None),
@@ -61,7 +61,7 @@ BAD = {
     "one loss": (two(loss="mse"), 'the outputs price and kind; give loss={"price"'),
     "one number": (
         two(loss=["mse", lambda y, p: keras.ops.mean(p)]),
-        "the loss of 'kind' returns one number for the batch; return one for each",
+        "of 'kind' returns one number for the batch; it must return one value per",
     ),
     "reduction": (
         two(loss=["mse", keras.losses.MeanSquaredError(reduction="sum")]),

@@ -245,7 +245,11 @@ class Wrapped(keras.layers.Layer):
 
 
 def mean_error(y_true, y_pred):
-    return keras.ops.mean(keras.ops.square(y_true - y_pred))
+    return keras.ops.mean(keras.ops.square(y_true[:, None] - y_pred))
+
+
+def wrong_form(y_true, y_pred):
+    return keras.ops.square(y_true - y_pred)
 
 
 BAD = {
@@ -307,7 +311,11 @@ BAD = {
     ),
     "a loss of the batch": (
         {"loss": lambda: mean_error},
-        "mean_error must return one value per example.*one value for the whole batch",
+        "mean_error returns one number for the batch; it must return one value per",
+    ),
+    "a loss of labels in another form": (
+        {"loss": lambda: wrong_form},
+        r"wrong_form does not fit: y is float32 of shape \(8,\), the output float32 of",
     ),
     "loss scale": (
         {

@@ -51,7 +51,7 @@ def require_metrics_of_keras(run, arguments):
     if next(iter(run.task.metadata["inputs"].values()))["dtype"] == "string":
         x = {name: keras.ops.convert_to_tensor(texts_of(x[name])) for name in x}
     model = run.model
-    names = run.task.own_outputs
+    names = run.task.user_outputs
     if "loss" not in arguments:
         compiled = arguments["model"]._compile_config.config
         arguments = {**arguments, **compiled}
@@ -90,6 +90,6 @@ def require_answers_of_the_export(run):
     with Client(run.export) as client:
         served = client.predict(**request)
     trained = run.predict(**request)
-    assert set(served) == set(run.task.own_outputs)
+    assert set(served) == set(run.task.user_outputs)
     for name, values in served.items():
         np.testing.assert_allclose(values, trained[name], rtol=1e-4, atol=1e-5)

@@ -29,14 +29,14 @@ def first(tmp_path_factory):
 
 
 def test_the_pages_run_as_they_are_written(workplace):
-    """The example of the README, to a verified export; the blocks of docs/own_keras.md
+    """The example of the README, to a verified export; the blocks of docs/user_model.md
     in order.
     """
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```python\n(import keras.*?)```", readme, flags=re.DOTALL)
     lines = [line for line in example.splitlines() if line and "import" not in line]
     assert len(["from pipeline.fit import fit", *lines]) <= 4
-    page = (REPOSITORY / "docs/own_keras.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs/user_model.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     code = f"{example}\nassert run.export.is_dir()\n" + "\n".join(blocks)
     # The first one is exported; one epoch is enough for the others.
@@ -145,7 +145,7 @@ def test_a_callback_that_counts_batches_sees_each_step(workplace, capfd):
 
 def test_keras_optimizers_losses_and_metrics_by_name_and_as_objects(workplace):
     """The same mathematics either way."""
-    start, found = network(None).get_weights(), []
+    start, found = network().get_weights(), []
     names = {
         "optimizer": "lamb",
         "loss": "categorical_crossentropy",
@@ -153,10 +153,10 @@ def test_keras_optimizers_losses_and_metrics_by_name_and_as_objects(workplace):
     }
     objects = {
         "optimizer": keras.optimizers.Lamb(0.01, global_clipnorm=10.0),
-        "loss": keras.losses.CategoricalCrossentropy(from_logits=True),
+        "loss": keras.losses.CategoricalCrossentropy(),
     }
     for given in ({**names, "train": {"global_clipnorm": 10.0}}, objects):
-        model = network(None)
+        model = network()
         model.set_weights(start)
         run = go(model=model, metrics=["f1_score"], **given)
         found.append((run.test["f1_score"], *model.get_weights()))
@@ -260,21 +260,36 @@ def test_weights_of_an_earlier_run_under_another_head(first, workplace, capfd):
 long = pytest.mark.long
 
 
+LOGITS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+USUAL = "for which the loss is SparseCategoricalCrossentropy"
 HEADS = {
-    "softmax": (lambda: network(), "softmax is applied after the loss"),
-    "logits": (lambda: network(None), "it ends in logits"),
+    "softmax": (
+        lambda: network(),
+        None,
+        f"it returns probabilities, {USUAL}()",
+    ),
+    "logits": (
+        lambda: network(None),
+        None,
+        f"it returns logits, {USUAL}(from_logits=True)",
+    ),
     "softmax layer": (
         lambda: keras.Sequential(
             [keras.Input((8, 8)), *network(None).layers, keras.layers.Softmax()]
         ),
-        "softmax is applied after the loss",
+        None,
+        "it returns probabilities",
     ),
-    "lambda": (lambda: network(body=[keras.layers.Lambda(abs)]), "softmax is applied"),
-    "features": (lambda: network("relu", 32), "an output layer is added"),
-    "subclassed": (lambda: Subclassed(), "it ends in logits"),
+    "lambda": (
+        lambda: network(body=[keras.layers.Lambda(abs)]),
+        "sparse_categorical_crossentropy",
+        "it returns probabilities",
+    ),
+    "subclassed": (lambda: Subclassed(), LOGITS, "it returns logits"),
     "subclassed softmax": (
         lambda: Subclassed("softmax"),
-        "whose logarithms are the logits",
+        keras.losses.SparseCategoricalCrossentropy(),
+        "it returns probabilities",
     ),
 }
 
@@ -286,12 +301,11 @@ HEADS = {
         for name in HEADS
     ],
 )
-def test_every_head_is_trained_on_logits_and_gets_its_weights_back(
-    workplace, head, capfd
-):
-    build, note = HEADS[head]
+def test_every_head_is_trained_and_gets_its_weights_back(workplace, head, capfd):
+    build, loss, note = HEADS[head]
     model = build()
-    run = go(model=model, epochs=2, learning_rate=0.01, train={"batch_size": 16})
+    train = {"batch_size": 16}
+    run = go(model=model, loss=loss, epochs=2, learning_rate=0.01, train=train)
     assert run.history["loss"][1] < run.history["loss"][0]
     assert re.search(
         rf"^model .*{re.escape(note)}", capfd.readouterr().out, re.MULTILINE
@@ -300,8 +314,7 @@ def test_every_head_is_trained_on_logits_and_gets_its_weights_back(
     answers = run.model(images).numpy()
     accuracy = (answers.argmax(axis=1) == Y[:40]).mean()
     assert run.model.evaluate(images, Y[:40], verbose=0)[1] == pytest.approx(accuracy)
-    if head != "features":
-        np.testing.assert_allclose(model(images), answers, atol=1e-5)
+    np.testing.assert_allclose(model(images), answers, atol=1e-5)
     if head not in ("logits", "subclassed"):
         np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
     served = run.predict(X[:40, ..., None])

@@ -26,7 +26,6 @@ from pipeline.utils.tf_data import ensure_shape
 
 _LONGEST = 0.95  # of the examples in files, which are not cut
 _NAMED = 20  # features whose names are drawn
-_PROBES = 8  # examples on which a user's network is tried
 
 
 def features(
@@ -105,7 +104,7 @@ class FeatureInput(Input):
     """
 
     decodes_batches = True
-    not_decoded = frozenset({"mean", "deviation", "features_range"})
+    not_decoded = frozenset({"mean", "deviation"})
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
@@ -122,8 +121,8 @@ class FeatureInput(Input):
         self._deviation = np.array(metadata.get("deviation", 1.0), np.float32)
 
     def learn(self, examples: TrainingExamples) -> Metadata:
-        """Learns mean and deviation of each feature, or the range of whole numbers; and
-        the shape of examples in files.
+        """Learns mean and deviation of each feature, and the shape of examples in
+        files.
         """
         if self._takes_files and "features_shape" not in self.metadata:
             shape = {"features_shape": _shape_of_files(examples, self._field)}
@@ -131,14 +130,8 @@ class FeatureInput(Input):
                 **shape,
                 **self.with_metadata({**self.metadata, **shape}).learn(examples),
             }
-        if self._dtype.is_integer:
-            low, high = np.inf, -np.inf
-            for batch in self._read(examples):
-                low = min(low, int(batch.min()))
-                high = max(high, int(batch.max()))
-            return {"features_range": [low, high]}
-        if self._is_raw:
-            return self._whole_range(examples)
+        if self._dtype.is_integer or self._is_raw:
+            return {}
         # `check` refuses numbers that are not finite, later.
         with np.errstate(invalid="ignore", over="ignore"):
             mean, deviation = self._moments(examples)
@@ -150,17 +143,6 @@ class FeatureInput(Input):
             "mean": mean.tolist(),
             "deviation": np.where(varies, deviation, 1.0).tolist(),
         }
-
-    def _whole_range(self, examples: TrainingExamples) -> Metadata:
-        """The range of floats that are all whole, which may be token ids."""
-        if self._field not in examples.short_fields:
-            return {}
-        values = examples.column(self._field)
-        if not len(values) or not np.isfinite(values).all():
-            return {}
-        if (values != np.round(values)).any():
-            return {}
-        return {"features_range": [float(values.min()), float(values.max())]}
 
     def _moments(self, examples: TrainingExamples) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of each feature or channel, float64.
@@ -252,15 +234,6 @@ class FeatureInput(Input):
 
     def network_inputs(self, batch: Example) -> tf.Tensor:
         return batch["features"]
-
-    def probe_inputs(self) -> np.ndarray | None:
-        """Whole numbers of the range in training, for networks with an embedding."""
-        if "features_range" not in self.metadata:
-            return None
-        low, high = map(int, self.metadata["features_range"])
-        generator = np.random.default_rng(0)
-        values = generator.integers(low, high, (_PROBES, *self._shape), endpoint=True)
-        return values.astype(self._dtype.as_numpy_dtype)
 
     def signatures(self) -> list[ServingInput]:
         """`serving_default(features)` takes unscaled features, (batch, ...)."""

@@ -26,7 +26,7 @@ from pipeline.contracts import (
 )
 from pipeline.data import text_decoding
 from pipeline.data.cleaning import near_texts
-from pipeline.data.text_decoding import FIRST, UNKNOWN, Vocabulary, WordPieces
+from pipeline.data.text_decoding import UNKNOWN, Vocabulary, WordPieces
 from pipeline.layers.presets import word_piece_tokenizer
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
@@ -36,7 +36,6 @@ _MAX_WORDS = 512
 _MAX_BYTES = 4096
 _MAX_COUNTED = 2_000_000  # different words; the rarest are forgotten above
 _LEAST_OFTEN = 2  # times that a word of the vocabulary occurs
-_PROBES = 8  # examples on which a user's network is tried
 _MAX_PARTS = 100  # words whose influence is measured
 _MAX_SHOWN = 2000  # bytes of a text that is shown
 _FOR, _AGAINST = (255, 140, 0), (60, 130, 255)
@@ -267,15 +266,6 @@ class TextInput(Input):
         if self.metadata.get("raw"):
             return batch["tokens"]
         return {"text": batch["text"], "tokens": batch["tokens"]}
-
-    def probe_inputs(self) -> Any:
-        """Numbers of words, for networks with an embedding."""
-        if not self.metadata.get("raw"):
-            return None
-        generator = np.random.default_rng(0)
-        highest = FIRST + len(self._words)
-        values = generator.integers(UNKNOWN, highest, (_PROBES, self._length))
-        return values.astype(np.int32)
 
     def signatures(self) -> list[ServingInput]:
         """`serving_default(text)` takes texts of any bytes, strings (batch,)."""

@@ -409,7 +409,7 @@ class BoxTarget(Target):
             )
         ]
 
-    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
+    def standalone_loss(self) -> tuple[Any, Any]:
         """None: Keras has no such loss."""
         return None, None
 

@@ -461,32 +461,17 @@ class ClassTarget(Target):
             "The calibration holds for examples like those of the validation split.",
         ]
 
-    def standalone(
-        self, outputs: keras.KerasTensor, output_kind: str
-    ) -> keras.KerasTensor:
-        """Probabilities; logits if the user's network returns logits."""
+    def standalone(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
+        """Calibrated probabilities."""
         logits = outputs
         if self.temperature != 1:
             calibrate = keras.layers.Rescaling(
                 1 / self.temperature, dtype="float32", name="temperature"
             )
             logits = calibrate(logits)
-        if output_kind == "linear":
-            return logits
-        if output_kind == "logit":
-            return logits[:, 1:] - logits[:, :1]
-        answers = keras.layers.Softmax(dtype="float32", name="probabilities")(logits)
-        return answers[:, 1:] if output_kind == "sigmoid" else answers
+        return keras.layers.Softmax(dtype="float32", name="probabilities")(logits)
 
-    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
-        if output_kind == "linear":
-            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            return loss, "accuracy"
-        if output_kind == "logit":
-            loss = keras.losses.BinaryCrossentropy(from_logits=True)
-            return loss, keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)
-        if output_kind == "sigmoid":
-            return "binary_crossentropy", "accuracy"
+    def standalone_loss(self) -> tuple[Any, Any]:
         return "sparse_categorical_crossentropy", "accuracy"
 
 

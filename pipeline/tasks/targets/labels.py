@@ -285,21 +285,14 @@ class LabelTarget(Target):
             )
         ]
 
-    def standalone(
-        self, outputs: keras.KerasTensor, output_kind: str
-    ) -> keras.KerasTensor:
-        """Probabilities; logits if the user's network returns logits."""
-        if output_kind == "linear":
-            return outputs
+    def standalone(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
+        """The probability of each label."""
         activation = keras.layers.Activation("sigmoid", dtype="float32")
         activation.name = "probabilities"
         return activation(outputs)
 
-    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
-        is_logit = output_kind == "linear"
-        loss = keras.losses.BinaryCrossentropy(from_logits=is_logit)
-        threshold = 0.0 if is_logit else 0.5
-        return loss, keras.metrics.BinaryAccuracy(threshold=threshold)
+    def standalone_loss(self) -> tuple[Any, Any]:
+        return "binary_crossentropy", "binary_accuracy"
 
 
 class LabelEvaluator(Evaluator):

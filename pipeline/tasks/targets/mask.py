@@ -324,26 +324,12 @@ class MaskTarget(Target):
             )
         ]
 
-    def standalone(
-        self, outputs: keras.KerasTensor, output_kind: str
-    ) -> keras.KerasTensor:
-        """Probabilities of each pixel; logits if the user's network returns logits."""
-        if output_kind == "linear":
-            return outputs
-        if output_kind == "logit":
-            return outputs[..., 1:] - outputs[..., :1]
-        answers = keras.layers.Softmax(dtype="float32", name="probabilities")(outputs)
-        return answers[..., 1:] if output_kind == "sigmoid" else answers
+    def standalone(self, outputs: keras.KerasTensor) -> keras.KerasTensor:
+        """Probabilities of each pixel."""
+        return keras.layers.Softmax(dtype="float32", name="probabilities")(outputs)
 
-    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
-        if output_kind in ("sigmoid", "logit"):
-            is_logit = output_kind == "logit"
-            loss = keras.losses.BinaryCrossentropy(from_logits=is_logit)
-            threshold = 0.0 if is_logit else 0.5
-            return loss, keras.metrics.BinaryAccuracy(threshold=threshold)
-        is_logit = output_kind == "linear"
-        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=is_logit)
-        return loss, "accuracy"
+    def standalone_loss(self) -> tuple[Any, Any]:
+        return "sparse_categorical_crossentropy", "accuracy"
 
 
 def _draw_classes(axes: Any, mask: np.ndarray) -> None:

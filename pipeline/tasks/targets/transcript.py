@@ -351,7 +351,7 @@ class TranscriptTarget(Target):
             "Every recording is transcribed, even if nobody speaks in it.",
         ]
 
-    def standalone_loss(self, output_kind: str) -> tuple[Any, Any]:
+    def standalone_loss(self) -> tuple[Any, Any]:
         """None: Keras's loss needs other labels."""
         return None, None
 

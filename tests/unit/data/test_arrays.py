@@ -29,7 +29,7 @@ def normal(*shape):
     return GENERATOR.normal(size=(N, *shape))
 
 
-# Each row of the table of x in docs/own_keras.md.
+# Each row of the table of x in docs/user_model.md.
 # Name -> x, its kind if it is set, and field, shape and dtype of the input.
 INPUTS = {
     "gray uint8": (BYTES, None, "image", (8, 8, 1), "uint8"),
@@ -91,7 +91,7 @@ def test_x_becomes_images_or_features(case):
     np.testing.assert_array_equal(columns[field], expected.reshape(N, *shape))
 
 
-# Each row of the table of y in docs/own_keras.md.
+# Each row of the table of y in docs/user_model.md.
 # Name -> y, and its field beside features and beside images.
 TARGETS = {
     "classes": (CLASSES, "label", "label"),

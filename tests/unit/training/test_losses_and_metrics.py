@@ -1,9 +1,12 @@
 """Registered losses and metrics against NumPy and Keras, and within a run."""
 
+import functools
+
 import numpy as np
 import pytest
 from engine_epoch import prepared
 from metrics_by_numpy import METRICS, by_numpy
+from toy_problem import task_of
 
 from pipeline.config import registry
 from pipeline.config.config import TrainConfig
@@ -34,7 +37,9 @@ def trained_weights(**train):
 def test_huber_is_its_formula(delta):
     generator = np.random.default_rng(4)
     y, outputs = generator.normal(scale=2, size=(2, 50, 1)).astype(np.float32)
-    found = registry.load("losses", "huber")(NUMBERS, delta=delta)(y, outputs).numpy()
+    task = registry.load("tasks", "regression")(NUMBERS)
+    loss = registry.load("losses", "huber")(NUMBERS, delta=delta).of(task)
+    found = loss(y, outputs).numpy()
     error = np.abs(y - outputs)[:, 0].astype(np.float64)
     wanted = np.where(error <= delta, error**2 / 2, delta * (error - delta / 2))
     assert found.shape == (50,) and (error > delta).any() and (error < delta).any()
@@ -93,8 +98,10 @@ def test_metrics_are_those_of_numpy_without_padding(mixed):
         by_numpy(labels[:80], logits[:80]),
     )
     for name, options in METRICS.items():
-        metadata = {"class_names": [str(n) for n in range(10)]}
-        metric = registry.load("metrics", name)(metadata, **options)
+        task = task_of((8, 8, 1))
+        metric = registry.load("metrics", name)(task.metadata, **options)
+        if isinstance(metric, functools.partial):
+            metric = metric(task, (10,))
         for part in (slice(64), slice(64, None)):
             metric.update_state(y[part], logits[part], sample_weight=weight[part])
         assert float(metric.result()) == wanted[metric.name]

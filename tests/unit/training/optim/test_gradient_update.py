@@ -10,9 +10,9 @@ from engine_epoch import STEPS, prepared
 
 from pipeline.config import registry
 from pipeline.config.sections import TrainConfig
+from pipeline.layers.nested import leaf_layers
 from pipeline.training.callbacks.log_learning_rate import LogLearningRate
 from pipeline.training.callbacks.unfreeze import Unfreeze
-from pipeline.training.freezing import leaf_layers
 from pipeline.training.optim import gradient_update
 from pipeline.training.optim.gradient_clipping import clip_adaptively
 from pipeline.utils.errors import UsageError
@@ -59,7 +59,7 @@ def test_the_layers_of_a_nested_model_are_unfrozen_in_their_order():
         )
         names = [
             layer.name
-            for layer in dict.fromkeys(leaf_layers([network]))
+            for layer in dict.fromkeys(leaf_layers(network))
             if layer.variables
         ]
         assert names == [*"abcd"[: len(nested.weights) // 2], "d"]

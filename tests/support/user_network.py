@@ -4,7 +4,11 @@ import keras
 import numpy as np
 from toy_problem import CLASSES, TASK, random_split
 
-RAW = TASK.with_metadata({"raw": True})
+from pipeline.config import registry
+
+RAW = registry.call(
+    "tasks", "keras_model", {}, TASK.with_metadata({"raw": True, "user_model": True})
+)
 X = random_split(32).take(np.arange(32))["image"].astype("float32")
 
 

@@ -173,10 +173,10 @@ def test_what_a_model_was_compiled_with_is_used_where_the_call_says_nothing(caps
     train = config(model=model).train
     assert train.optimizer.value is model.optimizer and train.loss.value is loss
     assert train.learning_rate == pytest.approx(0.3) and train.clipnorm == 2.0
-    assert [getattr(name, "value", name) for name in train.metrics] == metrics[1:]
+    assert [getattr(name, "value", name) for name in train.metrics] == metrics
     line = (
         "compiled   optimizer SGD of learning rate 0.3, loss CategoricalCrossentropy,"
-        " metrics AUC mse, as the model was compiled\n"
+        " metrics accuracy AUC mse, as the model was compiled\n"
     )
     assert capsys.readouterr().out == line
     train = config(model=model, learning_rate=0.1, loss="mse", metrics=["auc"]).train

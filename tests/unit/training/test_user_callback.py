@@ -6,14 +6,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from own_network import RAW, X, network
 from toy_problem import CLASSES, machine, random_split, settings_of
+from user_network import RAW, X, network
 
 from pipeline.data import batching
+from pipeline.training import user_callback as callback
 from pipeline.training.model_builder import build
 from pipeline.training.optim.learning_rate import AdjustableRate
-from pipeline.training.own_keras import callback, optimizer_view
 from pipeline.utils.errors import UsageError
+
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
 class Subclassed(keras.Model):
@@ -31,7 +33,7 @@ def test_the_optimizer_is_one_of_keras_and_shows_the_state_of_the_run():
     optimizer = keras.optimizers.Nadam(rate, beta_1=0.8, name="mine")
     variable = keras.Variable([1.0, 2.0])
     optimizer.build([variable])
-    view = optimizer_view.view(optimizer, rate)
+    view = callback._view_of(optimizer, rate)
     assert isinstance(view, keras.optimizers.Nadam) and view.name == "mine"
     optimizer.apply([tf.constant([1.0, 1.0])], [variable])
     assert int(view.iterations) == 1
@@ -100,7 +102,7 @@ def models():
     split = random_split(8)
     models = []
     for own in (network(), Subclassed()):
-        settings = settings_of(model={"name": own})
+        settings = settings_of(model={"name": own}, train={"loss": LOSS})
         models.append(
             build(RAW, settings, machine(), batching.training(split, settings.train, 0))
         )

@@ -2,17 +2,18 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.utils.python_utils import is_default
 
-from pipeline.training import plain_model
+from pipeline.layers.nested import all_layers
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.distributed import mean_over_workers
-from pipeline.training.own_keras import optimizer_view
+from pipeline.training.optim.learning_rate import AdjustableRate
+from pipeline.training.pretrained import without_optimizer
 from pipeline.utils.errors import UsageError, reason, suggest
 
 # Callbacks that would work against the run -> what to use instead.
@@ -52,7 +53,7 @@ def adapt(callback: Any) -> Callable[..., keras.callbacks.Callback | None]:
     return build_callback
 
 
-def from_object(callback: Any, is_chief: bool = True) -> "OwnCallback":
+def from_object(callback: Any, is_chief: bool = True) -> "UserCallback":
     """Wraps a callback for a run; of several workers, only the chief calls it.
 
     Raises:
@@ -70,10 +71,10 @@ def from_object(callback: Any, is_chief: bool = True) -> "OwnCallback":
             " restores the "
             "weights of the lowest val_loss"
         )
-    return OwnCallback(callback, is_chief)
+    return UserCallback(callback, is_chief)
 
 
-class OwnCallback(keras.callbacks.Callback):
+class UserCallback(keras.callbacks.Callback):
     """Calls a user's callback as Keras does: once per call of the compiled function.
 
     The callback's `model` is a plain Keras model from raw inputs to answers, with the
@@ -99,13 +100,13 @@ class OwnCallback(keras.callbacks.Callback):
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         # In each worker, because all workers create a variable together.
-        optimizer = optimizer_view.view(model.optimizer, model.step.update.rate)
+        optimizer = _view_of(model.optimizer, model.step.update.rate)
         self._view = model.to_keras_model(optimizer)
         self._view.fit = self._view.train_on_batch = _refuse_fit
         self._view.compile = _refuse_compile
         self._view.get_layer = functools.partial(_layer, self._view)
         # Without the optimizer, so that the file fits a model with any optimizer.
-        self._view.save_weights = plain_model.without_optimizer(self._view).save_weights
+        self._view.save_weights = without_optimizer(self._view).save_weights
         if self._is_chief:
             self.callback.set_model(self._view)
             _set_mode(self.callback, model.metrics)
@@ -152,13 +153,13 @@ def _hook(name: str) -> Callable[..., None]:
     """
     is_shared = name.startswith(("on_epoch_", "on_train_"))
 
-    def call(self: OwnCallback, *arguments: Any, **named: Any) -> None:
+    def call(self: UserCallback, *arguments: Any, **named: Any) -> None:
         if self._is_chief:
             call_user(self, *arguments, **named)
         if is_shared:
             self.share()
 
-    def call_user(self: OwnCallback, *arguments: Any, **named: Any) -> None:
+    def call_user(self: UserCallback, *arguments: Any, **named: Any) -> None:
         self._view.stop_training = self.model.stop_training
         kind = type(self.callback).__name__
         try:
@@ -176,7 +177,7 @@ def _hook(name: str) -> Callable[..., None]:
 
 for _name in dir(keras.callbacks.Callback):
     if _name.startswith("on_"):
-        setattr(OwnCallback, _name, _hook(_name))
+        setattr(UserCallback, _name, _hook(_name))
 
 
 def _set_mode(callback: Any, metrics: Sequence[keras.metrics.Metric]) -> None:
@@ -209,7 +210,8 @@ def _reason_for_each_step(callback: keras.callbacks.Callback) -> str | None:
     if frequencies:  # it is called once per epoch
         return None
     for name in _BATCH_HOOKS:
-        if not is_default(getattr(callback, name)):
+        is_default = getattr(kind, name) is getattr(keras.callbacks.Callback, name)
+        if name in vars(callback) or not is_default:
             return f"the callback {kind.__name__} has {name}"
     return None
 
@@ -238,7 +240,7 @@ def _layer(
     """Returns a layer, like `get_layer`, but also a layer inside of a layer by name."""
     if name is None or any(layer.name == name for layer in model.layers):
         return keras.Model.get_layer(model, name=name, index=index)
-    inner = model._flatten_layers(include_self=False)
+    inner = all_layers(model)
     layer = next((layer for layer in inner if layer.name == name), None)
     if layer is None:
         names = [layer.name for layer in model.layers]
@@ -257,3 +259,97 @@ def _refuse_compile(*arguments: Any, **named: Any) -> None:
         "a callback must not compile the model that is being trained; pass optimizer,"
         " loss and metrics to fit"
     )
+
+
+def _view_of(
+    optimizer: keras.optimizers.Optimizer, rate: AdjustableRate
+) -> "OptimizerView":
+    """Returns an optimizer of the same class and name that shares the state.
+
+    Its `learning_rate` is a variable, as in an optimizer without a schedule. In the
+    file of a model, it is an optimizer of that class, which Keras restores with its
+    state.
+    """
+    kind = type(optimizer)
+    # Keras saves an optimizer by the module and the name of its class.
+    module = kind.__module__
+    if module.startswith("keras."):
+        module = "keras.optimizers"
+    view_class = type(kind.__name__, (OptimizerView, kind), {"__module__": module})
+    copy: Any = object.__new__(view_class)
+    current_rate = Rate(optimizer, rate)
+    iterations, *state = optimizer.variables
+    copy.__dict__.update(optimizer.__dict__)
+    copy.__dict__["_learning_rate"] = current_rate
+    copy.__dict__["_variables"] = [iterations, current_rate, *state]
+    return copy
+
+
+class OptimizerView(keras.optimizers.Optimizer):
+    """An optimizer whose learning rate is the only attribute that can be set."""
+
+    @property
+    def learning_rate(self) -> "Rate":
+        """The rate of the next step; an assigned rate lasts for the rest of the run."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, value: Any) -> None:
+        if callable(value):
+            raise UsageError(
+                "a callback cannot set the learning rate to a schedule; set it to a"
+                " number, or pass the schedule to fit: learning_rate=..."
+            )
+        self._learning_rate.assign(value)
+
+    lr = learning_rate  # its name before Keras 3
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # Keras and TensorFlow, which track attributes, set names that start with "_".
+        if name not in ("learning_rate", "lr") and not name.startswith("_"):
+            raise UsageError(
+                f"a callback cannot set {name} of the optimizer, only its learning_rate"
+            )
+        super().__setattr__(name, value)
+
+
+class Rate(keras.Variable):
+    """The learning rate of a run as a variable."""
+
+    def __init__(
+        self, optimizer: keras.optimizers.Optimizer, rate: AdjustableRate
+    ) -> None:
+        self._optimizer = optimizer
+        self._rate = rate
+        self._shown: float | None = None
+        super().__init__(0.0, dtype="float32", trainable=False, name="learning_rate")
+        # The value of this replica: Python cannot convert a mirrored variable to float.
+        strategy = tf.distribute.get_strategy()
+        replicas = strategy.experimental_local_results(super().value)
+        self._value: tf.Variable = replicas[0]
+
+    @property
+    def value(self) -> tf.Variable:
+        """A TensorFlow variable that contains the rate of the next step."""
+        self.settle()
+        self._value.assign(self._optimizer.learning_rate)
+        if tf.executing_eagerly():
+            self._shown = float(self._value)
+        return self._value
+
+    def settle(self) -> None:
+        """Passes a rate that was assigned to `value` itself on to the run."""
+        if self._shown is None or not tf.executing_eagerly():
+            return
+        rate = float(self._value)
+        if rate != self._shown:
+            self._direct_assign(rate)
+
+    def _direct_assign(self, value: Any) -> None:
+        rate = float(value)
+        if not 0 <= rate < math.inf:
+            raise UsageError(
+                f"a callback has set the learning rate to {rate}; it must be 0 or more"
+            )
+        self._shown = None
+        self._rate.assign(rate)
