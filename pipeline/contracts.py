@@ -277,13 +277,13 @@ class ServingInput:
 class Pairs:
     """Pairs of near duplicates, as positions of examples, `first` less than `second`.
 
-    `crowded` tells whether other examples are as close as copies would be.
+    `is_ambiguous` tells whether other examples are as close as copies would be.
     """
 
     first: np.ndarray  # int64 (pairs,)
     second: np.ndarray  # int64 (pairs,)
     distance: np.ndarray  # float32 (pairs,)
-    crowded: np.ndarray  # bool (examples,)
+    is_ambiguous: np.ndarray  # bool (examples,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -354,7 +354,7 @@ class Evaluator(abc.ABC):
 
     def update_training(self, batch: Example) -> None:
         """Adds a decoded batch of training examples, without padding, with which
-        answers are compared; called after `update`, if they are at hand.
+        answers are compared; called after `update`, if they are available.
         """
         return None
 
@@ -394,7 +394,7 @@ class BatchDecoder:
             cls.decodes_batches = False
 
 
-class Objective(BatchDecoder, abc.ABC):
+class TargetBase(BatchDecoder, abc.ABC):
     """What is learned from examples, measured and answered: a `Task` or a `Target`.
 
     It is created from its metadata alone: facts about the data that are not weights,
@@ -615,7 +615,7 @@ class Objective(BatchDecoder, abc.ABC):
         """Draws one example and its answer; a target, only the answer.
 
         `example` has the decoded fields, and as `raw` the fields of the source, if it
-        is at hand.
+        is available.
         """
         return None
 
@@ -652,7 +652,7 @@ class Takes:
     """The name of the output, if the user's network has several."""
 
 
-class Task(Objective):
+class Task(TargetBase):
     """The problem to solve: inputs, targets, head, loss, metrics and answers.
 
     A registered function creates the task for a source (`Info`), or from the metadata
@@ -906,7 +906,7 @@ class Input(BatchDecoder, abc.ABC):
         return []
 
 
-class Target(Objective):
+class Target(TargetBase):
     """What is wanted: from raw fields of an example to loss, metrics and answers.
 
     A registered function `(info, **options)` creates it for a source (`Info`), or from

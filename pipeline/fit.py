@@ -190,7 +190,7 @@ def _cross_validate(config: Config, source: "Source", machine: "Machine") -> Run
             if not result:  # interrupted in a notebook
                 return Run(config, directory.path, {}, {})
             results.append(result)
-        cross_validation.conclude(config, results)
+        cross_validation.finish(config, results)
         return _run_in_turn(config, source, machine)
 
 
@@ -227,7 +227,7 @@ def _run(
     if is_exported and config.export.formats:
         formats.try_out(config, data.task, data.splits["train"])
     if not machine.is_chief:
-        trainer.work()
+        trainer.run_worker()
         history = trainer.checkpoint.history
         return Run(config, trainer.run.path, history, {}, trainer=trainer)
 
@@ -263,7 +263,7 @@ def _run(
                     results.write_report(subject, directory.path)
 
             handoff = Handoff(trainer, start)
-            result, written = handoff.conclude(trained, show, report)
+            result, written = handoff.finish(trained, show, report)
             parts["model"] = handoff.standalone()
             trainer.wait_for_workers()
         run = Run(config, directory.path, history, result, written, **parts)

@@ -257,8 +257,8 @@ class _Sweep:
     def _sampler(self, *numbers: int) -> "optuna.samplers.BaseSampler":
         """The sampler for a trial and an option.
 
-        Each has a seed of its own: a sweep that continues draws the values that it
-        would have drawn, and not those of its first trials again.
+        Each has a seed of its own, so that a resumed sweep draws the same values as an
+        uninterrupted one.
         """
         options = self.plan.options
         samplers = self._optuna.samplers

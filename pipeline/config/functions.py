@@ -103,7 +103,7 @@ class Function:
     def is_registered(self) -> bool:
         """Whether the function belongs to a subpackage of this package.
 
-        The modules beside them, such as `trackers`, are used like those of a user.
+        The modules beside them, such as `trackers`, count as user code.
         """
         return self.path.is_relative_to(_PACKAGE) and self.path.parent != _PACKAGE
 

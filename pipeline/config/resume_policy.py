@@ -147,11 +147,11 @@ def refusal(run: str, differences: list[Change]) -> str:
         remedy = f"add --force to accept the changes, or {remedy}"
     rows = []
     for change in differences:
-        flag = console.in_words_of_caller(change.flag)
+        flag = console.for_caller(change.flag)
         note = "--force accepts it" if change.can_be_forced else ""
         rows.append((flag, change.original, change.current, note))
     table = console.table(rows, ("option", "original", "now", ""))
-    original = console.in_words_of_caller(
+    original = console.for_caller(
         f"its original options: {shlex.join(['--resume', run])}",
         f"its original options are in {run}/config.json",
     )

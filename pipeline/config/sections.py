@@ -13,7 +13,7 @@ from pipeline.config import formats, registry
 from pipeline.config.registry import Named
 from pipeline.config.validation import Checked, only_one, require
 from pipeline.utils import files, output
-from pipeline.utils.console import in_words_of_caller
+from pipeline.utils.console import for_caller
 from pipeline.utils.errors import UsageError, did_you_mean
 
 Options = dict[str, Any]
@@ -104,7 +104,7 @@ class TaskConfig(FunctionSection):
             if not flags:
                 continue
             arguments = registry.arguments_with(option, TaskConfig, value)
-            hint = in_words_of_caller(did_you_mean(flags), did_you_mean(arguments))
+            hint = for_caller(did_you_mean(flags), did_you_mean(arguments))
             raise UsageError(f"--task.{option}: the task has no such option; {hint}")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 from pipeline.config import formats
-from pipeline.utils.console import in_words_of_caller
+from pipeline.utils.console import for_caller
 
 
 def read(hint: Any, words: Sequence[str]) -> Any:
@@ -330,7 +330,7 @@ def describe(hint: Any) -> str:
     if dataclasses.is_dataclass(hint):
         return "a section (a dictionary of options)"
     if origin in (dict, Mapping):
-        words = in_words_of_caller("words of the form name=value", "a dictionary")
+        words = for_caller("words of the form name=value", "a dictionary")
         if typing.get_origin(arguments[1]) is Annotated:
             return f"{words}, each value {describe(arguments[1])}"
         return words

@@ -95,7 +95,7 @@ def load(
         task.check(columns, name, source.location)
         stores[name] = store
     decisions = [dataclasses.replace(decision, reason="; ".join(reasons)), *warnings]
-    if len(parts["train"]) > epoch_order.LARGEST and config.train.shuffle:
+    if len(parts["train"]) > epoch_order.MAX_COUNT and config.train.shuffle:
         size = f"blocks of {epoch_order.BLOCK:,} examples"
         reason = f"{size} are shuffled, then the examples within each, to save memory"
         decisions.append(Decision("order", "in blocks", reason))

@@ -20,7 +20,7 @@ from pipeline.utils.errors import UsageError
 
 MAX_BOXES = 1000
 """Boxes of an image that are kept, the largest."""
-_LARGEST_FRACTION = 1.1  # of boxes that reach out of their picture
+_MAX_FRACTION = 1.1  # of boxes that reach out of their picture
 _MISSING = (
     "{} annotated images do not exist beside the annotations, in images or JPEGImages,"
     " or elsewhere below the directory; left out"
@@ -161,7 +161,7 @@ def source(
 def _mark_fractions(pictures: Sequence[Picture]) -> bool:
     """Whether all boxes are fractions, although the format has pixels; marks them."""
     sides = [side for p in pictures for box in p.boxes for side in box]
-    if not sides or max(sides) > _LARGEST_FRACTION:
+    if not sides or max(sides) > _MAX_FRACTION:
         return False
     if any(picture.is_relative for picture in pictures):  # as YOLO writes them
         return False

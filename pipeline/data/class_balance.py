@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from pipeline.contracts import Decision
-from pipeline.utils.console import in_words_of_caller, pluralize
+from pipeline.utils.console import for_caller, pluralize
 from pipeline.utils.errors import UsageError
 
 _IMBALANCE = 20
@@ -74,7 +74,5 @@ def imbalance_notes(counts: Mapping[str, int]) -> list[Decision]:
         f"unbalanced classes: {most!r} has {pluralize(present[most], 'example')} in"
         f" train, {least!r} {present[least]:,}, a ratio of {ratio:,.0f} : 1"
     )
-    remedy = in_words_of_caller(
-        "--train.class-weight balanced", 'class_weight="balanced"'
-    )
+    remedy = for_caller("--train.class-weight balanced", 'class_weight="balanced"')
     return [Decision("note", note, f"{remedy} gives them equal weight in the loss")]

@@ -271,7 +271,7 @@ def has_pictures(data: Any) -> bool:
 def array_kinds(
     source: str, kinds: tuple[str | None, str | None], model: Any
 ) -> dict[str, str]:
-    """The options of a source that say as what it reads its arrays, if it has them:
+    """The options of a source that say how it interprets x and y, if it has them:
     the input and the target of the task, or steps of numbers if the user's network
     begins with a layer that reads them, such as an LSTM.
     """

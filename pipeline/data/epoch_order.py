@@ -6,10 +6,10 @@ import zlib
 import numpy as np
 
 BLOCK = 1 << 24
-"""Number of examples in a block. With more than `LARGEST` examples, the blocks are
+"""Number of examples in a block. With more than `MAX_COUNT` examples, the blocks are
 shuffled, and then the examples within each block, so that memory stays below 1 GB.
 """
-LARGEST = 1 << 26
+MAX_COUNT = 1 << 26
 """The largest number of examples that are shuffled at once."""
 _CHECKSUM_LENGTH = 1 << 22  # positions covered by `checksum`
 
@@ -25,7 +25,7 @@ class EpochOrder:
     def __init__(self, count: int, seed: int) -> None:
         self._count = count
         self._seed = seed % (1 << 64)
-        self._block = BLOCK if count > LARGEST else count
+        self._block = BLOCK if count > MAX_COUNT else count
         self._lock = threading.Lock()
         self._permutations: dict[tuple[int, int], np.ndarray] = {}
 

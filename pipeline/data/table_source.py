@@ -42,7 +42,7 @@ _SPLITS = {
     name: split for split, aliases in split_names.ALIASES.items() for name in aliases
 }
 _SPLIT_DTYPE = np.array(split_names.SPLITS).dtype
-_LARGEST = float(np.finfo(np.float32).max)
+_MAX_FLOAT = float(np.finfo(np.float32).max)
 _MIN_ROWS_OF_LEAKS = 20
 _MAX_AXES = 3  # of the features of an example
 
@@ -233,7 +233,7 @@ def _finite(table: Table, title: str) -> np.ndarray:
     numbers = table.booleans(title)
     if numbers is None:
         numbers = np.asarray(table.numbers(title))
-    for row in np.flatnonzero(np.abs(numbers) > _LARGEST)[:1].tolist():
+    for row in np.flatnonzero(np.abs(numbers) > _MAX_FLOAT)[:1].tolist():
         raise UsageError(
             f"{table.where(row)}: {quote_cell(table.columns[title], row)} in the"
             f" {table.key} {title!r} is not a finite number; correct it"

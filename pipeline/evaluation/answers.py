@@ -42,7 +42,7 @@ class Evaluation:
     outputs: Callable[[Mapping[str, np.ndarray]], Any] | None = None
     """Returns the outputs for a few decoded examples; None if they are not known."""
     network: Any = None
-    """The network, if it is at hand."""
+    """The network, if it is available."""
     pictures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     """Name -> picture of the answers, uint8 (height, width, 3)."""
     has_loss: bool = True
@@ -88,7 +88,7 @@ class Evaluation:
         return examples, self.answer(examples)
 
     def raw(self, positions: np.ndarray) -> dict[str, np.ndarray]:
-        """The raw examples at these positions; empty if their source is not at hand."""
+        """The raw examples at these positions; empty if their source is gone."""
         if self.examples.raw_split is None:
             return {}
         try:
@@ -116,7 +116,7 @@ class Evaluation:
     @functools.cached_property
     def importances(self) -> Importances | None:
         """How much worse the answers become if a column is shuffled; None if the input
-        has no columns, the network is not at hand, or it would take too long.
+        has no columns, the network is not available, or it would take too long.
         """
         if self.network is None:
             return None

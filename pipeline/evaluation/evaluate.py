@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Batches, Example, Metadata, Task
 from pipeline.training import xla_support
-from pipeline.training.distributed import name_undecodable_examples
+from pipeline.training.distributed import explain_decode_errors
 from pipeline.training.train_step import SteppedModel, forward
 from pipeline.training.user_metrics import unique_name
 from pipeline.utils.errors import UsageError, reason
@@ -63,7 +63,7 @@ def outputs(model: SteppedModel, task: Task, batches: Batches) -> Iterator[Outpu
     compute = _output_function(model, task, batches, dataset.element_spec)
     if model.step and model.step.is_compiled("outputs"):
         compute = xla_support.with_notice(compute, "outputs")
-    with name_undecodable_examples(batches, 0, batches.last_step):
+    with explain_decode_errors(batches, 0, batches.last_step):
         for batch in with_options(dataset):
             try:
                 result, weight = compute(batch)
@@ -168,7 +168,7 @@ def evaluate(
     """Evaluates a split in one pass; its memory grows by the columns of the table.
 
     `training` has the training examples, for metrics that compare answers with them;
-    None if they are not at hand or it would take too long. `predict` calls the model.
+    None if they are not available or it would take too long. `predict` calls the model.
     """
     evaluator = task.evaluator(model)
     added = [_copy(metric) for metric in _added_metrics(model)]
@@ -198,7 +198,7 @@ def evaluate(
 
 def examples(batches: Batches) -> Iterator[Example]:
     """Decoded batches without padding."""
-    with name_undecodable_examples(batches, 0, batches.last_step):
+    with explain_decode_errors(batches, 0, batches.last_step):
         for batch in with_options(batches.dataset(0)):
             batch = batches.gather(batch)
             yield _first(int(np.count_nonzero(batch["weight"])), batch)

@@ -68,7 +68,7 @@ class Handoff:
         self.pictures: dict[str, np.ndarray] = {}
         """Pictures of these answers."""
 
-    def conclude(
+    def finish(
         self,
         trained: bool,
         show: Callable[[dict[str, Any]], None],

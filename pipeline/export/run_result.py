@@ -254,5 +254,7 @@ def _as_served(version: Path, result: dict[str, Any]) -> None:
         f" {manifest['compared']} examples:"
         f" {text_files.differences(manifest['difference'])}",
     )
-    if manifest["judged"] in result:
-        say("as served", f"{manifest['judged']} {numbers(manifest['metrics'])}")
+    if manifest["evaluated_split"] in result:
+        say(
+            "as served", f"{manifest['evaluated_split']} {numbers(manifest['metrics'])}"
+        )

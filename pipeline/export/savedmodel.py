@@ -200,7 +200,7 @@ def write(
         "options": run_result.options(config.export),
         "left_out": left_out,  # files in other formats, and why
         "trained": dict(trained),
-        "judged": test_split or None,
+        "evaluated_split": test_split or None,
         "metrics": text_files.numbers(metrics.get(test_split, {})),
         "compared": len(next(iter(requests["serving_default"].values()))),
         "difference": difference(model, exported, task, golden["serving_default"]),
@@ -253,7 +253,7 @@ def _plain(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fingerprint(examples: Split) -> str | None:
-    """The fingerprint of the source of examples; None if it is not at hand."""
+    """The fingerprint of the source of examples; None if it is not available."""
     raw = examples.raw_split
     return None if raw is None else raw.source.fingerprint()
 

@@ -55,13 +55,13 @@ def model_card(
     rows: dict[str, None] = {}  # ordered, without duplicates
     for part in splits.values():
         rows |= dict.fromkeys(part)
-    test_split = manifest["judged"]
+    test_split = manifest["evaluated_split"]
     classes = metrics.get(test_split, {}).get("per_class", {})
     columns = list(next(iter(classes.values()), {}))
     measure = "recall" if "recall" in columns else "".join(columns[:1])
     columns.sort(key=lambda column: column != measure)
-    judged = metrics.get(test_split)
-    no_better_than = task.no_better_than(judged) if judged else None
+    tested = metrics.get(test_split)
+    no_better_than = task.no_better_than(tested) if tested else None
     trained_precision = manifest["trained_precision"].removeprefix("mixed_")
     return _render(
         "MODEL_CARD.md",

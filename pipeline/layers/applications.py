@@ -15,7 +15,7 @@ from pipeline.layers.convolution import image_size, to_rgb
 from pipeline.utils.errors import UsageError, reason, suggest
 
 # The shortest side that a network accepts, if it is not 32.
-SMALLEST = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
+MIN_SIDES = {"InceptionV3": 75, "InceptionResNetV2": 75, "Xception": 71}
 
 
 def application_maps(
@@ -30,7 +30,7 @@ def application_maps(
     """
     construct = find(name, "backbone")
     height, width = image_size(x)
-    if min(height, width) < (smallest := SMALLEST.get(name, 32)):
+    if min(height, width) < (smallest := MIN_SIDES.get(name, 32)):
         raise UsageError(
             f"--model.options backbone={name} needs images of at least {smallest} x"
             f" {smallest} pixels; set --image-size"

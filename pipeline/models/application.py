@@ -40,7 +40,7 @@ def application(
     construct = applications.find(name, "name")
     height, width = image_size(x)
     x = to_rgb(x, name)
-    scale = applications.SMALLEST.get(name, 32) / min(height, width)
+    scale = applications.MIN_SIDES.get(name, 32) / min(height, width)
     if scale > 1:
         height = math.ceil(height * scale)
         width = math.ceil(width * scale)

@@ -76,7 +76,7 @@ class Comparison:
         for number, config in enumerate(others, start=1):
             found = run_sections.differences(first, config)
             for option, (before, after) in found.items():
-                if not self._is_told(option):
+                if not self._is_relevant(option):
                     continue
                 row = values.setdefault(option, [_words(before)] * len(self.models))
                 row[number] = _words(after)
@@ -85,7 +85,7 @@ class Comparison:
             columns[model.name] = [row[number] for row in values.values()]
         return columns
 
-    def _is_told(self, option: str) -> bool:
+    def _is_relevant(self, option: str) -> bool:
         """Whether an option can change a result, and does not differ by design."""
         section, _, name = option.partition(".")
         has_several_seeds = any(len(model.runs) > 1 for model in self.models)
@@ -293,7 +293,7 @@ def _require_same_task(models: Sequence[Model]) -> None:
 
 
 def _answers(model: Model) -> str:
-    """What a model tells: its classes, or the name of its number."""
+    """The class names of a model, or the name of its target."""
     metadata = _metadata(model.runs[0])
     if "class_names" in metadata:
         return f"the classes {', '.join(metadata['class_names'])}"
@@ -310,7 +310,9 @@ def _model(runs: Sequence[Run]) -> Model:
     for run, table in zip(runs, tables, strict=True):
         found = dataset.create_task(run.config, _metadata(run)).scores(table)
         if not found:
-            raise UsageError(f"{run.directory}: its predictions tell no metric")
+            raise UsageError(
+                f"{run.directory}: no metric can be computed from its predictions"
+            )
         scores.append(found)
     names = {_names(table) for table in tables}
     if len(names) > 1:

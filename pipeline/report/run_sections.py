@@ -24,7 +24,7 @@ from pipeline.utils.errors import UsageError
 
 _PICTURES = 6  # along training
 _HIDDEN = ("skipped_steps", "gradient_norm_max")
-_UNTOLD = ("format", "recipe", "reasons", "run_directory", "dry_run", "force")
+_EXCLUDED = ("format", "recipe", "reasons", "run_directory", "dry_run", "force")
 """Entries of a config that are no options of its command."""
 
 
@@ -272,7 +272,7 @@ def differences(before: Config, config: Config) -> dict[str, tuple[Any, Any]]:
     differences = {}
     originals = before.as_json()
     for section, values in config.as_json().items():
-        if section in (*_UNTOLD, "log"):
+        if section in (*_EXCLUDED, "log"):
             continue
         for name, value in values.items():
             original = originals[section][name]
@@ -310,7 +310,7 @@ def _served(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     yield (
         f"Precision: {precision} in the export, {trained} in training. As served:"
-        f" {manifest['judged']} {console.numbers(manifest['metrics'])}.",
+        f" {manifest['evaluated_split']} {console.numbers(manifest['metrics'])}.",
         "",
     )
 

@@ -34,7 +34,7 @@ class Cluster:
     run: Path | None = None
     """The run directory, which all workers share."""
     options: str = ""
-    """A digest of the options, which are those of all workers."""
+    """A digest of the options; it must be equal on all workers."""
 
     @property
     def is_chief(self) -> bool:

@@ -12,7 +12,7 @@ from tensorflow.python.eager import context
 from pipeline.config import config
 from pipeline.config.formats import parse_devices, parse_memory
 from pipeline.contracts import Decision
-from pipeline.runtime import gpu_info, meeting, signals
+from pipeline.runtime import gpu_info, rendezvous, signals
 from pipeline.runtime.cluster import Cluster
 from pipeline.runtime.cpu_info import cores
 from pipeline.utils.console import pluralize
@@ -175,7 +175,7 @@ def _several_machines(
         task_id=cluster.index,
         rpc_layer="grpc",
     )
-    peers = meeting.meet(cluster, options.worker_timeout, versions, own)
+    peers = rendezvous.meet(cluster, options.worker_timeout, versions, own)
     peers.watch()
     with signals.keep_handlers():
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)

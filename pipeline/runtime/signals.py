@@ -104,7 +104,7 @@ class StopSignals:
     def request(self, number: int) -> None:
         """Stops training after the current call, as this signal would.
 
-        For a thread that is told otherwise than by a signal. Outside of `defer`,
+        For a thread that gets the request another way. Outside of `defer`,
         training does not begin.
         """
         self._signal = number

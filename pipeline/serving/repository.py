@@ -157,7 +157,9 @@ def _compare(
             f"its classes differ from those of version {served.name}, which is served",
         )
     value, before = (manifest.get("metrics", {}).get(name) for manifest in manifests)
-    split, split_before = (manifest.get("judged", "") for manifest in manifests)
+    split, split_before = (
+        manifest.get("evaluated_split", "") for manifest in manifests
+    )
     if before is None:
         return True, f"version {served.name}, which is served, has no {name}"
     score = "missing" if value is None else f"{value:.4f}"

@@ -40,7 +40,7 @@ from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_sheets import sheet
 
-_LARGEST = 128  # pixels of a side
+_MAX_SIDE = 128  # pixels of a side
 _MAX_GUIDANCE = 20.0
 _STEPS = 8
 """Steps of the sampler until their number is chosen."""
@@ -100,9 +100,9 @@ def generation(
             f" {found['image_dtype']}"
         )
     height, width, _ = found["image_shape"]
-    if max(height, width) > _LARGEST:
+    if max(height, width) > _MAX_SIDE:
         raise UsageError(
-            f"generation is for images of up to {_LARGEST} x {_LARGEST} pixels; got"
+            f"generation is for images of up to {_MAX_SIDE} x {_MAX_SIDE} pixels; got"
             f" {height} x {width}; set --data.image-size 64 64"
         )
     names = info.class_names if "label" in info.fields else None
@@ -121,7 +121,7 @@ def generation(
     return Generation(metadata)
 
 
-# As what a source reads its arrays.
+# How a source interprets x and y.
 generation.kinds = ("image", "classes")  # type: ignore[attr-defined]
 
 

@@ -73,7 +73,7 @@ def keras_model(
     return KerasModelOfArrays(metadata)
 
 
-# As what a source reads its arrays for this task: input and target.
+# How a source interprets x and y for this task.
 _KINDS = ("arrays", "arrays")
 keras_model.kinds = _KINDS  # type: ignore[attr-defined]
 

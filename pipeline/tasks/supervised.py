@@ -105,7 +105,7 @@ def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
     return supervised(info, parts)
 
 
-# As what a source reads its arrays for these tasks.
+# How a source interprets x and y for these tasks.
 image_classification.kinds = ("image", "classes")  # type: ignore[attr-defined]
 regression.kinds = ("features", "number")  # type: ignore[attr-defined]
 

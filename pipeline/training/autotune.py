@@ -15,11 +15,11 @@ from pipeline.utils import progress_bar
 from pipeline.utils.console import pluralize
 
 # A call cannot be interrupted; half a second is still a prompt reaction to Ctrl-C.
-LONGEST_CALL = 0.5
+MAX_CALL = 0.5
 MAX_TIMED_STEPS = 16  # in one call
 # In a shorter run, a trial costs more than it can gain: tracing the step again takes
 # about 2 s.
-SHORTEST_RUN = 60.0
+MIN_RUN = 60.0
 # On a busy machine, timings of a step vary by a tenth: the faster precision is faster
 # in each of these pairs of trials. Less than this speedup is not worth fewer digits.
 TRIALS = 3
@@ -56,7 +56,7 @@ def seconds_per_step(model: keras.Model, train: Batches, source: Any = None) -> 
         seconds = distributed.mean_over_workers(elapsed / (calls.position - first))
         if is_first:
             continue
-        count = max(1, min(int(LONGEST_CALL / 2 / seconds), MAX_TIMED_STEPS))
+        count = max(1, min(int(MAX_CALL / 2 / seconds), MAX_TIMED_STEPS))
         if count == 1:  # another call would measure the same
             break
     for variable, value in zip(state, before, strict=True):
@@ -94,7 +94,7 @@ def choose_steps_per_execution(
     if train.first_step == train.last_step:  # only a validation is left
         return Decision("call", "1 step", "none is left to train")
     seconds = seconds_per_step(model, train)
-    count = max(1, min(int(LONGEST_CALL / seconds), train.steps_per_epoch))
+    count = max(1, min(int(MAX_CALL / seconds), train.steps_per_epoch))
     model.steps_per_execution = count
     reason = f"{count * seconds:.1f} s per call, {1000 * seconds:,.1f} ms per step"
     if count == train.steps_per_epoch:
@@ -132,7 +132,7 @@ def choose_precision(
     progress_bar.stage("timing", f"a training step in {machine.precision}")
     slow = [seconds(model)]
     duration = slow[0] * (train.last_step - train.first_step)
-    if duration < SHORTEST_RUN:
+    if duration < MIN_RUN:
         reason = f"a run of about {duration:.0f} s is too short for a trial"
         return machine.add_decision("precision", "float32", reason), model
     fast_machine = dataclasses.replace(machine, precision=policy)

@@ -112,7 +112,7 @@ def finished(config: Config, source: Source) -> dict[str, Any] | None:
     return result
 
 
-def conclude(config: Config, results: Sequence[Mapping[str, Any]]) -> None:
+def finish(config: Config, results: Sequence[Mapping[str, Any]]) -> None:
     """Prints what the folds say together, and writes it to the run that follows."""
     summary = summarize(results)
     files.write_json(_directory(config).cross_validation, summary)

@@ -161,7 +161,7 @@ def _mean_function(strategy: tf.distribute.Strategy) -> Any:
 
 
 @contextlib.contextmanager
-def name_lost_workers(cluster: Cluster | None) -> Iterator[None]:
+def translate_worker_errors(cluster: Cluster | None) -> Iterator[None]:
     """Converts TensorFlow's error about a lost worker to one that names the worker."""
     try:
         yield
@@ -185,7 +185,7 @@ def name_lost_workers(cluster: Cluster | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def name_undecodable_examples(
+def explain_decode_errors(
     batches: Batches, first: int, count: int, ahead: int = _AHEAD
 ) -> Iterator[None]:
     """Names the example if one of these steps fails because it cannot be decoded.
@@ -273,7 +273,7 @@ class StepFunction:
         if not count:
             return _results(self._model)
         with (
-            name_undecodable_examples(
+            explain_decode_errors(
                 self._batches, self.position, count, _AHEAD + 3 * _length(self._block)
             ),
             catch_out_of_memory(is_training),

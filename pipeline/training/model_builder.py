@@ -18,10 +18,10 @@ from pipeline.runtime import environment
 from pipeline.runtime.dtype_policy import policy_scope
 from pipeline.tasks.keras_model import TaskMetric
 from pipeline.training import pretrained, user_loss, user_metrics, user_model
-from pipeline.training.distributed import name_undecodable_examples
+from pipeline.training.distributed import explain_decode_errors
 from pipeline.training.freezing import freeze
 from pipeline.training.optim.build import build_optimizer
-from pipeline.training.optim.gradient_update import Update
+from pipeline.training.optim.gradient_update import UpdateRule
 from pipeline.training.optim.learning_rate import build_rate, layer_rates
 from pipeline.training.train_step import Step, SteppedModel, forward
 from pipeline.training.user_loss import OutputLosses, UserLoss
@@ -243,7 +243,7 @@ def build(
         scaled = machine.precision == "mixed_float16"
         # XLA cannot compile a forward pass in which replicas communicate.
         xla = machine.xla and not settings.train.synchronized_batch_norm
-        update = Update(
+        update = UpdateRule(
             optimizer,
             variables,
             statistics,
@@ -268,7 +268,7 @@ def build(
         )
         # Keras's automatic loss scaling is wrong with several replicas.
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
-    with name_undecodable_examples(train, train.first_step, 1):
+    with explain_decode_errors(train, train.first_step, 1):
         part = ReplicaPart(total=machine.replicas)
         augmenter = Augmenter(settings.data.augment, seed, task.spatial_fields)
         fields = augmenter.try_out(train, accumulate, part)

@@ -14,7 +14,7 @@ from pipeline.data.augmentation import Augmenter
 from pipeline.layers import nested
 from pipeline.training import xla_support
 from pipeline.training.optim.gradient_accumulation import accumulate_gradients
-from pipeline.training.optim.gradient_update import Update
+from pipeline.training.optim.gradient_update import UpdateRule
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError
 
@@ -40,7 +40,7 @@ class Step:
         self,
         task: Task,
         settings: config.Config,
-        update: Update,
+        update: UpdateRule,
         random_states: list[keras.Variable],
         *,
         class_weight: Mapping[str, float],

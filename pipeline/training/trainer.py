@@ -121,7 +121,7 @@ class Trainer:
         if not self._set_precision():
             self._try_precisions()
             return
-        with distributed.name_lost_workers(self.machine.cluster):
+        with distributed.translate_worker_errors(self.machine.cluster):
             self.model = self._build_model(self.machine)
 
     def _set_precision(self) -> bool:
@@ -161,7 +161,7 @@ class Trainer:
         while True:
             # The run directory, where stack traces would be written, may not exist yet.
             watchdog = Watchdog(self.config.runtime.hang_timeout, None)
-            with distributed.name_lost_workers(self.machine.cluster), watchdog:
+            with distributed.translate_worker_errors(self.machine.cluster), watchdog:
                 try:
                     self.machine, self.model = autotune.choose_precision(
                         self.machine,
@@ -227,7 +227,10 @@ class Trainer:
         changed = {change.flag for change in self.run.changes}
         is_forced = not changed.isdisjoint(flags)  # only the chief has the changes
         machine = self.machine
-        with machine.strategy.scope(), distributed.name_lost_workers(machine.cluster):
+        with (
+            machine.strategy.scope(),
+            distributed.translate_worker_errors(machine.cluster),
+        ):
             return distributed.mean_over_workers(float(is_forced)) > 0
 
     def report(self) -> None:
@@ -394,7 +397,7 @@ class Trainer:
         watchdog = Watchdog(config.runtime.hang_timeout, self.run.hang)
         with (
             machine.strategy.scope(),
-            distributed.name_lost_workers(machine.cluster),
+            distributed.translate_worker_errors(machine.cluster),
             watchdog,
         ):
             _require_same_start(batches)
@@ -465,7 +468,7 @@ class Trainer:
             evaluate=self._evaluate_validation(),
         )
 
-    def work(self) -> None:
+    def run_worker(self) -> None:
         """Trains in a worker that is not the chief and so writes nothing."""
         self.resume(RunDirectory(self.config.run_directory or RUNS))
         cluster = self.machine.cluster
@@ -488,7 +491,7 @@ class Trainer:
             contextlib.suppress(*ignored_errors),
             self.stops.at_once(),
             machine.strategy.scope(),
-            distributed.name_lost_workers(machine.cluster),
+            distributed.translate_worker_errors(machine.cluster),
         ):
             distributed.mean_over_workers(0.0)
 

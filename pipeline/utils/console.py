@@ -17,7 +17,7 @@ _in_python: ContextVar[_Rewrite | None] = ContextVar("in_python", default=None)
 
 @contextlib.contextmanager
 def called_from_python(rewrite: _Rewrite) -> Iterator[None]:
-    """Within the block, `in_words_of_caller` returns arguments; `rewrite` makes them of
+    """Within the block, `for_caller` returns arguments; `rewrite` makes them of
     the options in a text.
     """
     token = _in_python.set(rewrite)
@@ -27,7 +27,7 @@ def called_from_python(rewrite: _Rewrite) -> Iterator[None]:
         _in_python.reset(token)
 
 
-def in_words_of_caller(text: str, in_python: str | None = None) -> str:
+def for_caller(text: str, in_python: str | None = None) -> str:
     """A text with options as on the command line; in a call of `fit`, with arguments,
     or the text `in_python`.
     """

@@ -14,7 +14,7 @@ from toy_problem import random
 from pipeline.config import registry
 from pipeline.config.sections import TrainConfig
 from pipeline.training.optim.build import build_optimizer
-from pipeline.training.optim.gradient_update import Update
+from pipeline.training.optim.gradient_update import UpdateRule
 from pipeline.training.optim.learning_rate import build_rate
 
 OPTIMIZERS = registry.names("optimizers")
@@ -76,7 +76,7 @@ def updated(name, xla):
     weights = [keras.Variable(random(s, n), name=f"v{n}") for n, s in enumerate(SHAPES)]
     rate = build_rate(options, 10, paced=False)
     optimizer = build_optimizer(options, rate, weights)
-    update = Update(optimizer, weights, [], options, False, rate, branchless=xla)
+    update = UpdateRule(optimizer, weights, [], options, False, rate, branchless=xla)
 
     def step(size):
         gradients = [size * (weight.value - 1.0) for weight in weights]

@@ -140,7 +140,7 @@ def test_the_manifest_describes_the_version_and_every_file(digits_run):
     assert about["temperature"] == digits_run.task.metadata["temperature"] != 1
     assert about["metrics"]["accuracy"] == digits_run.test["accuracy"]
     assert about["metrics"]["calibrated.loss"] == digits_run.test["calibrated"]["loss"]
-    assert about["judged"] == "test"
+    assert about["evaluated_split"] == "test"
     assert about["trained"] == {
         "steps": digits_run.result["steps"],
         "of": digits_run.result["steps"],

@@ -59,7 +59,10 @@ def test_the_recipe_ends_with_a_verified_export(run):
     assert metadata == run.task.metadata and metadata["feature_names"][2] == "bmi"
     assert run.task.selection_metric == ("r2", 1)
     about = version_manifest.read(run.export)
-    assert (about["metrics"]["r2"], about["judged"]) == (run.test["r2"], "test")
+    assert (about["metrics"]["r2"], about["evaluated_split"]) == (
+        run.test["r2"],
+        "test",
+    )
 
 
 def test_the_served_predictions_are_those_of_the_closed_form(run):

@@ -176,7 +176,7 @@ def test_a_metric_that_is_not_finite_in_a_fold_has_no_mean(workplace, capsys):
     results = [{"test": test, "best_epoch": None, "epochs": 4} for test in numbers]
     run = RunDirectory(workplace)
     config = settings_of(data={"folds": 3}).changed(run_directory=workplace)
-    cross_validation.conclude(config, results)
+    cross_validation.finish(config, results)
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert rows[2] == ["loss", "1.0000", "0.5000", "0.5000", "1.5000", "1.0000"]
     assert rows[3] == ["r2", "nan", "nan", "nan", "nan", "0.2500"]

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import IO, Self
 
 REPOSITORY = Path(__file__).parents[2]
-_LARGEST_REQUEST = 2**20
+_MAX_REQUEST = 2**20
 # What a run imports late, besides the modules of the package.
 _LATE = (
     "sklearn.datasets",
@@ -172,7 +172,7 @@ def _serve(requests: socket.socket) -> list[str]:
     )  # Ctrl-C at the tests reaches the server, too
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the watchers
     while True:
-        message, files, _, _ = socket.recv_fds(requests, _LARGEST_REQUEST, 4)
+        message, files, _, _ = socket.recv_fds(requests, _MAX_REQUEST, 4)
         if not message:
             os._exit(0)
         if not os.fork():

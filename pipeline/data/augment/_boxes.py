@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 
-_LEAST = 0.25  # share of a box that must remain in the image to count
+_MIN_SHARE = 0.25  # share of a box that must remain in the image to count
 
 
 def transform(batch: Example, scale: tf.Tensor, offset: tf.Tensor) -> Example:
@@ -46,7 +46,7 @@ def replace(
     )
     share = areas(clipped) / tf.maximum(areas(boxes), 1e-6)
     labels = tf.where(share > 0, batch["box_labels"], -1)
-    is_ignored = (batch["box_ignored"] > 0) | (share < _LEAST)
+    is_ignored = (batch["box_ignored"] > 0) | (share < _MIN_SHARE)
     return {
         **batch,
         "boxes": tf.where((labels >= 0)[..., None], clipped, 0.0),

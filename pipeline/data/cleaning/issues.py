@@ -167,8 +167,8 @@ def _near_duplicates(scan: Scan, rows: np.ndarray, pairs: Pairs) -> list[_Issue]
     is_inexact = (scan.digest[first] != scan.digest[second]).any(axis=1)
     # If most images are crowded, a small distance does not indicate a copy. Being in a
     # pair is not enough: if each image has a copy, all images are in pairs.
-    if len(rows) >= _MIN_IMAGES and pairs.crowded.mean() > 0.5:
-        is_alike = pairs.crowded.copy()
+    if len(rows) >= _MIN_IMAGES and pairs.is_ambiguous.mean() > 0.5:
+        is_alike = pairs.is_ambiguous.copy()
         is_alike[pairs.first[is_inexact]] = True
         is_alike[pairs.second[is_inexact]] = True
         return [_Issue(row, "all alike") for row in rows[is_alike].tolist()]

@@ -17,9 +17,9 @@ from pipeline.contracts import Pairs
 
 HASHES = 128
 _BAND = 4  # consecutive hashes
-_LEAST = 0.6  # similarity of near duplicates
+_MIN_SIMILARITY = 0.6  # similarity of near duplicates
 _MAX_WORDS = 10_000  # the rest of a longer text does not count
-_MOST_ALIKE = 64  # more texts that agree are not all compared with each other
+_MAX_ALIKE = 64  # more texts that agree are not all compared with each other
 _MASK = 2**32 - 1
 _FACTORS, _SHIFTS = np.random.default_rng(0).integers(0, 2**63, (2, HASHES)) | 1
 
@@ -60,7 +60,7 @@ def find(sketches: np.ndarray) -> Pairs:
         is_first = np.ones(count, bool)
         is_first[1:] = rows[order][1:] != rows[order][:-1]
         group = np.cumsum(is_first)
-        for step in range(1, min(count, _MOST_ALIKE)):
+        for step in range(1, min(count, _MAX_ALIKE)):
             is_same = group[step:] == group[:-step]
             if not is_same.any():
                 break
@@ -71,7 +71,7 @@ def find(sketches: np.ndarray) -> Pairs:
         part = slice(start, start + 4096)
         is_equal = sketches[first[part]] == sketches[second[part]]
         similarity[part] = is_equal.mean(axis=1)
-    is_near = similarity >= _LEAST
+    is_near = similarity >= _MIN_SIMILARITY
     return Pairs(
         first[is_near],
         second[is_near],

@@ -69,7 +69,7 @@ class Scan:
     spread: np.ndarray
     """The widest range of values of a channel, uint8 (examples,)."""
     sketch: np.ndarray
-    """That of `similarity`, (examples, ...); (examples, 0) without it."""
+    """Sketches computed by `similarity`, (examples, ...); (examples, 0) without it."""
     similarity: Similarity | None = None
 
     def __len__(self) -> int:

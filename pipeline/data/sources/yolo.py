@@ -19,7 +19,7 @@ from pipeline.utils.errors import UsageError
 
 _NAMES = "classes.txt"
 _SPLITS = ("train", "val", "valid", "validation", "test")
-_LARGEST = 2.0  # of the fractions of boxes, which may reach out of their image
+_MAX_FRACTION = 2.0  # of the fractions of boxes, which may reach out of their image
 
 
 def yolo(*, path: Annotated[Path, "exists"]) -> Source:
@@ -223,7 +223,7 @@ def _box(line: str, keypoints: int) -> tuple[int, tuple[float, ...]]:
     numbers = [float(text) for text in texts]
     if (keypoints and len(numbers) == 4 + keypoints) or _are_keypoints(numbers):
         numbers = numbers[:4]
-    if any(abs(number) > _LARGEST for number in numbers):  # pixels
+    if any(abs(number) > _MAX_FRACTION for number in numbers):  # pixels
         raise ValueError(line)
     if len(numbers) == 4:
         x, y, width, height = numbers

@@ -32,7 +32,7 @@ from pipeline.utils import compressed_sound
 from pipeline.utils.errors import UsageError, reason
 
 _MAX_RATE = 16_000  # that is chosen; speech has little above half of it
-_LONGEST = 0.99  # of the recordings, which are not cut
+_MAX_QUANTILE = 0.99  # of the recordings, which are not cut
 _MARGIN = 1.5  # of the longest recording beyond them, none is cut up to it
 _MAX_SECONDS = 30.0
 _SCALE = 2.0**-15
@@ -152,7 +152,7 @@ class AudioInput(Input):
         if "seconds" in self.metadata:
             seconds = float(self.metadata["seconds"])
         else:
-            usual = float(np.quantile(lengths, _LONGEST, method="lower"))
+            usual = float(np.quantile(lengths, _MAX_QUANTILE, method="lower"))
             seconds = longest if longest <= _MARGIN * usual else usual
             seconds = math.ceil(min(seconds, _MAX_SECONDS) * 100) / 100
         if longest <= seconds:

@@ -24,7 +24,7 @@ from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import ensure_shape
 
-_LONGEST = 0.95  # of the examples in files, which are not cut
+_MAX_QUANTILE = 0.95  # of the examples in files, which are not cut
 _NAMED = 20  # features whose names are drawn
 
 
@@ -357,7 +357,7 @@ def _shape_of_files(examples: TrainingExamples, field: str) -> list[int]:
             f"{field}: the arrays in the files have rows of the shapes {shapes}; all"
             " rows must have the same shape"
         )
-    length = int(np.quantile(lengths, _LONGEST, method="lower"))
+    length = int(np.quantile(lengths, _MAX_QUANTILE, method="lower"))
     return [max(length, 1), *rows.pop()]
 
 

@@ -31,11 +31,11 @@ from pipeline.layers.presets import word_piece_tokenizer
 from pipeline.serving import request_guards
 from pipeline.utils.errors import UsageError
 
-_LONGEST = 0.99  # of the texts, which are not cut
+_MAX_QUANTILE = 0.99  # of the texts, which are not cut
 _MAX_WORDS = 512
 _MAX_BYTES = 4096
 _MAX_COUNTED = 2_000_000  # different words; the rarest are forgotten above
-_LEAST_OFTEN = 2  # times that a word of the vocabulary occurs
+_MIN_COUNT = 2  # times that a word of the vocabulary occurs
 _MAX_PARTS = 100  # words whose influence is measured
 _MAX_SHOWN = 2000  # bytes of a text that is shown
 _FOR, _AGAINST = (255, 140, 0), (60, 130, 255)
@@ -186,7 +186,7 @@ class TextInput(Input):
             unknown = counts[UNKNOWN]
             why = "words that the preset cannot divide"
         else:
-            frequent = [word for word in counts if counts[word] >= _LEAST_OFTEN]
+            frequent = [word for word in counts if counts[word] >= _MIN_COUNT]
             frequent.sort(key=lambda word: (-counts[word], word))
             words_kept = frequent[: self.metadata["vocabulary_size"]]
             learned["vocabulary"] = [word.decode() for word in words_kept]
@@ -406,7 +406,7 @@ class TextInput(Input):
 
 def _longest(lengths: np.ndarray, most: int) -> int:
     """The length of 99% of the texts, from 1 to `most`."""
-    length = int(np.quantile(lengths, _LONGEST, method="higher"))
+    length = int(np.quantile(lengths, _MAX_QUANTILE, method="higher"))
     return min(max(length, 1), most)
 
 

@@ -29,7 +29,7 @@ from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
 _ROWS = 20  # classes in a table
-_LEAST_AP50 = 0.05  # a detector with less finds nearly nothing
+_MIN_AP50 = 0.05  # a detector with less finds nearly nothing
 _SIDE = 4.0  # strides: the side of the box that a location predicts at first
 _MAX_LOGARITHM = 6.0  # of a side relative to `_SIDE`
 _RARE = 0.01  # score of all classes at first, as in Lin et al.
@@ -104,7 +104,7 @@ class BoxTarget(Target):
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
-        # That of the input; unknown until it is joined with the target.
+        # The shape of the input's images; unknown until target and input are joined.
         self._height = metadata.get("image_shape", [0])[0]
         self._count = metadata["boxes_per_image"]
         self._max_boxes = metadata.get("max_boxes", 100)
@@ -330,7 +330,7 @@ class BoxTarget(Target):
 
     def no_better_than(self, metrics: Mapping[str, Any]) -> str:
         """No boxes at all, if nearly none is right."""
-        if metrics["ap50"] >= _LEAST_AP50 or not any(
+        if metrics["ap50"] >= _MIN_AP50 or not any(
             score["boxes"] for score in metrics["per_class"].values()
         ):
             return ""

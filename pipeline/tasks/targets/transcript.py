@@ -41,7 +41,7 @@ _UNKNOWN_TEXT = "\ufffd"
 # learned nothing.
 _BETTER = 0.9
 _WORST = 5  # utterances in the metrics and on the terminal
-_LEAST_OFTEN = 2  # times that a word occurs in training transcripts
+_MIN_COUNT = 2  # times that a word occurs in training transcripts
 _MAX_SHOWN = 60  # units in a note
 _ALIGNED = ("errors", "alignment")
 _LEGEND = "*inserted* [deleted] (truth > prediction)"
@@ -119,7 +119,7 @@ class TranscriptTarget(Target):
             texts = self._split(tf.constant(batch[self._field], tf.string))
             counts.update(texts.values.numpy().tolist())
             longest = max(longest, int(tf.reduce_max(texts.row_lengths())))
-        least = _LEAST_OFTEN if self._unit == "words" else 1
+        least = _MIN_COUNT if self._unit == "words" else 1
         frequent = [text for text in counts if counts[text] >= least]
         frequent.sort(key=lambda text: (-counts[text], text))
         if not frequent:

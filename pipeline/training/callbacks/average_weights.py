@@ -13,7 +13,7 @@ def average_weights(context: CallbackContext) -> keras.callbacks.Callback:
 
 
 class AverageWeights(keras.callbacks.Callback):
-    """Swaps the weights with their averages, which `Update` maintains."""
+    """Swaps the weights with their averages, which `UpdateRule` maintains."""
 
     def on_test_begin(self, logs: Any = None) -> None:
         self.model.step.update.swap_ema()

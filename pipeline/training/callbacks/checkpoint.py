@@ -179,7 +179,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         stop = self.stops.reason(mean_over_workers)
         # `time_budget` has reserved the time for this validation.
         if stop and stop != TIME:
-            # Validation uses the averages: see `Update`.
+            # Validation uses the averages: see `UpdateRule`.
             self.model.step.update.swap_ema()
             self._save(self._running)
             raise Stopped(stop)

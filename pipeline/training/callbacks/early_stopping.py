@@ -12,7 +12,7 @@ class EarlyStopping(keras.callbacks.Callback):
     It comes right before the checkpoint callback, which restores the best weights.
 
     Args:
-        patience: Number of epochs with a value, but not a better one, after which
+        patience: Number of epochs without improvement after which
             training ends; None: training does not end early.
         monitor: The value in the logs. It may be missing in some epochs, unless it is
             `val_loss`, which is missing only if there is no validation split.

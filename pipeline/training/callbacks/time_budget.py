@@ -20,8 +20,8 @@ _STARTING = (0.5, 2.2)
 _TRACING = (1.0, 1.5)
 # Seconds in which the process that verifies the export imports TensorFlow. In a
 # notebook, where it is imported already, `starting` is shorter.
-_SHORTEST_START = 5.0
-_SHORTEST_TRAINING = 10.0  # seconds, in the advice for a limit that is too short
+_MIN_START = 5.0
+_MIN_TRAINING = 10.0  # seconds, in the advice for a limit that is too short
 
 
 def time_budget(context: CallbackContext) -> keras.callbacks.Callback | None:
@@ -92,7 +92,7 @@ class TimeBudget(keras.callbacks.Callback):
         if self._start is not None:
             return
         seconds = progress_bar.stage_seconds(self._stops.start)
-        starting = max(seconds["starting"], _SHORTEST_START)
+        starting = max(seconds["starting"], _MIN_START)
         model = seconds.get("building", 0.0) + seconds.get("tracing", 0.0)
         self._rest = _STARTING[self._exports] * starting
         self._rest += _TRACING[self._exports] * model
@@ -111,7 +111,7 @@ class TimeBudget(keras.callbacks.Callback):
         if self._seconds_left() > 0:
             return
         elapsed = mean_over_workers(self._stops.seconds_elapsed)
-        least = elapsed + self._rest + _SHORTEST_TRAINING
+        least = elapsed + self._rest + _MIN_TRAINING
         raise UsageError(
             f"--runtime.time-limit {self._limit} leaves no time to train: reading the"
             f" data and building the model took {elapsed:.0f} s, and testing and"

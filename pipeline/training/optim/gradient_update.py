@@ -27,7 +27,7 @@ FIRST_SCALE = 2.0**15
 GROWTH_STEPS = 2000
 
 
-class Update:
+class UpdateRule:
     """Updates the weights from the gradients of all replicas if they are finite.
 
     Args:

@@ -36,7 +36,7 @@ def test_any_seed_and_epoch_gives_another_permutation(seed):
 
 def test_many_examples_are_shuffled_in_blocks(monkeypatch):
     monkeypatch.setattr(epoch_order, "BLOCK", 64)
-    monkeypatch.setattr(epoch_order, "LARGEST", 128)
+    monkeypatch.setattr(epoch_order, "MAX_COUNT", 128)
     assert not EpochOrder(128, 0).is_blockwise
     order = EpochOrder(1000, 0)
     assert order.is_blockwise
@@ -61,7 +61,7 @@ def test_the_checksum_is_that_of_the_order():
 
 
 def test_shuffling_in_blocks_is_said(monkeypatch):
-    monkeypatch.setattr(epoch_order, "LARGEST", 50)
+    monkeypatch.setattr(epoch_order, "MAX_COUNT", 50)
     _, decisions = numbered_images.load(numbered_images.Counting(90))
     (decision,) = [decision for decision in decisions if decision.name == "order"]
     assert str(decision).startswith("in blocks (blocks of 16,777,216 examples are")

@@ -29,7 +29,7 @@ def finished(model, accuracy=None, split="test", by="accuracy", **manifest):
     for name in ("saved_model.pb", "assets.extra/golden.npz"):
         (folder / name).write_text("content")
     version_manifest.write(
-        folder, {"judged": split, "metrics": {by: accuracy}, **manifest}
+        folder, {"evaluated_split": split, "metrics": {by: accuracy}, **manifest}
     )
     return folder
 

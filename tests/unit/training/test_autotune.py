@@ -37,7 +37,7 @@ def test_the_trial_leaves_no_trace_but_the_compiled_one(monkeypatch):
     monkeypatch.setattr(
         distributed.StepFunction, "__call__", lambda *a: taken.append(a) or call(*a)
     )
-    monkeypatch.setattr(autotune, "LONGEST_CALL", 0.0)
+    monkeypatch.setattr(autotune, "MAX_CALL", 0.0)
     autotune.seconds_per_step(model, batches)
     assert len(taken) == 2, "a slow step is traced and timed, not timed twice"
 

@@ -37,4 +37,4 @@ def test_edited_copies_are_found_and_nothing_else(change):
     assert (shows[pairs.first] == shows[pairs.second]).all()
     assert len(pairs.first) >= 48
     assert (pairs.first < pairs.second).all()
-    assert (pairs.distance <= 0.4).all() and not pairs.crowded.any()
+    assert (pairs.distance <= 0.4).all() and not pairs.is_ambiguous.any()

@@ -85,13 +85,13 @@ def test_similar_pictures_are_not_duplicates_but_their_copies_are():
         [0, 1, 2],
         [120, 121, 122],
     ]
-    assert not pairs.crowded.any()
+    assert not pairs.is_ambiguous.any()
 
 
 def test_nothing_is_found_if_different_pictures_are_as_near_as_an_encoding():
     alike = xrays(60, variation=0.5) // 16 * 16 + xrays(60, variation=0.5) % 2
     pairs = near_duplicates.find(np.concatenate([alike, alike[:1, :, ::-1]]))
-    assert len(pairs.first) == 0 and pairs.crowded.mean() > 0.5
+    assert len(pairs.first) == 0 and pairs.is_ambiguous.mean() > 0.5
 
 
 def test_three_copies_of_a_picture_are_found():

@@ -27,7 +27,7 @@ from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, WorkerLost
 
 _POLL = 0.2  # seconds between two attempts to reach a worker
-_LONGEST = 2**16  # bytes of a line
+_MAX_LINE = 2**16  # bytes of a line
 # A worker that has ended as it should has closed its connections as well; after that,
 # the others need no more than this many seconds.
 _GRACE = 2.0
@@ -40,7 +40,7 @@ def meet(
     seconds: float,
     versions: Mapping[str, str],
     gpus: list[str],
-) -> "Peers":
+) -> "Connections":
     """Waits until every worker has reached every other, and compares the workers.
 
     Args:
@@ -58,7 +58,7 @@ def meet(
             message of the first that has found it.
         WorkerLost: A worker has ended meanwhile.
     """
-    peers = Peers(cluster)
+    peers = Connections(cluster)
     facts = {"options": cluster.options, "versions": dict(versions), "gpus": gpus}
     with contextlib.ExitStack() as stack:
         if cluster.run and cluster.is_chief:
@@ -119,7 +119,7 @@ def _sees(run: Path, mark: str) -> bool:
     return (run / mark).exists()
 
 
-class Peers:
+class Connections:
     """Connections to the other workers of a cluster: one in each direction.
 
     Each message is a line of JSON. The first tells who a worker is, the second that it
@@ -302,7 +302,7 @@ class Peers:
 
     def _read(self, connection: socket.socket) -> None:
         try:
-            received = connection.recv(_LONGEST)
+            received = connection.recv(_MAX_LINE)
         except OSError:
             received = b""
         *lines, rest = (self._incoming[connection] + received).split(b"\n")
@@ -312,7 +312,7 @@ class Peers:
                 self._accept(connection, safe_io.parse_json(line.decode()))
         except (ValueError, LookupError, TypeError):
             received = b""  # another program
-        if received and len(rest) < _LONGEST:
+        if received and len(rest) < _MAX_LINE:
             return
         del self._incoming[connection]
         connection.close()

@@ -10,7 +10,7 @@ import threading
 import pytest
 from worker_processes import ports
 
-from pipeline.runtime import meeting
+from pipeline.runtime import rendezvous
 from pipeline.runtime.cluster import Cluster
 from pipeline.utils.errors import UsageError, WorkerLost
 
@@ -37,7 +37,9 @@ def errors(
     def meet(number):
         try:
             met.append(
-                meeting.meet(workers[number], 20, versions[number], list(gpus[number]))
+                rendezvous.meet(
+                    workers[number], 20, versions[number], list(gpus[number])
+                )
             )
         except (UsageError, WorkerLost) as error:
             found[number] = error
@@ -90,10 +92,10 @@ def test_workers_that_differ_are_refused_with_the_reason(pair, tmp_path, name):
 
 def test_a_worker_that_is_missing_is_named_with_the_reason(pair, monkeypatch, capsys):
     """At first by the chief in a line; a name may be unknown, or a port closed."""
-    monkeypatch.setattr(meeting, "_SILENT", 0)
+    monkeypatch.setattr(rendezvous, "_SILENT", 0)
     name = r"worker 1 \(127.0.0.1:\d+\) \(Connection refused\)"
     with pytest.raises(UsageError, match=f"TF_CONFIG: {name} did not respond within 1"):
-        meeting.meet(pair[0], 1, VERSIONS, [])
+        rendezvous.meet(pair[0], 1, VERSIONS, [])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 and re.match(rf"waiting +for {name}", lines[0])
 
@@ -101,7 +103,7 @@ def test_a_worker_that_is_missing_is_named_with_the_reason(pair, monkeypatch, ca
 @pytest.mark.parametrize("index", [0, 2])
 def test_workers_with_the_same_index_or_other_lists_are_refused(pair, index):
     """Such as one TF_CONFIG for all; they would wait for a worker that is not there."""
-    peers = meeting.Peers(pair[1])
+    peers = rendezvous.Connections(pair[1])
     line = json.dumps({"worker": index}).encode() + b"\n"
 
     def call():
@@ -112,7 +114,7 @@ def test_workers_with_the_same_index_or_other_lists_are_refused(pair, index):
     thread.start()
     expected = f"with the index {index} has connected to worker 0 .* index of its own"
     with pytest.raises(UsageError, match=expected):
-        meeting.meet(pair[0], 100, VERSIONS, [])
+        rendezvous.meet(pair[0], 100, VERSIONS, [])
     thread.join()
     peers.close()
 
@@ -122,7 +124,7 @@ def test_a_port_that_is_used_is_named(pair):
     with socket.create_server((host, int(port))):
         expected = r"worker 0 \(127.0.0.1:\d+\), this process, cannot use its port"
         with pytest.raises(UsageError, match=expected):
-            meeting.meet(pair[0], 20, VERSIONS, [])
+            rendezvous.meet(pair[0], 20, VERSIONS, [])
 
 
 def test_a_server_that_is_still_ending_is_not_taken_for_a_worker(pair):
@@ -145,7 +147,7 @@ def test_a_worker_that_ends_while_it_waits_is_named_at_once(pair):
 
     def meet():
         try:
-            raised.put(meeting.meet(pair[0], 20, VERSIONS, []))
+            raised.put(rendezvous.meet(pair[0], 20, VERSIONS, []))
         except BaseException as error:
             raised.put(error)
 
@@ -166,18 +168,18 @@ def test_a_worker_that_ends_while_it_waits_is_named_at_once(pair):
 
 def test_the_end_of_a_worker_aborts_what_the_others_exchange(pair, monkeypatch):
     aborted = queue.Queue()
-    monkeypatch.setattr(meeting, "_GRACE", 0)
+    monkeypatch.setattr(rendezvous, "_GRACE", 0)
     monkeypatch.setattr(
-        meeting.context.Context,
+        rendezvous.context.Context,
         "abort_collective_ops",
         lambda self, code, message: aborted.put(message),
     )
     peers = queue.Queue()
     other = threading.Thread(
-        target=lambda: peers.put(meeting.meet(pair[1], 20, VERSIONS, []))
+        target=lambda: peers.put(rendezvous.meet(pair[1], 20, VERSIONS, []))
     )
     other.start()
-    own = meeting.meet(pair[0], 20, VERSIONS, [])
+    own = rendezvous.meet(pair[0], 20, VERSIONS, [])
     other.join(20)
     own.started()
     own.watch()
