@@ -180,9 +180,7 @@ def _reason_of_shape(y: Any, output: tuple[int | None, ...] | None) -> str | Non
 
 def _reason_of_loss(loss: Any, output: user_model.Output) -> str | None:
     """For a loss on outputs of which nothing tells what they are."""
-    if output.activation or loss is None or isinstance(loss, str):
-        return None
-    if user_loss.from_logits_of(loss) is not None:
+    if output.activation or loss is None or not user_loss.is_vague(loss):
         return None
     return (
         f"the last layer {output.name!r} and the loss do not tell whether the outputs"

@@ -120,6 +120,19 @@ def from_logits_of(loss: Any) -> bool | None:
     return default if isinstance(default, bool) else None
 
 
+def is_vague(loss: Any) -> bool:
+    """Whether a loss, or the Keras loss of this name, does not tell if it takes logits.
+
+    Names of other losses are not looked up.
+    """
+    if isinstance(loss, str):
+        try:
+            loss = keras.losses.get(loss)
+        except ValueError:
+            return False
+    return from_logits_of(loss) is None
+
+
 def _with_logits(loss: Any, value: bool) -> Any:
     if isinstance(loss, keras.losses.Loss):
         return type(loss).from_config({**loss.get_config(), "from_logits": value})

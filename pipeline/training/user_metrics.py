@@ -62,6 +62,11 @@ class UserMetric(keras.metrics.Metric):
             while len(sample_weight.shape) < len(mask.shape):
                 sample_weight = sample_weight[..., None]
             sample_weight *= tf.ones(tf.shape(mask))
+        if isinstance(self._metric, keras.metrics.IoU) and sample_weight is not None:
+            # It counts pixels, each with a whole number as its weight.
+            pixels = tf.ones(tf.shape(prediction)[:-1], tf.int32)
+            weight = tf.cast(sample_weight, tf.int32)
+            sample_weight = pixels * weight[:, None, None]
         self._metric.update_state(truth, prediction, sample_weight=sample_weight)
 
     def result(self) -> Any:

@@ -294,6 +294,23 @@ def test_a_metric_that_compares_classes_needs_several_outputs(metric):
         user_metrics.create(metric, user_task(2), (1,))
 
 
+@pytest.mark.parametrize("kind", ["binary", "mean"])
+def test_iou_counts_pixels_of_examples_that_are_no_padding(kind):
+    metadata = {"class_names": ["a", "b"], "image_shape": [4, 4, 3], "target": "mask"}
+    metadata |= {"mask_shape": [4, 4], "input": "image", "user_model": True}
+    task = registry.call("tasks", "supervised", {}, metadata)
+    task = registry.call("tasks", "keras_model", {}, task)
+    y = GENERATOR.integers(0, 2, (6, 4, 4)).astype(np.int32)
+    outputs = GENERATOR.random((6, 4, 4, 1)).astype(np.float32)
+    metric = metrics.BinaryIoU([1], 0.5) if kind == "binary" else metrics.BinaryIoU()
+    own = user_metrics.create(metric, task, (4, 4, 1))
+    weight = np.float32([1, 1, 1, 1, 0, 0])
+    own.update_state(y, {USER: tf.constant(outputs), TASK: None}, weight)
+    expected = type(metric).from_config(metric.get_config())
+    expected.update_state(y[:4], outputs[:4])
+    assert float(own.result()) == pytest.approx(float(expected.result()))
+
+
 def built(words):
     task = task_of((8, 8, 1), 3)
     inputs = keras.Input((8, 8, 1))
