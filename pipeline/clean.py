@@ -136,10 +136,10 @@ def main(arguments: list[str]) -> int:
     if folds:
         from pipeline.fit import fit
 
-        answers = label_noise.out_of_fold(
+        predictions = label_noise.out_of_fold(
             config, source, findings.entries, folds, folder, fit=fit
         )
-        noise = label_noise.suspicious(answers, source.info.class_names or ())
+        noise = label_noise.suspicious(predictions, source.info.class_names or ())
         findings.entries += issues.label_noise(source, findings.scan, noise)
     directory = RunDirectory(folder)
     findings.write(directory)

@@ -236,7 +236,7 @@ class OutputSpec:
     shape: tuple[int | None, ...]
     """Their shape without the batch; None for any length."""
     activation: Literal["softmax", "sigmoid", "linear"] = "linear"
-    """What turns the outputs, which are logits or numbers, into answers."""
+    """What turns the outputs, which are logits or numbers, into predictions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,7 +302,7 @@ class Similarity:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """A table or a figure about the answers to a split, for the report of a run."""
+    """A table or a figure about the predictions for a split, for a run's report."""
 
     title: str
     content: Any
@@ -338,12 +338,12 @@ class Evaluator(abc.ABC):
     """Whether `update_training` is to be called, which reads the training examples."""
 
     @abc.abstractmethod
-    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
         """Adds a batch, without padding.
 
-        `answers` are those of `Task.answer` and `loss`, float32 (batch,); `batch` has
-        the decoded fields. All are tensors. Of an export, `outputs` is None and `loss`
-        NaN if `Task.outputs_of` does not tell them.
+        `predictions` are those of `Task.predict` and `loss`, float32 (batch,); `batch`
+        has the decoded fields. All are tensors. Of an export, `outputs` is None and
+        `loss` NaN if `Task.outputs_of` does not tell them.
         """
 
     @abc.abstractmethod
@@ -354,17 +354,17 @@ class Evaluator(abc.ABC):
 
     def update_training(self, batch: Example) -> None:
         """Adds a decoded batch of training examples, without padding, with which
-        answers are compared; called after `update`, if they are available.
+        predictions are compared; called after `update`, if they are available.
         """
         return None
 
     def pictures(self) -> dict[str, np.ndarray]:
-        """Name -> picture of the answers, uint8 (height, width, 3), after `result`."""
+        """Name -> picture of predictions, uint8 (height, width, 3), after `result`."""
         return {}
 
 
 class Calibrator(abc.ABC):
-    """Fits metadata that calibrates answers, from one batch after the other."""
+    """Fits metadata that calibrates predictions, from one batch after the other."""
 
     @abc.abstractmethod
     def update(self, outputs: Any, batch: Example) -> None:
@@ -502,21 +502,21 @@ class TargetBase(BatchDecoder, abc.ABC):
         return []
 
     @abc.abstractmethod
-    def answer(self, outputs: Any, batch: Example) -> Example:
-        """Turns outputs into the answers for a client, tensors (batch, ...)."""
+    def predict(self, outputs: Any, batch: Example) -> Example:
+        """Turns outputs into the predictions for a client, tensors (batch, ...)."""
 
-    def served_answers(self, served: Example, batch: Example) -> Example:
-        """What `answer` returns for a decoded batch, from the answers of an export to
-        the request for it.
+    def served_predictions(self, served: Example, batch: Example) -> Example:
+        """What `predict` returns for a decoded batch, from the predictions of an export
+        to the request for it.
 
         A request for decoded images is answered with boxes in their pixels, for
         example. Raises UsageError if an export cannot be evaluated on examples.
         """
         return served
 
-    def outputs_of(self, answers: Example) -> Any:
-        """Outputs of which `answer` makes these answers, for the loss of an export;
-        None if the answers do not tell.
+    def outputs_of(self, predictions: Example) -> Any:
+        """Outputs of which `predict` makes these predictions, for the loss of an
+        export; None if the predictions do not tell.
         """
         return None
 
@@ -525,20 +525,20 @@ class TargetBase(BatchDecoder, abc.ABC):
         """Computes the metrics of a split; it may ask the model for samples."""
 
     def calibrator(self, model: Callable[..., Any] | None = None) -> Calibrator | None:
-        """Fits a calibration of the answers on held-out examples; it may ask the model
-        for samples. None: nothing is calibrated.
+        """Fits a calibration of the predictions on held-out examples; it may ask the
+        model for samples. None: nothing is calibrated.
         """
         return None
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """The columns of `predictions.csv` for a batch, (batch,), as compact numbers.
 
-        `answers` are those of `answer` and `loss`. If there is a column `correct`,
-        wrong answers are shown first, those with the highest `probability` first;
+        `predictions` are those of `predict` and `loss`. If there is a column `correct`,
+        wrong predictions are shown first, those with the highest `probability` first;
         otherwise, those with the highest loss.
         """
         columns = {}
-        for name, values in answers.items():
+        for name, values in predictions.items():
             if values.shape.rank == 1:
                 columns[name] = values.numpy()
         return columns
@@ -570,7 +570,7 @@ class TargetBase(BatchDecoder, abc.ABC):
 
     def no_better_than(self, metrics: Mapping[str, Any]) -> str:
         """What is as good without having learned anything, in words, such as "always
-        predicting the mean"; empty if the answers are better than that.
+        predicting the mean"; empty if the predictions are better than that.
         """
         return ""
 
@@ -581,7 +581,7 @@ class TargetBase(BatchDecoder, abc.ABC):
         return {}
 
     def headline(self, metrics: Mapping[str, Any]) -> str:
-        """A sentence about how good the answers are, for the report of a run."""
+        """A sentence about how good the predictions are, for the report of a run."""
         name, _ = self.selection_metric
         value = metrics.get(name)
         return "" if value is None else f"{name.replace('_', ' ')} {value:.4g}"
@@ -602,17 +602,17 @@ class TargetBase(BatchDecoder, abc.ABC):
 
     def explained_output(self, outputs: Any, answered: Any = None) -> tf.Tensor | None:
         """The number of each example whose cause is shown in the input, float32
-        (batch,), such as the logit of the answer; None: there is none.
+        (batch,), such as the logit of the prediction; None: there is none.
 
-        `answered` are the outputs with the answer, such as those of the whole example
-        if a part of it is left out; None: `outputs`.
+        `answered` are the outputs with the prediction, such as those of the whole
+        example if a part of it is left out; None: `outputs`.
         """
         return None
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
-        """Draws one example and its answer; a target, only the answer.
+        """Draws one example and its prediction; a target, only the prediction.
 
         `example` has the decoded fields, and as `raw` the fields of the source, if it
         is available.
@@ -623,12 +623,12 @@ class TargetBase(BatchDecoder, abc.ABC):
         """Draws what is right for a decoded example over its input, such as a mask."""
         return None
 
-    def answer_notes(self) -> list[str]:
-        """Sentences of the model card and `SERVING.md` about how to read answers."""
+    def prediction_notes(self) -> list[str]:
+        """Sentences of model card and `SERVING.md` about how to read predictions."""
         return []
 
     def limitations(self) -> list[str]:
-        """Sentences of the model card about what to expect from the answers."""
+        """Sentences of the model card about what to expect from the predictions."""
         return []
 
     def standalone_loss(self) -> tuple[Any, Any]:
@@ -653,7 +653,7 @@ class Takes:
 
 
 class Task(TargetBase):
-    """The problem to solve: inputs, targets, head, loss, metrics and answers.
+    """The problem to solve: inputs, targets, head, loss, metrics and predictions.
 
     A registered function creates the task for a source (`Info`), or from the metadata
     of a run; `learn` adds the metadata that depends on the training examples.
@@ -738,7 +738,7 @@ class Task(TargetBase):
         """Turns a model's features into the network's outputs, always in float32."""
 
     def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws one example without an answer; see `draw`."""
+        """Draws one example without a prediction; see `draw`."""
         axes.axis("off")
 
     def html(self, example: Mapping[str, Any]) -> str:
@@ -769,11 +769,11 @@ class Task(TargetBase):
 
     @abc.abstractmethod
     def serve(self, model: Callable[..., Any], batch: Example) -> Example:
-        """The answers of `model(inputs, training=False)` to a batch of a request."""
+        """The predictions of `model(inputs, training=False)` for a requested batch."""
 
     def standalone(self, network: keras.Model) -> keras.Model:
-        """Converts a network to a Keras model from raw inputs to answers, which works
-        without this package.
+        """Converts a network to a Keras model from raw inputs to predictions, which
+        works without this package.
         """
         return keras.Model(network.inputs, network.outputs)
 
@@ -872,7 +872,7 @@ class Input(BatchDecoder, abc.ABC):
         with a data URI; all texts in it are escaped. Empty: the example is drawn.
 
         As for `draw`, the field `influence`, if there is one, has how much each part of
-        `occlusions` adds to the answer, float32 (parts,).
+        `occlusions` adds to the prediction, float32 (parts,).
         """
         return ""
 
@@ -907,14 +907,14 @@ class Input(BatchDecoder, abc.ABC):
 
 
 class Target(TargetBase):
-    """What is wanted: from raw fields of an example to loss, metrics and answers.
+    """What is wanted: from raw fields of an example to loss, metrics and predictions.
 
     A registered function `(info, **options)` creates it for a source (`Info`), or from
     the metadata of a run. A target does not know the input.
     """
 
     needs_geometry = False
-    """Whether decoded examples keep the geometry of their input, for `answer`."""
+    """Whether decoded examples keep the geometry of their input, for `predict`."""
 
     @abc.abstractmethod
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
@@ -936,11 +936,11 @@ class Target(TargetBase):
         """
 
     def serve(self, outputs: Any, batch: Example) -> Example:
-        """The answers of the export, which may have more than `answer`."""
-        return self.answer(outputs, batch)
+        """The predictions of the export, which may have more than `predict`."""
+        return self.predict(outputs, batch)
 
     def standalone(self, outputs: Any) -> Any:
-        """The answers of `Task.standalone` from the outputs of the network."""
+        """The predictions of `Task.standalone` from the outputs of the network."""
         return outputs
 
 

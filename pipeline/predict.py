@@ -27,10 +27,10 @@ from pipeline.serving import arguments as model_arguments
 from pipeline.serving import repository
 from pipeline.serving.client import EXPECTED, Client
 from pipeline.serving.file_predictions import (
-    answers_boxes,
-    answers_masks,
     find,
     predict,
+    returns_boxes,
+    returns_masks,
     takes_texts,
 )
 from pipeline.utils import console, files
@@ -41,7 +41,7 @@ PROGRAM = "pipeline predict"
 _DRAWN = 16  # pictures
 _MAX_LINES = 3  # about rows of a file that are skipped for the same reason
 _PURPOSE = """\
-Prints a model's answer for each image or row, in order. Files that are damaged or
+Prints a model's prediction for each image or row, in order. Files that are damaged or
 cannot be read are reported and skipped, and the exit code is 1. A model that draws
 pictures takes no files, but --class, --seed and --guidance, and writes a sheet."""
 _ARGUMENTS = {
@@ -61,7 +61,7 @@ _ARGUMENTS = {
 
 @dataclasses.dataclass(frozen=True)
 class PredictOptions:
-    """Options of the requests, and of the written answers."""
+    """Options of the requests, and of the written predictions."""
 
     format: Literal["jsonl", "csv", "text"] | None = None
     """One JSON object per line (jsonl), a table (csv), of boxes with a row for each; or
@@ -69,10 +69,10 @@ class PredictOptions:
     boxes that are printed, else jsonl.
     """
     output: Path | None = None
-    """Write the answers to this file, which appears once it is complete. If the server
-    stops responding, FILE.part contains the answers received so far. None: answers are
-    printed, and drawn pictures written to a .png file named after the model and its
-    arguments.
+    """Write the predictions to this file, which appears once it is complete. If the
+    server stops responding, FILE.part contains the predictions received so far. None:
+    predictions are printed, and drawn pictures written to a .png file named after the
+    model and its arguments.
     """
     count: Annotated[int, (1, 10**5)] | None = None
     """Number of pictures to draw. None: 16. Without --class, they are of all classes in
@@ -97,7 +97,9 @@ class PredictOptions:
 def _write(
     records: Iterable[dict[str, Any]], stream: TextIO, format: str
 ) -> tuple[int, int]:
-    """Writes answers as lines and reports skipped files; returns the number of both."""
+    """Writes predictions as lines and reports skipped files; returns the number of
+    both.
+    """
     written = 0
     skipped = 0
     repeated: dict[tuple[str, str], int] = {}
@@ -135,8 +137,8 @@ def _cells(record: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in record.items():
         if name != "top":
             cells[name] = json.dumps(value) if isinstance(value, list) else value
-    for rank, answer in enumerate(record.get("top", ())[1:], 2):
-        for name, value in answer.items():
+    for rank, prediction in enumerate(record.get("top", ())[1:], 2):
+        for name, value in prediction.items():
             cells[f"{name}_{rank}"] = value
     return cells
 
@@ -202,8 +204,8 @@ def _draw(client: Client, model: str, words: list[str], options: PredictOptions)
     parts = []
     for start in range(0, count, options.batch_size):
         rows = slice(start, start + options.batch_size)
-        answer = client.predict(**{name: v[rows] for name, v in values.items()})
-        parts.append(answer["images"])
+        prediction = client.predict(**{name: v[rows] for name, v in values.items()})
+        parts.append(prediction["images"])
     images = np.concatenate(parts)
     path = options.output
     if path is None:
@@ -286,7 +288,7 @@ def _open(output: Path | None) -> Iterator[TextIO]:
         ) as stream:
             yield stream
     except BaseException:
-        _say("kept", f"the answers received so far are in {part}")
+        _say("kept", f"the predictions received so far are in {part}")
         raise
     part.replace(path)
 
@@ -349,10 +351,10 @@ def main(arguments: list[str]) -> int:
                     raise UsageError(
                         f"--output: {output} is one of the input files; choose another"
                     )
-        has_boxes = answers_boxes(client.metadata())
+        has_boxes = returns_boxes(client.metadata())
         if options.format == "text" and not has_boxes:
             raise UsageError("--format text is for models that find boxes; remove it")
-        if options.pictures and not (has_boxes or answers_masks(client.metadata())):
+        if options.pictures and not (has_boxes or returns_masks(client.metadata())):
             raise UsageError(
                 "--pictures is for models that find boxes or masks; remove it"
             )

@@ -1,4 +1,4 @@
-"""Checks that an exported model gives the same answers as the trained model."""
+"""Checks that an exported model gives the same predictions as the trained model."""
 
 import dataclasses
 import json
@@ -20,7 +20,8 @@ version (the pinned one or the newest)."""
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyOptions:
-    """Checks that TensorFlow Serving will give the same answers as the trained model.
+    """Checks that TensorFlow Serving will give the same predictions as the trained
+    model.
 
     The exit code is 0 if all checks passed, and 1 if one failed: then the model must
     not be served.

@@ -504,8 +504,8 @@ class ExportConfig(Checked):
     the recipe.
     """
     precision: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Compute dtype of the exported layers; weights and answers stay float32. A 16-bit
-    dtype is faster on some servers and changes the answers slightly.
+    """Compute dtype of the exported layers; weights and predictions stay float32. A
+    16-bit dtype is faster on some servers and changes the predictions slightly.
     """
     batch_sizes: Annotated[
         tuple[Annotated[int, (1, 65536)], ...], "1 to 100 values"

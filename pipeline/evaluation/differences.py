@@ -124,12 +124,12 @@ def _is_binary(score: Score) -> bool:
 def mcnemar(
     first: np.ndarray, second: np.ndarray, level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """The interval of the difference of two shares of right (1) answers, and the
+    """The interval of the difference of two shares of right (1) predictions, and the
     p-value of the exact test of McNemar.
 
     McNemar, "Note on the sampling error of the difference between correlated
     proportions or percentages", Psychometrika 1947, with the binomial distribution. The
-    interval is that of Clopper and Pearson, Biometrika 1934, for the answers that
+    interval is that of Clopper and Pearson, Biometrika 1934, for the predictions that
     differ, so that it excludes 0 exactly if the p-value is below `level`.
     """
     from scipy import stats

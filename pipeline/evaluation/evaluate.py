@@ -37,9 +37,9 @@ class Predictions(NamedTuple):
     """The decoded fields."""
     y: Any
     outputs: Any
-    """Those of the network; None if the answers of an export do not tell them."""
-    answers: Example
-    """Those of `Task.answer`, and `loss`, if it is known."""
+    """Those of the network; None if the predictions of an export do not tell them."""
+    predictions: Example
+    """Those of `Task.predict`, and `loss`, if it is known."""
 
 
 Predict = Callable[[Any, Task, Batches], Iterator[Predictions]]
@@ -51,10 +51,10 @@ def predictions(
 ) -> Iterator[Predictions]:
     """Yields the predictions of a network, as `Predict`."""
     for batch, y, values, loss in outputs(model, task, batches):
-        answers = dict(task.answer(values, batch))
+        predictions = dict(task.predict(values, batch))
         if loss is not None:
-            answers["loss"] = loss
-        yield Predictions(batch, y, values, answers)
+            predictions["loss"] = loss
+        yield Predictions(batch, y, values, predictions)
 
 
 def outputs(model: SteppedModel, task: Task, batches: Batches) -> Iterator[Outputs]:
@@ -153,7 +153,7 @@ class SplitResult:
     table: dict[str, np.ndarray]
     """`id`, and the columns of `Task.table`, (examples,)."""
     pictures: dict[str, np.ndarray]
-    """Name -> picture of the answers, uint8 (height, width, 3)."""
+    """Name -> picture of the predictions, uint8 (height, width, 3)."""
     has_loss: bool = True
     """Whether the loss is known; if not, `metrics` and `table` are without it."""
 
@@ -167,21 +167,22 @@ def evaluate(
 ) -> SplitResult:
     """Evaluates a split in one pass; its memory grows by the columns of the table.
 
-    `training` has the training examples, for metrics that compare answers with them;
-    None if they are not available or it would take too long. `predict` calls the model.
+    `training` has the training examples, for metrics that compare predictions with
+    them; None if they are not available or it would take too long. `predict` calls the
+    model.
     """
     evaluator = task.evaluator(model)
     added = [_copy(metric) for metric in _added_metrics(model)]
     parts = []
     has_loss = True
-    for batch, y, values, answers in predict(model, task, batches):
-        if "loss" not in answers:
+    for batch, y, values, predictions in predict(model, task, batches):
+        if "loss" not in predictions:
             has_loss = False
-            answers = {**answers, "loss": tf.fill([len(batch["id"])], np.nan)}
-        evaluator.update(task.target_outputs(values), answers, batch)
+            predictions = {**predictions, "loss": tf.fill([len(batch["id"])], np.nan)}
+        evaluator.update(task.target_outputs(values), predictions, batch)
         for metric in added:
             metric.update_state(y, values)
-        parts.append({"id": batch["id"].numpy(), **task.table(answers, batch)})
+        parts.append({"id": batch["id"].numpy(), **task.table(predictions, batch)})
     if training is not None and evaluator.reads_training:
         for batch in examples(training):
             evaluator.update_training(batch)
@@ -240,5 +241,5 @@ def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
 
 
 def apply_calibration(task: Task, calibration: Metadata) -> Task:
-    """Returns the task with calibrated answers, from the result of `calibration`."""
+    """The task with calibrated predictions, from the result of `calibration`."""
     return task.with_metadata(calibration) if calibration else task

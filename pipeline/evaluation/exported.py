@@ -39,27 +39,27 @@ class ExportedNetwork:
 
     def _predict(self, batch: Example) -> Predictions:
         task = self._task
-        answers = dict(self._answers(batch))
-        outputs = task.outputs_of(answers)
+        predictions = dict(self._predictions(batch))
+        outputs = task.outputs_of(predictions)
         _, y, _ = task.target(task.prepare(batch), batch["id"])
         if outputs is not None and self._loss is not None:
-            answers["loss"] = self._loss(y, outputs)
-        return Predictions(batch, y, outputs, answers)
+            predictions["loss"] = self._loss(y, outputs)
+        return Predictions(batch, y, outputs, predictions)
 
-    def _answers(self, batch: Example) -> Example:
-        """The answers of `Task.answer` to a decoded batch."""
+    def _predictions(self, batch: Example) -> Example:
+        """The predictions of `Task.predict` to a decoded batch."""
         columns = {name: values.numpy() for name, values in batch.items()}
         request = self._input.request(columns)
         arguments = {}
         for name, spec in self._input.specs.items():
             arguments[name] = tf.constant(request[name], spec.dtype)
-        return self._task.served_answers(self._serve(**arguments), batch)
+        return self._task.served_predictions(self._serve(**arguments), batch)
 
-    def answers(self, examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The answers to a few decoded examples."""
-        answers = self._answers(batch_of(examples))
-        return {name: values.numpy() for name, values in answers.items()}
+    def predict(self, examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The predictions for a few decoded examples."""
+        predictions = self._predictions(batch_of(examples))
+        return {name: values.numpy() for name, values in predictions.items()}
 
     def outputs(self, examples: Mapping[str, np.ndarray]) -> Any:
-        """The outputs for a few decoded examples; None if the answers do not tell."""
-        return self._task.outputs_of(self._answers(batch_of(examples)))
+        """The outputs for a few decoded examples; None if predictions do not tell."""
+        return self._task.outputs_of(self._predictions(batch_of(examples)))

@@ -144,8 +144,8 @@ def _metric_function(
             rows = {key: v[start : start + size] for key, v in examples.items()}
             batch = evaluate.batch_of(rows)
             outputs, losses = predict(batch)
-            answers = {**task.answer(outputs, batch), "loss": losses}
-            evaluator.update(task.target_outputs(outputs), answers, batch)
+            predictions = {**task.predict(outputs, batch), "loss": losses}
+            evaluator.update(task.target_outputs(outputs), predictions, batch)
         value = evaluator.result().get(name)
         return None if value is None or not np.isfinite(value) else float(value)
 

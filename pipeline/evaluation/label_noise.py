@@ -30,7 +30,7 @@ _PRECISION = 0.6
 # One in this many examples, those with the lowest probabilities of a class, surely do
 # not belong to it.
 _SURELY_NOT = 20
-Answers = dict[str, np.ndarray]
+Predictions = dict[str, np.ndarray]
 
 
 def rank(
@@ -100,7 +100,7 @@ def out_of_fold(
     folder: Path,
     *,
     fit: Callable[..., Any],
-) -> Answers:
+) -> Predictions:
     """Predicts all examples of all splits with models that were not trained on them.
 
     For each of at least 2 folds, `fit` trains the config, without its directory, on the
@@ -139,26 +139,30 @@ def out_of_fold(
     )
     say("folds", f"{folds}, each predicted by a model trained on the others; {again}")
     fold = assign(units, labels, folds, seed=0)
-    answers = []
+    predictions = []
     for number in range(folds):
         run = folder / "folds" / f"{number + 1}-of-{folds}"
         held_out = ids[fold == number]
-        answers.append(_predict_fold(config, decode, entries, held_out, run, fit))
-        text = f"accuracy {_accuracy(answers[-1]):.4f} on {len(held_out):,} examples"
+        predictions.append(_predict_fold(config, decode, entries, held_out, run, fit))
+        text = (
+            f"accuracy {_accuracy(predictions[-1]):.4f} on {len(held_out):,} examples"
+        )
         say("fold", f"{number + 1} of {folds}: {text}")
-    return {name: np.concatenate([a[name] for a in answers]) for name in answers[0]}
+    return {
+        name: np.concatenate([a[name] for a in predictions]) for name in predictions[0]
+    }
 
 
-def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
+def suspicious(predictions: Predictions, names: Sequence[str]) -> dict[int, str]:
     """Lists labels that are probably wrong, the worst first.
 
     Returns id -> the models' predictions as a text. Takes the result of `out_of_fold`;
     prints the accuracy of the models and its consequence for the list.
     """
-    labels = answers["truth"].astype(np.int64)
-    probabilities = answers["probabilities"]
+    labels = predictions["truth"].astype(np.int64)
+    probabilities = predictions["probabilities"]
     count = len(labels)
-    accuracy = _accuracy(answers)
+    accuracy = _accuracy(predictions)
     baseline = np.bincount(labels).max() / count
     say(
         "accuracy",
@@ -184,7 +188,7 @@ def suspicious(answers: Answers, names: Sequence[str]) -> dict[int, str]:
     for position in order[: listed.sum()]:
         scores = probabilities[position]
         best = int(scores.argmax())
-        texts[int(answers["id"][position])] = (
+        texts[int(predictions["id"][position])] = (
             f"{scores[labels[position]]:.3f} for this label, {scores[best]:.3f} for"
             f" {names[best]}"
         )
@@ -228,7 +232,7 @@ def _predict_fold(
     held_out: np.ndarray,
     folder: Path,
     fit: Callable[..., Any],
-) -> Answers:
+) -> Predictions:
     """Trains without the examples `held_out`, and predicts them."""
     folder.parent.mkdir(exist_ok=True)
     exclusions = folder.with_suffix(".jsonl")
@@ -261,21 +265,23 @@ def _predict_fold(
     return evaluate.concatenate(parts)
 
 
-def _probabilities(network: Any, task: Task, batches: Batches) -> list[Answers]:
+def _probabilities(network: Any, task: Task, batches: Batches) -> list[Predictions]:
     """The probabilities of all classes for each batch, with `id` and `truth`."""
     parts = []
     for batch, _, outputs, _ in evaluate.outputs(network, task, batches):
-        answers = task.answer(outputs, batch)
-        if "label" not in batch or "probabilities" not in answers:
+        predictions = task.predict(outputs, batch)
+        if "label" not in batch or "probabilities" not in predictions:
             raise UsageError("--label-noise: the task has no classes")
         part = {
             "id": batch["id"],
             "truth": batch["label"],
-            "probabilities": answers["probabilities"],
+            "probabilities": predictions["probabilities"],
         }
         parts.append({name: values.numpy() for name, values in part.items()})
     return parts
 
 
-def _accuracy(answers: Answers) -> float:
-    return float((answers["probabilities"].argmax(axis=1) == answers["truth"]).mean())
+def _accuracy(predictions: Predictions) -> float:
+    return float(
+        (predictions["probabilities"].argmax(axis=1) == predictions["truth"]).mean()
+    )

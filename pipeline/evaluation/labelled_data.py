@@ -25,13 +25,13 @@ from pipeline.data.splits import Split
 from pipeline.data.table import Table
 from pipeline.data.table_columns import NUMBERS, TRUTHS, Options
 from pipeline.evaluation import evaluate
-from pipeline.evaluation.answers import (
-    Evaluation,
-    answer_function,
-    output_function,
-)
 from pipeline.evaluation.evaluate import Predict, SplitResult
 from pipeline.evaluation.exported import ExportedNetwork
+from pipeline.evaluation.predictions import (
+    Evaluation,
+    output_function,
+    prediction_function,
+)
 from pipeline.serving import version_manifest
 from pipeline.utils.console import say
 from pipeline.utils.errors import NoLabels, UsageError, suggest
@@ -199,7 +199,7 @@ def evaluate_split(
         examples: The result of `load_splits`, or the splits of a run.
         split: Name of the split; None: test, or else validation, train or all data.
         options: The options of its training.
-        training: The training examples, for metrics that compare answers with them.
+        training: The training examples, for metrics that compare predictions with them.
         trained: The fingerprint of the source that the network was trained on, and the
             ids of the training examples.
     """
@@ -216,7 +216,7 @@ def evaluate_split(
         examples,
         name,
         result,
-        answer_function(model, task),
+        prediction_function(model, task),
         output_function(model, task),
         training_examples,
         model,
@@ -228,7 +228,7 @@ def _evaluation(
     examples: Examples,
     split: str,
     result: SplitResult,
-    answer: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
+    prediction: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
     outputs: Callable[[Mapping[str, np.ndarray]], Any],
     training_examples: int,
     network: Any = None,
@@ -242,7 +242,7 @@ def _evaluation(
         result.table,
         splits[split],
         locate,
-        answer,
+        prediction,
         outputs,
         network,
         result.pictures,
@@ -315,7 +315,7 @@ def evaluate_export(
         examples,
         name,
         result,
-        network.answers,
+        network.predict,
         network.outputs,
         training_examples,
     )

@@ -1,4 +1,4 @@
-"""Occlusion: how much each part of an example, such as a word, adds to the answer.
+"""Occlusion: how much each part of an example, such as a word, adds to the prediction.
 
 Zeiler and Fergus, "Visualizing and Understanding Convolutional Networks", ECCV 2014,
 section 4.2, cover parts of an image; Li, Monroe and Jurafsky, "Understanding Neural
@@ -18,7 +18,7 @@ _ACTIVATIONS = {"softmax": tf.nn.softmax, "sigmoid": tf.sigmoid}
 
 
 class Influence(NamedTuple):
-    """The parts of an example, and what each adds to the answer."""
+    """The parts of an example, and what each adds to the prediction."""
 
     parts: list[str]
     values: np.ndarray
@@ -37,7 +37,7 @@ def influence(
     task: Task,
     example: Mapping[str, Any],
 ) -> Influence | None:
-    """How much each part of a decoded example adds to its answer.
+    """How much each part of a decoded example adds to its prediction.
 
     Args:
         outputs_of: Calls the network with decoded examples; None if its outputs are not

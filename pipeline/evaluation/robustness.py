@@ -1,4 +1,4 @@
-"""How much worse answers become if examples are corrupted.
+"""How much worse predictions become if examples are corrupted.
 
 Method: Hendrycks and Dietterich, "Benchmarking neural network robustness to common
 corruptions and perturbations", ICLR 2019.
@@ -16,7 +16,7 @@ from pipeline.data.example_store import MemoryStore
 from pipeline.data.image_sizes import spread
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
-from pipeline.evaluation.answers import Evaluation
+from pipeline.evaluation.predictions import Evaluation
 
 STRENGTHS = (1, 2, 3)
 _EXAMPLES = 1000  # at most

@@ -1,6 +1,6 @@
 """Exports the network in other formats beside the SavedModel: Keras, LiteRT, ONNX.
 
-`python -m pipeline.export.formats DIRECTORY` compares their answers with the stored
+`python -m pipeline.export.formats DIRECTORY` compares their predictions with the stored
 ones, and prints the lines that `proof` documents.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # `verify` knows the names of the files without TensorFlow
     from pipeline.training.train_step import SteppedModel
 
 FILES = {"keras": "model.keras", "litert": "model.tflite", "onnx": "model.onnx"}
-Answers = Callable[..., Mapping[str, np.ndarray]]
+Predictions = Callable[..., Mapping[str, np.ndarray]]
 """Takes the inputs of `serving_default` by name; returns its outputs by name."""
 
 
@@ -57,10 +57,10 @@ def try_out(config: "Config", task: "Task", examples: "Split") -> None:
         failed = write(folder, formats, network, task)
         for file in list_files(folder):
             try:
-                answers = _LOADERS[file](folder / file)
+                predictions = _LOADERS[file](folder / file)
                 # The inputs of the Keras file may be the prepared ones.
                 if file != FILES["keras"]:
-                    answers(**inputs)
+                    predictions(**inputs)
             except ImportError as error:
                 say("note", f"{file} will not be compared: {reason(error)}")
             except Exception as error:  # interpreters raise many types
@@ -79,8 +79,8 @@ def write(
     """Writes a network in these formats into the directory of a version.
 
     Each file answers like `serving_default`, without the labels. The network is in
-    float32; the answers are calibrated if the task is. Returns the files into which the
-    network cannot be converted, and why.
+    float32; the predictions are calibrated if the task is. Returns the files into which
+    the network cannot be converted, and why.
     """
     import tensorflow as tf
 
@@ -89,8 +89,8 @@ def write(
     specs = list(default.specs.values())
 
     def numbers(*arguments: Any) -> dict[str, Any]:
-        answers = task.serve(network, default.read(*arguments)).items()
-        return {name: value for name, value in answers if value.dtype != tf.string}
+        predictions = task.serve(network, default.read(*arguments)).items()
+        return {name: value for name, value in predictions if value.dtype != tf.string}
 
     traced = tf.function(numbers, input_signature=specs, autograph=False)
     for name in sorted(set(formats)):
@@ -169,11 +169,11 @@ def list_files(directory: Path) -> list[str]:
 
 def check_name(file: str) -> str:
     """Returns the name of the check of a file."""
-    return f"answers {file}"
+    return f"predictions {file}"
 
 
 def check(directory: Path, file: str) -> str:
-    """Compares the answers of a file with the stored ones.
+    """Compares the predictions of a file with the stored ones.
 
     Raises Failure if they differ by more than the tolerance for the SavedModel.
     """
@@ -183,29 +183,27 @@ def check(directory: Path, file: str) -> str:
         if values.dtype != object:
             outputs[name] = values
     try:
-        answers = _LOADERS[file](directory / file)
+        predictions = _LOADERS[file](directory / file)
     except ImportError as error:
         return f"not compared: {reason(error)}"
     if file == FILES["keras"]:
         name = "probabilities" if "probabilities" in outputs else "prediction"
         if name not in outputs:
-            return (
-                "not compared: it returns the outputs of the network, not the answers"
-            )
+            return "not compared: it returns outputs of the network, not predictions"
         outputs = {name: outputs[name]}
-        answers = _name_output(answers, name, outputs[name])
+        predictions = _name_output(predictions, name, outputs[name])
     precision = str(version_manifest.read(directory).get("precision"))
     sides = {"inputs": golden["inputs"], "outputs": outputs}
-    session: Any = SimpleNamespace(run=lambda signature, inputs: answers(**inputs))
+    session: Any = SimpleNamespace(run=lambda signature, inputs: predictions(**inputs))
     # In 16 bits, the SavedModel rounds after each layer: `digits` differed by 1.1
     # tolerances.
     tolerances = 1 if precision == "float32" else 4
-    return request_checks.check_answers(
+    return request_checks.check_predictions(
         session, "serving_default", sides, precision=precision, tolerances=tolerances
     )
 
 
-def _keras(path: Path) -> Answers:
+def _keras(path: Path) -> Predictions:
     import keras
 
     try:
@@ -221,24 +219,26 @@ def _keras(path: Path) -> Answers:
             "Keras loads its Python lambdas only with safe_mode=False"
         ) from None
 
-    def answer(**inputs: np.ndarray) -> dict[str, np.ndarray]:
+    def predict(**inputs: np.ndarray) -> dict[str, np.ndarray]:
         values = inputs if len(inputs) > 1 else next(iter(inputs.values()))
         return {"": np.asarray(model(values, training=False))}
 
-    return answer
+    return predict
 
 
-def _name_output(answers: Answers, name: str, stored: np.ndarray) -> Answers:
+def _name_output(
+    predictions: Predictions, name: str, stored: np.ndarray
+) -> Predictions:
     """Gives the only output of a Keras model the name and shape of the stored one."""
 
     def reshape(**inputs: np.ndarray) -> dict[str, np.ndarray]:
-        (values,) = answers(**inputs).values()
+        (values,) = predictions(**inputs).values()
         return {name: values.reshape(-1, *stored.shape[1:])}
 
     return reshape
 
 
-def _litert(path: Path) -> Answers:
+def _litert(path: Path) -> Predictions:
     import tensorflow as tf
 
     # TensorFlow warns that a later release has no interpreter.
@@ -246,7 +246,7 @@ def _litert(path: Path) -> Answers:
         return tf.lite.Interpreter(str(path)).get_signature_runner()
 
 
-def _onnx(path: Path) -> Answers:
+def _onnx(path: Path) -> Predictions:
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -254,7 +254,7 @@ def _onnx(path: Path) -> Answers:
     return lambda **inputs: dict(zip(names, session.run(names, inputs), strict=True))
 
 
-_LOADERS: dict[str, Callable[[Path], Answers]]
+_LOADERS: dict[str, Callable[[Path], Predictions]]
 _LOADERS = {FILES["keras"]: _keras, FILES["litert"]: _litert, FILES["onnx"]: _onnx}
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def check_signatures(definitions: Mapping[str, Any], golden: Mapping[str, Any]) 
         raise Failure("the signature serving_default is missing")
     if names != sorted(golden):
         raise Failure(
-            f"the signatures are {names}, the stored answers are of {sorted(golden)}"
+            f"the signatures are {names}, stored predictions are of {sorted(golden)}"
         )
     for name, signature in served.items():
         for side in ("inputs", "outputs"):

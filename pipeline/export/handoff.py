@@ -64,9 +64,9 @@ class Handoff:
         self.test_split = split_names.evaluation_split(self.evaluated)
         """The split of the final test: test, or else validation, or else train."""
         self.table: dict[str, np.ndarray] = {}
-        """The table of calibrated answers to the test split, after the test."""
+        """The table of calibrated predictions for the test split, after the test."""
         self.pictures: dict[str, np.ndarray] = {}
-        """Pictures of these answers."""
+        """Pictures of these predictions."""
 
     def finish(
         self,
@@ -77,8 +77,8 @@ class Handoff:
         """Tests, exports and reports; returns the result and the path of `result.json`.
 
         A finished run keeps its result unless this process `trained`. After a test,
-        calls `show` with the result, to show the `table` of answers; after the export,
-        `report` with the whole result.
+        calls `show` with the result, to show the `table` of predictions; after the
+        export, `report` with the whole result.
         """
         fallback = run_result.fallback(self.run)
         self.checkpoint.save_unsaved(fallback.checkpoints)

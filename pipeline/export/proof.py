@@ -70,8 +70,8 @@ def checks(
     """Yields the name and function of all checks of a version, in order.
 
     Run each check before requesting the next, and stop if a check in `STOPS` fails.
-    `wait`, if given, blocks until the answers and the manifest are written; the slow
-    checks run before it.
+    `wait`, if given, blocks until the predictions and the manifest are written; the
+    slow checks run before it.
     """
     manifest: dict[str, Any] = {}
     golden: dict[str, request_checks.Golden] = {}
@@ -94,7 +94,7 @@ def checks(
 
     def read() -> str:
         golden.update(read_golden(directory / GOLDEN))
-        return f"stored answers of {', '.join(golden)}"
+        return f"stored predictions of {', '.join(golden)}"
 
     if not wait:
         yield "digests", digests
@@ -111,9 +111,13 @@ def checks(
     precision = str(manifest.get("precision"))
     for signature, sides in golden.items():
         compare = partial(
-            request_checks.check_answers, session, signature, sides, precision=precision
+            request_checks.check_predictions,
+            session,
+            signature,
+            sides,
+            precision=precision,
         )
-        yield f"answers {signature}", compare
+        yield f"predictions {signature}", compare
         described = manifest.get("signatures", {}).get(signature, {})
         yield from request_checks.refusal_checks(
             session, signature, sides["inputs"], described.get("optional", ())

@@ -1,6 +1,6 @@
-"""Checks the answers of a served model to stored and to malformed requests.
+"""Checks the predictions of a served model to stored and to malformed requests.
 
-Stored requests, in batches of different sizes, must get the answers of the trained
+Stored requests, in batches of different sizes, must get the predictions of the trained
 model. Malformed requests must get INVALID_ARGUMENT and leave the server running.
 """
 
@@ -16,11 +16,12 @@ from pipeline.utils.errors import Failure
 
 BATCH_SIZES = (1, 3, 64)
 # Float32 sums in a different order (with another batch size or CPU) differ by about
-# 1e-6 of their size. The scale is the largest stored answer, because a small answer may
-# be a difference of large terms. Rounding of 16-bit numbers may differ by a unit in the
-# last place: 2**-10, 2**-7.
+# 1e-6 of their size. The scale is the largest stored prediction, because a small
+# prediction may be a difference of large terms. Rounding of 16-bit numbers may differ
+# by a unit in the last place: 2**-10, 2**-7.
 TOLERANCES = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
-"""Tolerance for each precision of the exported network, relative to the largest answer.
+"""Tolerance for each precision of the exported network, relative to the largest
+prediction.
 """
 # Classes whose scores differ by less than this many tolerances, relative to their size,
 # may swap ranks: the error of a probability is the error of its logit times the
@@ -39,7 +40,7 @@ Check = Callable[[], str]
 """Returns a detail to print, or raises Failure."""
 
 
-def check_answers(
+def check_predictions(
     session: Session,
     signature: str,
     golden: Golden,
@@ -48,7 +49,7 @@ def check_answers(
     *,
     tolerances: int = 1,
 ) -> str:
-    """Sends the stored requests of a signature; raises Failure if an answer differs.
+    """Sends the stored requests of a signature; raises Failure if a prediction differs.
 
     Floats may differ by `tolerances` times the tolerance of the precision; integers and
     strings must be equal, except for ranks with nearly equal scores, and pixels
@@ -68,11 +69,15 @@ def check_answers(
     worst = 0.0
     for size in sizes:
         rows = np.arange(size) % len(next(iter(inputs.values())))
-        answers = session.run(signature, {name: v[rows] for name, v in inputs.items()})
-        if set(answers) != set(outputs):
-            raise Failure(f"the outputs are {sorted(answers)}, not {sorted(outputs)}")
+        predictions = session.run(
+            signature, {name: v[rows] for name, v in inputs.items()}
+        )
+        if set(predictions) != set(outputs):
+            raise Failure(
+                f"the outputs are {sorted(predictions)}, not {sorted(outputs)}"
+            )
         for name, stored in outputs.items():
-            actual = answers[name]
+            actual = predictions[name]
             expected = stored[rows]
             if actual.shape != expected.shape or actual.dtype != expected.dtype:
                 raise Failure(
@@ -103,7 +108,7 @@ def check_answers(
                 swapped += int(unequal.sum())
         if lists:
             expected_lists = {name: outputs[name][rows] for name in lists}
-            actual_lists = {name: answers[name] for name in lists}
+            actual_lists = {name: predictions[name] for name in lists}
             difference, elsewhere, missing = _compare_lists(
                 actual_lists, expected_lists, tolerance
             )
@@ -208,7 +213,7 @@ def _compare_lists(
     if missing > _UNEQUAL_ENTRIES * examples * entries:
         raise Failure(
             f"{', '.join(expected)}: {missing:,} of {examples * entries:,} entries are"
-            f" not in the answers, batch of {examples}"
+            f" not in the predictions, batch of {examples}"
         )
     return worst, moved, missing
 
@@ -262,7 +267,7 @@ def malformed_arrays(
     unless they are optional.
 
     Their rank, size, type or content is wrong. The axes that are `free` may have any
-    length. A model without guards would answer some of these requests, because it
+    length. A model without guards would prediction some of these requests, because it
     broadcasts a missing axis or takes images of any size.
     """
     good = values[np.arange(2) % len(values)]
@@ -323,10 +328,10 @@ def _check_refusals(
     wrong = malformed_arrays(inputs[name], free, is_optional)
     for problem, values in wrong.items():
         try:
-            has_answer = _is_answered(session, signature, inputs, name, values)
+            has_prediction = _is_answered(session, signature, inputs, name, values)
         except Failure as error:
             raise Failure(f"{problem}: {error}") from None
-        if has_answer:
+        if has_prediction:
             raise Failure(f"{problem}: the model answered")
     return f"INVALID_ARGUMENT for {len(wrong)} kinds of requests"
 

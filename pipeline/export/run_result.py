@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.config.config import Config
 from pipeline.config.sections import ExportConfig
 from pipeline.contracts import Metadata
-from pipeline.evaluation.answers import no_skill_warning
+from pipeline.evaluation.predictions import no_skill_warning
 from pipeline.export import text_files
 from pipeline.export.verification import PROVED
 from pipeline.runtime import environment, run_directory

@@ -35,8 +35,8 @@ from pipeline.utils.errors import UsageError, reason
 # Limits of the golden examples: their number, and the bytes of their decoded columns.
 _GOLDEN_EXAMPLES = 64
 _GOLDEN_BYTES = 4_000_000
-# Largest difference of float32 answers of the trained network and its copy, as a part
-# of the largest answer; rounding causes about 1e-6.
+# Largest difference of float32 predictions of the trained network and its copy, as a
+# part of the largest prediction; rounding causes about 1e-6.
 _COPY = 0.01
 
 Endpoints = Mapping[str, tuple[Any, list[tf.TensorSpec]]]
@@ -62,10 +62,10 @@ def export(
 
     Args:
         model: The trained network, in any precision.
-        task: Its task, from `evaluate.apply_calibration` if answers are calibrated.
+        task: Its task, from `evaluate.apply_calibration` if predictions are calibrated.
         config: The options of the run.
         examples: Examples that the network was not trained on; the first ones are
-            stored with their answers.
+            stored with their predictions.
         metrics: Split -> metrics of `Task.evaluate`, for model card and manifest.
         trained: How the model was trained, for model card and manifest.
         digest: Digest of the config of the run whose `model.keras`, in float32, is
@@ -100,7 +100,7 @@ def export(
             parent,
             manifest["signatures"],
             manifest["options"]["batch_sizes"],
-            task.answer_notes(),
+            task.prediction_notes(),
         )
         metric = task.selection_metric
         published = repository.publish(directory, parent, config.export, metric, ready)
@@ -123,7 +123,7 @@ def export(
 def _without_failed_formats(
     outcome: Verification, manifest: dict[str, Any]
 ) -> Verification:
-    """Deletes files in other formats whose answers differ, and their checks."""
+    """Deletes files in other formats whose predictions differ, and their checks."""
     failed = outcome.failed_formats
     left_out = {**manifest["left_out"], **failed}
     for file in failed:
@@ -172,7 +172,7 @@ def write(
         left_out = formats.write(directory, config.export.formats, plain, task)
     golden = {}
     for signature, inputs in requests.items():
-        outputs = _answers(endpoints[signature], inputs)
+        outputs = _predictions(endpoints[signature], inputs)
         golden[signature] = {"inputs": inputs, "outputs": outputs}
     proof.write_golden(directory / proof.GOLDEN, golden)
     test_split = split_names.evaluation_split(metrics)
@@ -271,7 +271,7 @@ def _lookup_tables(model: keras.Model) -> list[Any]:
 def serving_function(
     task: Task, model: Callable[..., Any], serving_input: ServingInput
 ) -> Callable[..., Example]:
-    """The function of a signature: from the arguments of a request to its answers."""
+    """The function of a signature: from arguments of a request to predictions."""
 
     def function(*arguments: tf.Tensor) -> Example:
         return task.serve(model, serving_input.read(*arguments))
@@ -290,17 +290,17 @@ def make_requests(
 
 
 def _reject_nan(function: Callable[..., dict]) -> Callable[..., dict]:
-    """Makes a function reject a request if a number in its answer is not finite."""
+    """Makes a function reject a request if a number in its prediction is not finite."""
 
-    def answers(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
-        answer = {}
+    def predictions(*arguments: tf.Tensor) -> dict[str, tf.Tensor]:
+        prediction = {}
         for name, value in function(*arguments).items():
-            answer[name] = tf.convert_to_tensor(value)
-            if answer[name].dtype.is_floating:
-                answer[name] = request_guards.finite(answer[name], name)
-        return answer
+            prediction[name] = tf.convert_to_tensor(value)
+            if prediction[name].dtype.is_floating:
+                prediction[name] = request_guards.finite(prediction[name], name)
+        return prediction
 
-    return answers
+    return predictions
 
 
 def golden_examples(examples: Split) -> dict[str, np.ndarray]:
@@ -316,17 +316,17 @@ def difference(
     task: Task,
     golden: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, float]:
-    """Compares the stored answers with the trained model.
+    """Compares the stored predictions with the trained model.
 
     Returns the largest difference for each output; of pixels, the mean difference; for
-    other integers and strings, the number of answers that differ. Raises UsageError if
-    both networks compute in float32 and the exported network is not a copy of the
+    other integers and strings, the number of predictions that differ. Raises UsageError
+    if both networks compute in float32 and the exported network is not a copy of the
     trained network.
     """
     default = task.serving_inputs()[0]
     function = serving_function(task, model, default)
     specs = list(default.specs.values())
-    trained = _answers(
+    trained = _predictions(
         (tf.function(function, specs, autograph=False), specs), golden["inputs"]
     )
     differences: dict[str, float] = {}
@@ -367,7 +367,7 @@ def _on_cpu() -> Iterator[None]:
         tf.config.experimental.enable_tensor_float_32_execution(was_enabled)
 
 
-def _answers(
+def _predictions(
     endpoint: tuple[Any, list[tf.TensorSpec]], inputs: Mapping[str, Any]
 ) -> dict:
     function, specs = endpoint

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.config.config import Config
 from pipeline.contracts import Task
-from pipeline.evaluation.answers import no_skill_warning
+from pipeline.evaluation.predictions import no_skill_warning
 from pipeline.serving import file_predictions, repository
 from pipeline.serving.signatures import Field, Signature
 from pipeline.utils import files
@@ -80,7 +80,7 @@ def model_card(
         worst=sorted(classes.items(), key=lambda item: item[1][measure])[:_MAX_CLASSES],
         differences=differences(manifest["difference"]),
         warning=no_skill_warning(no_better_than),
-        notes=task.answer_notes(),
+        notes=task.prediction_notes(),
         limits=task.limitations(),
         config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),
     )
@@ -114,7 +114,7 @@ def write(
 ) -> None:
     """Writes the files in a model's directory, unless a user has edited them.
 
-    `notes` are those of `Task.answer_notes`.
+    `notes` are those of `Task.prediction_notes`.
 
     `models.config` is written once, because it determines which versions are served. No
     file has a number as its name, because a server would treat it as a version.

@@ -14,7 +14,7 @@ from pipeline.serving import version_manifest
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
-PROVED = "the SavedModel gives the same answers as the trained model"
+PROVED = "the SavedModel gives the same predictions as the trained model"
 """What a passed verification proves; it does not prove the quality of the model."""
 _TIMEOUT_SECONDS = 600
 
@@ -109,7 +109,7 @@ def verify(
     python: Path | None = None,
     process: subprocess.Popen[bytes] | None = None,
 ) -> Verification:
-    """Loads a SavedModel with TensorFlow's C++ loader and checks its answers.
+    """Loads a SavedModel with TensorFlow's C++ loader and checks its predictions.
 
     Args:
         directory: The directory of a version; its name is a number or still hidden.

@@ -35,7 +35,7 @@ _WIDTH = 30  # characters of the value of an option on the terminal
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Model:
-    """A run, or several that differ only in their seed, and its test answers."""
+    """A run, or several that differ only in their seed, and its test predictions."""
 
     runs: tuple[Run, ...]
     scores: tuple[dict[str, Score], ...]
@@ -110,7 +110,7 @@ class Comparison:
 
     @property
     def examples(self) -> Columns:
-        """The test examples that some runs answer right and others wrong."""
+        """The test examples that some runs prediction right and others wrong."""
         shares = self._shares()
         if shares is None:
             return Columns()
@@ -281,7 +281,7 @@ def _require_same_task(models: Sequence[Model]) -> None:
                 f"{first.name} and {model.name} solve different tasks, measured by"
                 f" {metrics[0]} and by {metrics[1]}; compare runs of one task"
             )
-        names = [_answers(first), _answers(model)]
+        names = [_predictions(first), _predictions(model)]
         if names[0] != names[1]:
             shown = [
                 textwrap.shorten(text, _NAMES, placeholder=" ...") for text in names
@@ -292,7 +292,7 @@ def _require_same_task(models: Sequence[Model]) -> None:
             )
 
 
-def _answers(model: Model) -> str:
+def _predictions(model: Model) -> str:
     """The class names of a model, or the name of its target."""
     metadata = _metadata(model.runs[0])
     if "class_names" in metadata:
@@ -403,7 +403,7 @@ def _cards(compared: Comparison) -> Iterator[Any]:
         names = compared.models[right].name, compared.models[wrong].name
         yield blocks.Heading(f"Right in {names[0]}, wrong in {names[1]}")
         count = console.pluralize(len(positions), "example")
-        yield blocks.Text(f"{count}; with the answers of {names[1]}.")
+        yield blocks.Text(f"{count}; with the predictions of {names[1]}.")
         if not len(positions):
             continue
         try:

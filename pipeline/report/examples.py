@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from pipeline.contracts import Task
-from pipeline.evaluation.answers import Evaluation
 from pipeline.evaluation.occlusion import Influence
+from pipeline.evaluation.predictions import Evaluation
 from pipeline.report import blocks
 from pipeline.report.blocks import Card
 from pipeline.utils.columns import Columns
@@ -34,12 +34,12 @@ def answered(
     heat: np.ndarray | None = None,
     influences: Sequence[Influence | None] = (),
 ) -> list[Card]:
-    """Cards of examples of an evaluation with their answers.
+    """Cards of examples of an evaluation with their predictions.
 
     `heat`, (positions, height, width), is laid over what is drawn; `influences` are
     those of `Evaluation.influence`, for the input to show.
     """
-    examples, answers = evaluation.answers(positions)
+    examples, predictions = evaluation.predict_rows(positions)
     raw = evaluation.raw(positions)
     rows = evaluation.rows(positions)
     task = evaluation.task
@@ -49,10 +49,12 @@ def answered(
         example["raw"] = _row(raw, row)
         if influences and (influence := influences[row]):
             example["influence"] = influence.values
-        answer = _row(answers, row)
+        prediction = _row(predictions, row)
 
-        def draw(axes: Any, example: Any = example, answer: Any = answer) -> None:
-            task.draw(axes, example, answer)
+        def draw(
+            axes: Any, example: Any = example, prediction: Any = prediction
+        ) -> None:
+            task.draw(axes, example, prediction)
 
         sketch = _Sketch(draw, evaluation.locate(id))
         sketch.title = sketch.title or _cells(rows, row)
@@ -65,7 +67,7 @@ def answered(
 def plain(
     task: Task, examples: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> list[Card]:
-    """Cards of decoded examples without answers, with what is right as the title."""
+    """Cards of decoded examples without predictions; titles say what is right."""
     cards = []
     for row, name in enumerate(names):
         example = _row(examples, row)
@@ -153,6 +155,6 @@ def _finished(sketches: Iterable[_Sketch]) -> list[Card]:
 
 
 def _color(color: Any) -> str:
-    """Targets draw the titles of right answers in green, and of wrong ones in red."""
+    """Targets draw titles of right predictions in green, of wrong ones in red."""
     names = {to_rgb("green"): "good", to_rgb("red"): "bad"}
     return names.get(to_rgb(color), "")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.report import answer_sections, data_sections, run_sections
+from pipeline.report import data_sections, prediction_sections, run_sections
 from pipeline.report.blocks import Block, Text
 from pipeline.report.subject import Subject
 from pipeline.utils import files
@@ -13,15 +13,15 @@ from pipeline.utils.errors import reason
 
 NAME = "report.html"
 _MISTAKES = "Most confident mistakes"
-_ERRORS = "Largest errors"  # of answers that are neither right nor wrong
+_ERRORS = "Largest errors"  # of predictions that are neither right nor wrong
 _Sections = dict[str, Callable[[Subject], Iterable[Block]]]
 _SECTIONS: _Sections = {
-    "Performance": answer_sections.answers,
-    _MISTAKES: answer_sections.mistakes,
-    "Least certain answers": answer_sections.least_certain,
-    "What the network looks at": answer_sections.explanations,
-    "Columns": answer_sections.columns,
-    "Robustness": answer_sections.robustness,
+    "Performance": prediction_sections.predictions,
+    _MISTAKES: prediction_sections.mistakes,
+    "Least certain predictions": prediction_sections.least_certain,
+    "What the network looks at": prediction_sections.explanations,
+    "Columns": prediction_sections.columns,
+    "Robustness": prediction_sections.robustness,
     "How to reproduce": run_sections.repeat_evaluation,
 }
 _RUN_SECTIONS: _Sections = {
@@ -128,7 +128,7 @@ def _lead(subject: Subject) -> Iterator[Line]:
             yield Line(f"{note[0].upper()}{note[1:]}.", "warn")
     except Exception as error:  # as in `_guarded`
         yield Line(f"The headline could not be made: {reason(error)}", "bad")
-    if answer_sections.not_calibrated(subject):
+    if prediction_sections.not_calibrated(subject):
         yield Line(
             "The probabilities are not calibrated: no temperature lowers the validation"
             " loss beyond its noise.",

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:  # curves need no TensorFlow
-    from pipeline.evaluation.answers import Evaluation
+    from pipeline.evaluation.predictions import Evaluation
 
 SHOWN = 24  # examples in a figure
 _SHOWN_AS_TEXT = 12  # of inputs that are shown as text, which takes long to draw
@@ -101,11 +101,11 @@ def mistakes(evaluation: "Evaluation") -> NotebookFigure:
     size = (max(2.05 * columns, 6), 2.6 * rows + 0.6)
     picture = NotebookFigure(figsize=size, layout="constrained")
     picture.suptitle(title, fontsize=10)
-    for number, (example, answer) in enumerate(shown):
+    for number, (example, prediction) in enumerate(shown):
         axes = picture.add_subplot(rows, columns, number + 1)
         if influence := evaluation.influence(int(order[number])):
             example["influence"] = influence.values
-        evaluation.task.draw(axes, example, answer)
+        evaluation.task.draw(axes, example, prediction)
         name = evaluation.locate(int(example["id"]))
         file = name.encode(errors="replace").decode()
         if len(file) > 32:
@@ -117,13 +117,13 @@ def mistakes(evaluation: "Evaluation") -> NotebookFigure:
 def _examples(
     evaluation: "Evaluation", positions: np.ndarray
 ) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The examples at these positions with their answers."""
-    examples, answers = evaluation.answers(positions)
+    """The examples at these positions with their predictions."""
+    examples, predictions = evaluation.predict_rows(positions)
     raw = evaluation.raw(positions)
     pairs = []
     for row in range(len(positions)):
         example: dict[str, Any] = {key: values[row] for key, values in examples.items()}
         example["raw"] = {key: values[row] for key, values in raw.items()}
-        answer = {key: values[row] for key, values in answers.items()}
-        pairs.append((example, answer))
+        prediction = {key: values[row] for key, values in predictions.items()}
+        pairs.append((example, prediction))
     return pairs

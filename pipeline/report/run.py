@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
 
     from pipeline.contracts import Task
     from pipeline.data.splits import Split
-    from pipeline.evaluation.answers import Evaluation
     from pipeline.evaluation.labelled_data import Examples
+    from pipeline.evaluation.predictions import Evaluation
     from pipeline.training.train_step import SteppedModel
     from pipeline.training.trainer import Trainer
 
@@ -146,7 +146,7 @@ class Run:
 
     @functools.cached_property
     def task(self) -> "Task":
-        """The task: its answers, metrics and signatures."""
+        """The task: its predictions, metrics and signatures."""
         task = self.network.task
         from pipeline.evaluation import evaluate
 
@@ -188,7 +188,7 @@ class Run:
 
     @property
     def evaluation(self) -> "Evaluation":
-        """The answers to `test_split`."""
+        """The predictions to `test_split`."""
         if self._evaluation is None:
             self._evaluation = self.evaluate()
         return self._evaluation
@@ -196,18 +196,18 @@ class Run:
     def test_evaluation(
         self, table: "dict[str, np.ndarray]", pictures: "dict[str, np.ndarray]"
     ) -> "Evaluation":
-        """The evaluation of the final test, from the answers of this process."""
-        from pipeline.evaluation import answers
+        """The evaluation of the final test, from the predictions of this process."""
+        from pipeline.evaluation import predictions
 
-        return answers.Evaluation(
+        return predictions.Evaluation(
             self.test_split,
             self.task,
             self.test,
             table,
             self.splits[self.test_split],
             self.trainer.data.source.location,
-            answers.answer_function(self.network, self.task),
-            answers.output_function(self.network, self.task),
+            predictions.prediction_function(self.network, self.task),
+            predictions.output_function(self.network, self.task),
             self.network,
             pictures,
         )
@@ -328,13 +328,13 @@ class Run:
             for name, spec in serving_input.specs.items():
                 arguments.append(tf.constant(values[name], spec.dtype))
             try:
-                answers = task.serve(network, serving_input.read(*arguments))
+                predictions = task.serve(network, serving_input.read(*arguments))
             except tf.errors.InvalidArgumentError as error:
                 raise signatures.ServingError(
                     "the model", signatures.INVALID_ARGUMENT, error.message
                 ) from None
-            arrays = {name: tensor.numpy() for name, tensor in answers.items()}
-            return signatures.answer(arrays)
+            arrays = {name: tensor.numpy() for name, tensor in predictions.items()}
+            return signatures.to_prediction(arrays)
 
         if inputs:
             return ask(data or "serving_default", **inputs)
@@ -420,7 +420,7 @@ class Run:
                 text = spread(summary["metrics"], summary["folds"])
                 lines.append(f"folds      {text}")
             lines.append(f"{self.test_split:10} {numbers(self.test)}")
-            from pipeline.evaluation.answers import no_skill_warning
+            from pipeline.evaluation.predictions import no_skill_warning
 
             if warning := no_skill_warning(self.result.get("no_better_than")):
                 lines.append(f"warning    {warning}")

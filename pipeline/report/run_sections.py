@@ -88,7 +88,7 @@ def training(subject: Subject) -> Iterator[Block]:
     else:
         yield Text("No epoch is complete yet.")
     if cards := _pictures(RunDirectory(run.directory)):
-        yield Heading("Answers to the validation split")
+        yield Heading("Predictions for the validation split")
         yield Cards(cards)
     if folds := run.result.get("cross_validation"):
         yield Heading(f"Cross-validation with {folds['folds']} folds")

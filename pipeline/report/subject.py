@@ -6,7 +6,7 @@ import functools
 from pipeline.config.formats import parse_duration
 from pipeline.data.dataset import LoadedData
 from pipeline.evaluation import robustness
-from pipeline.evaluation.answers import Evaluation
+from pipeline.evaluation.predictions import Evaluation
 from pipeline.evaluation.robustness import Robustness
 from pipeline.report.run import Run
 

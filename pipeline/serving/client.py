@@ -117,9 +117,9 @@ class Client:
         count = next((len(values) for values in tensors.values() if values.ndim), 1)
         with signatures.reading_reply(self.model):
             names = [name for name in definition.outputs if name in reply]
-            answer = signatures.answer({name: reply[name] for name in names})
-            signatures.check(answer, definition.outputs, count)
-        return answer
+            prediction = signatures.to_prediction({name: reply[name] for name in names})
+            signatures.check(prediction, definition.outputs, count)
+        return prediction
 
     def metadata(self) -> dict[str, Signature]:
         """Returns the inputs and outputs of each signature; raises ServingError."""

@@ -353,7 +353,7 @@ def predict(
     batch_size: int = 32,
     column: str | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yields a model's answers to files, a record of JSON values at a time.
+    """Yields a model's predictions for files, a record of JSON values at a time.
 
     The client is a `Client`, or a model of this process with the same methods. The
     words are files of the kind that the model takes, such as images, or directories or
@@ -431,8 +431,8 @@ def predict(
             for item, row in zip(
                 items, zip(*outputs.values(), strict=True), strict=True
             ):
-                answer = dict(zip(outputs, row, strict=True))
-                records.append(item.name | _record(answer, top))
+                prediction = dict(zip(outputs, row, strict=True))
+                records.append(item.name | _record(prediction, top))
             return records
 
     return _records(items, batch_size, ask)
@@ -445,12 +445,16 @@ def _records(
     items: Iterator[Item], batch_size: int, ask: _Ask
 ) -> Iterator[dict[str, Any]]:
     while batch := list(itertools.islice(items, batch_size)):
-        answers = iter(_answers([item for item in batch if not item.error], ask))
+        predictions = iter(
+            _predictions([item for item in batch if not item.error], ask)
+        )
         for item in batch:
-            yield {**item.name, "error": item.error} if item.error else next(answers)
+            yield (
+                {**item.name, "error": item.error} if item.error else next(predictions)
+            )
 
 
-def _answers(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
+def _predictions(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
     """Sends a request; if it is rejected, its halves, to find the invalid examples."""
     try:
         return ask(items) if items else []
@@ -460,7 +464,7 @@ def _answers(items: list[Item], ask: _Ask) -> list[dict[str, Any]]:
         if len(items) == 1:
             return [{**items[0].name, "error": error.message}]
         half = len(items) // 2
-        return _answers(items[:half], ask) + _answers(items[half:], ask)
+        return _predictions(items[:half], ask) + _predictions(items[half:], ask)
 
 
 FileInput = tuple[str, str, tuple[int, ...]]
@@ -535,14 +539,14 @@ def takes_rows(served: Mapping[str, Signature]) -> bool:
     return len(fields) > 1 or not takes_texts(served)
 
 
-def answers_boxes(served: Mapping[str, Signature]) -> bool:
+def returns_boxes(served: Mapping[str, Signature]) -> bool:
     """Whether the signature that takes files answers boxes."""
     target = file_input(served)
     outputs = served[target[0]].outputs if target else {}
     return outputs.keys() >= _BOXES
 
 
-def answers_masks(served: Mapping[str, Signature]) -> bool:
+def returns_masks(served: Mapping[str, Signature]) -> bool:
     """Whether the signature that takes files answers masks."""
     target = file_input(served)
     return target is not None and "mask" in served[target[0]].outputs
@@ -559,7 +563,7 @@ def _suffixes(signature: str, name: str, client: Any) -> tuple[str, ...]:
 
 
 def _record(outputs: Mapping[str, Any], top: int) -> dict[str, Any]:
-    """Returns the answer to an example as JSON values."""
+    """Returns the prediction for an example as JSON values."""
     if outputs.keys() >= _BOXES:
         return _boxes(outputs)
     if not {"label", "class", "probabilities"} <= set(outputs):

@@ -14,7 +14,7 @@ import tensorflow as tf
 MAX_BYTES = 2**26
 """Limit for an encoded image; photographs are far smaller."""
 MAX_CLASSES = 5
-"""Number of classes that an answer lists for each example."""
+"""Number of classes that a prediction lists for each example."""
 
 
 def batch(values: tf.Tensor, shape: Sequence[int | None]) -> tf.Tensor:

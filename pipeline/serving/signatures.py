@@ -165,7 +165,7 @@ def strings(value: Any) -> np.ndarray:
     return array
 
 
-def answer(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def to_prediction(outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Decodes strings to str, as REST does, unless the name ends in `_bytes`."""
     decode = np.vectorize(_decode, otypes=[object])
     decoded = dict(outputs)
@@ -180,7 +180,7 @@ def _decode(text: bytes) -> str:
 
 
 def check(
-    answer: Mapping[str, np.ndarray], expected: Mapping[str, Field], count: int
+    prediction: Mapping[str, np.ndarray], expected: Mapping[str, Field], count: int
 ) -> None:
     """Checks that a reply has all outputs, with plausible values.
 
@@ -191,9 +191,9 @@ def check(
     output that is missing or wrong.
     """
     for name, field in expected.items():
-        if name not in answer:
+        if name not in prediction:
             raise ValueError(f"the output {name} is missing")
-        values = answer[name]
+        values = prediction[name]
         sizes = values.shape if field.shape is None else field.shape
         if name in _BATCHED and sizes:
             sizes = (count, *sizes[1:])
@@ -210,19 +210,19 @@ def check(
         elif name in _FINITE:
             _require(np.isfinite(values), name, values, "not a finite number")
     if {"probabilities", "class", "label", "top_labels"} <= expected.keys():
-        _check_class(answer)
+        _check_class(prediction)
 
 
-def _check_class(answer: Mapping[str, np.ndarray]) -> None:
-    probabilities = answer["probabilities"]
-    classes = answer["class"]
-    labels = answer["label"]
+def _check_class(prediction: Mapping[str, np.ndarray]) -> None:
+    probabilities = prediction["probabilities"]
+    classes = prediction["class"]
+    labels = prediction["label"]
     # Several classes if their probabilities are equal.
     is_best = probabilities == probabilities.max(axis=1, keepdims=True)
-    is_answer = np.arange(is_best.shape[1]) == classes[:, None]
-    good = (is_best & is_answer).any(axis=1)
+    is_prediction = np.arange(is_best.shape[1]) == classes[:, None]
+    good = (is_best & is_prediction).any(axis=1)
     _require(good, "class", classes, "but another class is the most probable")
-    first = answer["top_labels"][:, 0]
+    first = prediction["top_labels"][:, 0]
     # A model that abstains answers with an empty label.
     good = (labels == first) | ~labels.astype(bool)
     _require(good, "label", labels, "but top_labels begins with another")

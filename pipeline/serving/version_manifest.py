@@ -9,7 +9,7 @@ from pipeline.utils.errors import Failure, reason
 
 MANIFEST = Path("assets.extra/manifest.json")
 GOLDEN = Path("assets.extra/golden.npz")
-"""Real examples with the answers of the trained model."""
+"""Real examples with the predictions of the trained model."""
 
 
 def write(directory: Path, properties: Mapping[str, Any]) -> None:

@@ -118,10 +118,10 @@ class Supervised(Task):
     def decode(self, example: Example) -> Example:
         kept = {name: example[name] for name in _KEPT if name in example}
         fields, geometry = self.input.decode(example)
-        answers = self.objective.decode(example, geometry)
+        predictions = self.objective.decode(example, geometry)
         if self.objective.needs_geometry and geometry is not None:
-            answers["geometry"] = geometry
-        return {**kept, **fields, **answers}
+            predictions["geometry"] = geometry
+        return {**kept, **fields, **predictions}
 
     def check(
         self,
@@ -180,14 +180,14 @@ class Supervised(Task):
     def metrics(self) -> list[keras.metrics.Metric]:
         return self.objective.metrics()
 
-    def answer(self, outputs: Any, batch: Example) -> Example:
-        return self.objective.answer(outputs, batch)
+    def predict(self, outputs: Any, batch: Example) -> Example:
+        return self.objective.predict(outputs, batch)
 
-    def served_answers(self, served: Example, batch: Example) -> Example:
-        return self.objective.served_answers(served, batch)
+    def served_predictions(self, served: Example, batch: Example) -> Example:
+        return self.objective.served_predictions(served, batch)
 
-    def outputs_of(self, answers: Example) -> Any:
-        return self.objective.outputs_of(answers)
+    def outputs_of(self, predictions: Example) -> Any:
+        return self.objective.outputs_of(predictions)
 
     def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
         return self.objective.evaluator(model)
@@ -195,8 +195,8 @@ class Supervised(Task):
     def calibrator(self, model: Callable[..., Any] | None = None) -> Calibrator | None:
         return self.objective.calibrator(model)
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
-        return self.objective.table(answers, batch)
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
+        return self.objective.table(predictions, batch)
 
     def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return self.objective.readable(columns)
@@ -233,10 +233,10 @@ class Supervised(Task):
         return self.objective.explained_output(outputs, answered)
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
         self.input.draw(axes, example)
-        self.objective.draw(axes, example, answer)
+        self.objective.draw(axes, example, prediction)
 
     def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
         self.objective.draw_truth(axes, example)
@@ -261,8 +261,8 @@ class Supervised(Task):
     def learned_columns(self) -> list[LearnedColumn]:
         return self.input.learned_columns()
 
-    def answer_notes(self) -> list[str]:
-        return self.objective.answer_notes()
+    def prediction_notes(self) -> list[str]:
+        return self.objective.prediction_notes()
 
     def limitations(self) -> list[str]:
         return [*self.objective.limitations(), *self.input.limitations()]

@@ -334,7 +334,7 @@ class Generation(Task):
         pixels = tf.round((images + 1) * 127.5)
         return tf.cast(tf.clip_by_value(pixels, 0, 255), tf.uint8)
 
-    def answer(self, outputs: Any, batch: Example) -> Example:
+    def predict(self, outputs: Any, batch: Example) -> Example:
         """Returns `time`, float32 (batch,), and `denoised`: the image that the velocity
         points to, uint8 (batch, height, width, channels).
         """
@@ -344,7 +344,7 @@ class Generation(Task):
         denoised = inputs["image"] + rest * tf.cast(outputs, tf.float32)
         return {"time": inputs["time"], "denoised": self._pixels(denoised)}
 
-    def served_answers(self, served: Example, batch: Example) -> Example:
+    def served_predictions(self, served: Example, batch: Example) -> Example:
         raise UsageError(
             "an export that draws pictures cannot be evaluated on data; evaluate its"
             " run: pipeline evaluate RUN"
@@ -396,12 +396,12 @@ class Generation(Task):
             tf.TensorSpec([], tf.int32),
         )
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """`class`, `time` and `loss`."""
         return {
             "class": batch["label"].numpy().astype(np.int32),
-            "time": answers["time"].numpy(),
-            "loss": answers["loss"].numpy(),
+            "time": predictions["time"].numpy(),
+            "loss": predictions["loss"].numpy(),
         }
 
     def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -454,12 +454,12 @@ class Generation(Task):
         return self.labels.truth(example)
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
         """Draws an example beside what it was taken for when it was noisy."""
-        both = np.concatenate([example["image"], answer["denoised"]], axis=1)
+        both = np.concatenate([example["image"], prediction["denoised"]], axis=1)
         self.images.draw(axes, {"image": both})
-        time = float(answer["time"])
+        time = float(prediction["time"])
         axes.set_title(f"{self.truth(example)}, denoised from {time:.2f}", fontsize=8)
 
     def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
@@ -517,7 +517,7 @@ class Generation(Task):
         seeds, classes = batch["seed"], batch["class"]
         return {"images": self.sample(model, seeds, classes, batch["guidance"])}
 
-    def answer_notes(self) -> list[str]:
+    def prediction_notes(self) -> list[str]:
         return [
             (
                 "`seed` decides the noise from which a picture is drawn: the same seed,"
@@ -577,11 +577,11 @@ class SampleEvaluator(Evaluator):
         numbers = np.arange(task.metadata.get("samples", 256))
         self._asked = numbers * len(task.class_names) // len(numbers)
 
-    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
-        losses = answers["loss"].numpy().astype(np.float64)
-        bins = (answers["time"].numpy() * _BINS).astype(np.int64).clip(0, _BINS - 1)
+    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
+        losses = predictions["loss"].numpy().astype(np.float64)
+        bins = (predictions["time"].numpy() * _BINS).astype(np.int64).clip(0, _BINS - 1)
         self._count += len(losses)
-        self._times.append(answers["time"].numpy())
+        self._times.append(predictions["time"].numpy())
         pixels = self._task.prepare(batch)["image"].numpy().astype(np.float64)
         self._sums += pixels.sum(axis=0), (pixels**2).sum(axis=0)
         self._loss += np.bincount(bins, losses, _BINS)

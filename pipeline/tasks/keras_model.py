@@ -164,8 +164,8 @@ class KerasModel(Supervised):
     def metrics(self) -> list[keras.metrics.Metric]:
         return [TaskMetric(metric) for metric in super().metrics()]
 
-    def answer(self, outputs: Any, batch: Example) -> Example:
-        return super().answer(outputs[TASK], batch)
+    def predict(self, outputs: Any, batch: Example) -> Example:
+        return super().predict(outputs[TASK], batch)
 
     def serve(self, model: Callable[..., Any], batch: Example) -> Example:
         def task_outputs(inputs: Any, training: bool) -> Any:
@@ -291,17 +291,17 @@ class KerasModelOfArrays(Task):
                 )
         return loss or self.loss()
 
-    def answer(self, outputs: Any, batch: Example) -> Example:
+    def predict(self, outputs: Any, batch: Example) -> Example:
         """Returns each output under its name, (batch, ...)."""
         return dict(outputs)
 
-    def outputs_of(self, answers: Example) -> Example:
-        return dict(answers)
+    def outputs_of(self, predictions: Example) -> Example:
+        return dict(predictions)
 
     def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
         return MeanLoss()
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """`loss`, and outputs and targets of a few numbers, such as `price` and
         `price_true`; several numbers as `price_0`, `price_1`, ...
         """
@@ -309,16 +309,16 @@ class KerasModelOfArrays(Task):
         several: dict[str, np.ndarray] = {}
         arrays = {}
         for name in self.user_outputs:
-            arrays[name] = answers[name].numpy()
+            arrays[name] = predictions[name].numpy()
             if name in self._targets:
                 arrays[f"{name}_true"] = batch[f"y/{name}"].numpy()
         for name, values in arrays.items():
             columns = _columns(name, values)
             (single if len(columns) == 1 else several).update(columns)
-        return {"loss": answers["loss"].numpy(), **single, **several}
+        return {"loss": predictions["loss"].numpy(), **single, **several}
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
         self.draw_input(axes, example)
 
@@ -372,7 +372,7 @@ class KerasModelOfArrays(Task):
         return request
 
     def serve(self, model: Callable[..., Any], batch: Example) -> Example:
-        return self.answer(model(_single(batch), training=False), batch)
+        return self.predict(model(_single(batch), training=False), batch)
 
     def user_arguments(self, y: Any, outputs: Any, takes: Takes) -> tuple[Any, Any]:
         return y[takes.output], outputs[takes.output]
@@ -385,8 +385,8 @@ class MeanLoss(Evaluator):
         self._count = 0
         self._loss = 0.0
 
-    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
-        losses = answers["loss"].numpy().astype(np.float64)
+    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
+        losses = predictions["loss"].numpy().astype(np.float64)
         self._count += len(losses)
         self._loss += float(losses.sum())
 

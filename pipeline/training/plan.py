@@ -86,8 +86,8 @@ def enough_epochs(request: Request, source: Source) -> Config:
     """Returns a config with at least as many epochs as the recipe has.
 
     With few examples, there are more: as many as 2,000 steps need, but at most five
-    times the recipe's (benchmarks/README.md, "few recordings"). If answers are to be
-    evaluated along training, it is every 2,000 steps. If weights are averaged, it is
+    times the recipe's (benchmarks/README.md, "few recordings"). If predictions are to
+    be evaluated along training, it is every 2,000 steps. If weights are averaged, it is
     over the last 3% of the steps. Examples that might not fill a batch get a smaller
     one.
     """

@@ -25,7 +25,7 @@ BEFORE_CHECKPOINT = (
     "throughput",
     "time_budget",
     "terminate_on_nan",
-    "evaluate_answers",
+    "evaluate_predictions",
 )
 AFTER_CHECKPOINT = ("metric_logger", "progress")
 _ONNX_PACKAGES = ("tf2onnx", "onnxruntime")  # convert and run models

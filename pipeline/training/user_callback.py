@@ -77,10 +77,10 @@ def from_object(callback: Any, is_chief: bool = True) -> "UserCallback":
 class UserCallback(keras.callbacks.Callback):
     """Calls a user's callback as Keras does: once per call of the compiled function.
 
-    The callback's `model` is a plain Keras model from raw inputs to answers, with the
-    user's layers, that shares the weights of the network in training. Its `optimizer`
-    shares the learning rate of the run, so that an assigned rate lasts. The other
-    workers get the rate and `stop_training` from the chief.
+    The callback's `model` is a plain Keras model that shares the layers of the network
+    in training. Its `optimizer` shares the learning rate of the run, so that an
+    assigned rate lasts. The other workers get the rate and `stop_training` from the
+    chief.
     """
 
     def __init__(

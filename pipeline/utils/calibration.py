@@ -31,10 +31,10 @@ class TemperatureFit:
 
     T does not change the predicted class, only its confidence: T above 1 lowers it,
     below 1 raises it. A few examples move T only slightly away from 1; thousands move
-    it to the maximum of their likelihood. T is from 0.05 to 20. It is 1 if all answers
-    are correct, when it has no lower bound, and if it does not help: each of 5 folds is
-    scored with the T of the others, and the mean loss must fall by more than two
-    standard errors.
+    it to the maximum of their likelihood. T is from 0.05 to 20. It is 1 if all
+    predictions are correct, when it has no lower bound, and if it does not help: each
+    of 5 folds is scored with the T of the others, and the mean loss must fall by more
+    than two standard errors.
 
     The negative log-likelihood is summed at 64 temperatures, between which a cubic
     spline is within 1e-4 of T.
@@ -163,15 +163,15 @@ class Reliability(NamedTuple):
     confidence: np.ndarray
     """The mean confidence; 0 in an empty bin."""
     accuracy: np.ndarray
-    """The share of right answers; 0 in an empty bin."""
+    """The share of right predictions; 0 in an empty bin."""
     examples: np.ndarray
     error: float
     """The calibration error, as of `CalibrationError`."""
 
 
 def reliability(confidence: np.ndarray, correct: np.ndarray) -> Reliability:
-    """The reliability diagram of answers, from the probability of the answered class,
-    float (examples,), and whether it is right, bool (examples,).
+    """The reliability diagram of predictions, from the probability of the answered
+    class, float (examples,), and whether it is right, bool (examples,).
     """
     confidence = np.nan_to_num(confidence.astype(np.float64))
     bins = _bins(confidence)

@@ -56,13 +56,13 @@ def test_any_size_and_channel_count(name, shape):
         assert features.shape[0] is None
         assert len(features.shape) == 2 or features.shape[1:3] == shape[:2]
     model = network(task_of(name, shape), settings_of(name), "float32")
-    answers = model(np.zeros((2, *shape), np.float32), training=False)
+    predictions = model(np.zeros((2, *shape), np.float32), training=False)
     if is_pyramid:
         locations = sum(x.shape[1] * x.shape[2] for x in features)
-        assert answers.shape == (2, locations, 7 + 3)
+        assert predictions.shape == (2, locations, 7 + 3)
     else:
-        assert answers.shape == (2, *features.shape[1:-1], 3)
-    assert np.isfinite(answers).all()
+        assert predictions.shape == (2, *features.shape[1:-1], 3)
+    assert np.isfinite(predictions).all()
     plain = keras.Model(model.input, model.output)
     json.dumps(plain.get_config())
     assert len({layer.name for layer in plain.layers}) == len(plain.layers)

@@ -1,4 +1,4 @@
-"""Every input with every target: losses, metrics, answers and signatures, for sources
+"""Every input with every target: losses, metrics, predictions and signatures, for sources
 whose fields have names that say nothing.
 """
 
@@ -107,20 +107,20 @@ def test_from_a_batch_to_losses_metrics_and_answers(pair):
     for metric in task.metrics():
         metric.update_state(y, outputs, sample_weight=weight)
         assert np.isfinite(metric.result())
-    answers = {**task.answer(outputs, prepared), "loss": losses}
-    assert all(len(value) == SIZE for value in answers.values())
+    predictions = {**task.predict(outputs, prepared), "loss": losses}
+    assert all(len(value) == SIZE for value in predictions.values())
     whole = task.evaluator()
-    whole.update(outputs, answers, batch)
+    whole.update(outputs, predictions, batch)
     metrics = whole.result()
     json.dumps(metrics)
     assert metric_name in metrics and metrics["examples"] == SIZE
     pieces = task.evaluator()
     for rows in (slice(0, 7), slice(7, None)):
-        pieces.update(*(part(values, rows) for values in (outputs, answers, batch)))
+        pieces.update(*(part(values, rows) for values in (outputs, predictions, batch)))
     flat = keras.tree.flatten(metrics)
     for one, other in zip(flat, keras.tree.flatten(pieces.result()), strict=True):
         assert one == other or one == pytest.approx(other)
-    table = task.table(answers, batch)
+    table = task.table(predictions, batch)
     assert all(len(column) == SIZE for column in table.values())
     readable = task.readable(table)
     assert all(len(column.tolist()) == SIZE for column in readable.values())
@@ -139,12 +139,12 @@ def test_an_example_is_drawn_with_its_answer(pair):
 
     task, batch, model = pair
     inputs, _, _ = task.target(task.prepare(batch), batch["id"])
-    answers = task.answer(model(inputs), batch)
+    predictions = task.predict(model(inputs), batch)
     figure = Figure()
     example = {name: value[0].numpy() for name, value in batch.items()}
-    answer = {name: value[0].numpy() for name, value in answers.items()}
+    prediction = {name: value[0].numpy() for name, value in predictions.items()}
     axes = figure.subplots()
-    task.draw(axes, example, answer)
+    task.draw(axes, example, prediction)
     figure.canvas.draw()
     assert axes.has_data() or axes.texts or axes.get_title()
 
@@ -155,25 +155,25 @@ def test_signatures_take_their_requests_and_refuse_others(pair):
     requests = savedmodel.make_requests(task, columns)
     assert next(iter(requests)) == "serving_default"
     inputs, _, _ = task.target(task.prepare(batch), batch["id"])
-    expected = task.answer(model(inputs, training=False), batch)
+    expected = task.predict(model(inputs, training=False), batch)
     for serving_input in task.serving_inputs():
         function = savedmodel.serving_function(task, model, serving_input)
         specs = list(serving_input.specs.values())
         traced = tf.function(function, input_signature=specs, autograph=False)
         request = requests[serving_input.name]
         arguments = [tf.constant(request[name]) for name in serving_input.specs]
-        answers = traced(*arguments)
-        assert set(expected) <= set(answers)
+        predictions = traced(*arguments)
+        assert set(expected) <= set(predictions)
         if serving_input.name == "serving_default":
             for name, values in expected.items():
                 if values.dtype.is_floating:
-                    np.testing.assert_allclose(answers[name], values, atol=1e-5)
+                    np.testing.assert_allclose(predictions[name], values, atol=1e-5)
         with pytest.raises((tf.errors.InvalidArgumentError, ValueError)):
             traced(*(argument[:0] for argument in arguments))
 
 
 def test_an_export_is_measured_as_the_network(pair):
-    """Without the loss if its answers do not tell the outputs of the network."""
+    """Without the loss if its predictions do not tell the outputs of the network."""
     task, batch, model = pair
     inputs, y, _ = task.target(task.prepare(batch), batch["id"])
     outputs = model(inputs, training=False)
@@ -181,11 +181,11 @@ def test_an_export_is_measured_as_the_network(pair):
     default = task.serving_inputs()[0]
     request = default.request({name: value.numpy() for name, value in batch.items()})
     served = task.serve(model, default.read(*map(tf.constant, request.values())))
-    served = task.served_answers(served, batch)
+    served = task.served_predictions(served, batch)
     told = task.outputs_of(served)
     found = tf.fill([SIZE], np.nan) if told is None else task.loss()(y, told)
     whole, exported = task.evaluator(), task.evaluator()
-    whole.update(outputs, {**task.answer(outputs, batch), "loss": loss}, batch)
+    whole.update(outputs, {**task.predict(outputs, batch), "loss": loss}, batch)
     exported.update(told, {**served, "loss": found}, batch)
     expected, metrics = whole.result(), exported.result()
     assert told is None or np.isfinite(found).all()
@@ -207,8 +207,8 @@ def test_the_keras_model_takes_raw_inputs(pair):
     columns = {name: value.numpy() for name, value in batch.items()}
     names = [tensor.name for tensor in plain.inputs]
     values = {name: columns[name] for name in names}
-    answers = plain(values if len(names) > 1 else values[names[0]])
-    assert len(answers) == SIZE and np.isfinite(answers).all()
+    predictions = plain(values if len(names) > 1 else values[names[0]])
+    assert len(predictions) == SIZE and np.isfinite(predictions).all()
 
 
 @pytest.mark.parametrize("name", INPUTS + TARGETS)

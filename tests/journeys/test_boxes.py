@@ -59,10 +59,10 @@ def test_the_export_is_measured_as_the_run(trained, monkeypatch):
     made = box_data.pictures(8, seed=2, most=2, size=(96, 128), least=40, largest=70)
     box_data.write_yolo(root / "larger", made)
     evaluation = export_metrics.require_equal(run, "larger", ("loss",))
-    _, answers = evaluation.answers(np.arange(8))
-    _, expected = run.evaluate("larger").answers(np.arange(8))
-    np.testing.assert_allclose(answers["boxes"], expected["boxes"], atol=1e-3)
-    assert answers["boxes"][..., 2].max() > SIDE
+    _, predictions = evaluation.predict_rows(np.arange(8))
+    _, expected = run.evaluate("larger").predict_rows(np.arange(8))
+    np.testing.assert_allclose(predictions["boxes"], expected["boxes"], atol=1e-3)
+    assert predictions["boxes"][..., 2].max() > SIDE
     assert "note       no loss" in evaluation.text
 
 

@@ -23,7 +23,7 @@ COUNT = 240
 SIDE = 6
 OPTIONS = {
     "source": {"columns": ("age", "ward", "sex")},
-    "target": "answer",
+    "target": "prediction",
     "data": {"test": 0.25, "augment": {"flip": {}}, "image_size": (SIDE, SIDE)},
     "model": "linear",
     "train": {
@@ -42,9 +42,9 @@ OPTIONS = {
 
 
 def write_table(root):
-    """The answer is yes for bright images of the young and dark images of the old."""
+    """The prediction is yes for bright images of the young and dark images of the old."""
     generator = np.random.default_rng(0)
-    rows = [["picture", "age", "sex", "ward", "answer"]]
+    rows = [["picture", "age", "sex", "ward", "prediction"]]
     (root / "files").mkdir()
     for number in range(COUNT):
         is_bright, is_old = generator.integers(2, size=2)
@@ -55,8 +55,8 @@ def write_table(root):
         cell = age if number % 20 else ""
         sex = ["f", "m"][generator.integers(2)]
         ward = "abcdefghijkl"[generator.integers(12)]
-        answer = "yes" if is_bright != is_old else "no"
-        rows.append([name, cell, sex, ward, answer])
+        prediction = "yes" if is_bright != is_old else "no"
+        rows.append([name, cell, sex, ward, prediction])
     with (root / "patients.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
 
@@ -113,10 +113,10 @@ def test_the_export_answers_like_the_run_for_rows_as_in_the_file(trained):
     table = pd.read_csv(root / "patients.csv")
     assert [record["row"] for record in records] == list(range(COUNT))
     assert records[3]["file"].endswith("files/003.png")
-    answers = np.array([record["label"] for record in records])
-    assert (answers == table["answer"]).mean() > 0.85
+    predictions = np.array([record["label"] for record in records])
+    assert (predictions == table["prediction"]).mean() > 0.85
     in_memory = run.predict(table.assign(picture=str(root) + "/" + table["picture"]))
-    assert list(in_memory["label"]) == answers.tolist()
+    assert list(in_memory["label"]) == predictions.tolist()
     changed = table.assign(age=110 - table["age"])
     changed.to_csv(root / "changed.csv", index=False)
     with Client(root / run.export) as client:

@@ -67,7 +67,9 @@ def test_the_console_names_every_output(main_job):
     assert any(
         line.startswith("test       loss") and "accuracy 0." in line for line in lines
     )
-    verified = "verified: the SavedModel gives the same answers as the trained model"
+    verified = (
+        "verified: the SavedModel gives the same predictions as the trained model"
+    )
     assert f"export     saved_models/digits/1, {verified}" in lines
     assert "report     runs/digits-1/report.html" in lines
     assert lines[-1].startswith("next  ")
@@ -150,9 +152,9 @@ def test_library_use(digits_run):
     assert rates == sorted(rates, reverse=True) and rates[0] > rates[-1] >= 0
     test = digits_run.splits["test"]
     examples = test.take(np.arange(len(test)))
-    answers = digits_run.predict(images=examples["image"])
-    assert answers["probabilities"].shape == (len(test), 10)
-    accuracy = (answers["class"] == examples["label"]).mean()
+    predictions = digits_run.predict(images=examples["image"])
+    assert predictions["probabilities"].shape == (len(test), 10)
+    accuracy = (predictions["class"] == examples["label"]).mean()
     assert accuracy == pytest.approx(digits_run.test["accuracy"])
     with pytest.raises(UsageError, match="a recipe must be"):
         fit(5)

@@ -1,4 +1,4 @@
-"""The export of a run: its answers, its files, and what remains of an export that
+"""The export of a run: its predictions, its files, and what remains of an export that
 fails.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import reference_exports
 import tensorflow as tf
-from exported_run import answers, contents, trained_in
+from exported_run import contents, predictions, trained_in
 from PIL import Image
 from processes import REPOSITORY
 from tensorflow_serving.apis import prediction_log_pb2
@@ -161,7 +161,7 @@ def test_the_manifest_describes_the_version_and_every_file(digits_run):
 
 def test_the_model_card_contains_all_measurements(digits_run):
     card = (digits_run.export / text_files.MODEL_CARD).read_text()
-    sections = ["Data", "Metrics", "Classes", "Answers", "Limits", "Training"]
+    sections = ["Data", "Metrics", "Classes", "Predictions", "Limits", "Training"]
     assert re.findall(r"^## (.*)$", card, re.MULTILINE) == [*sections, "Usage"]
     assert "\nA network for the task “classes from image”: " in card
     assert f"{digits_run.network.count_params():,} parameters" in card
@@ -176,7 +176,7 @@ def test_the_model_card_contains_all_measurements(digits_run):
 
 
 def test_the_model_card_says_what_was_cut_short(digits_run):
-    """A run that its time limit stopped, and a calibration of right answers alone."""
+    """A run that its time limit stopped, and a calibration of right predictions alone."""
     manifest = version_manifest.properties(digits_run.export)
     manifest["temperature"] = 1.0
     for complete, stopped, end in (
@@ -251,8 +251,10 @@ def test_a_finished_run_is_exported_again_without_training(place, capsys):
         in said
     )
     assert "digits in mine, trained for" in said and "epoch" not in said
-    for name, values in answers("saved_models/digits/1").items():
-        np.testing.assert_array_equal(answers("saved_models/digits/2")[name], values)
+    for name, values in predictions("saved_models/digits/1").items():
+        np.testing.assert_array_equal(
+            predictions("saved_models/digits/2")[name], values
+        )
     after = contents("mine")
     (changed,) = (name for name in after if after[name] != before.get(name))
     assert changed == "mine/result.json" and after.keys() == before.keys()
@@ -441,7 +443,7 @@ def test_the_command_prints_a_table_and_a_verdict(pixel_version, version, capsys
     shown = capsys.readouterr().out
     assert re.search(r"^passed  refuses serving_default +INVALID", shown, re.MULTILINE)
     passed = (
-        "passed all 10 checks: the SavedModel gives the same answers as the trained"
+        "passed all 10 checks: the SavedModel gives the same predictions as the trained"
         " model\n"
     )
     assert shown.endswith(passed)

@@ -87,9 +87,9 @@ def test_a_later_process_measures_what_the_run_has_measured(digits_run, loaded):
     images = digits_run.splits["test"].column("image")[:9]
     again = Run.load(digits_run.directory)  # from `model.keras`, without the data
     for run in (digits_run, again):
-        answers = run.model.predict(images.astype("float32"), verbose=0)
+        predictions = run.model.predict(images.astype("float32"), verbose=0)
         np.testing.assert_array_equal(
-            answers.argmax(axis=1), run.predict(images)["class"]
+            predictions.argmax(axis=1), run.predict(images)["class"]
         )
     assert again._trainer is None
     with pytest.raises(UsageError, match="did you mean 'test'"):
@@ -293,7 +293,7 @@ def test_the_report_answers_the_questions_of_a_reader(digits_run, written):
     test = digits_run.test
     right = round(test["accuracy"] * test["examples"])
     assert f"Test accuracy {test['accuracy']:.1%} ({right} of 361; 95% CI" in text
-    assert "verified: the SavedModel gives the same answers" in text
+    assert "verified: the SavedModel gives the same predictions" in text
     assert "trained model (64 examples, largest difference" in text
     assert "train 1,258 validation 178 test 361" in text
     parameters = digits_run.model.count_params()

@@ -71,9 +71,11 @@ def test_the_served_predictions_are_those_of_the_closed_form(run):
     rows, wanted = load_diabetes().data, least_squares(run.splits["train"])
     wanted = rows @ wanted[:-1] + wanted[-1]
     served = tf.saved_model.load(run.export).signatures["serving_default"]
-    answer = served(features=tf.constant(rows, tf.float32))
-    assert set(answer) == {"prediction"} and answer["prediction"].shape == (442,)
-    np.testing.assert_allclose(answer["prediction"], wanted, rtol=1e-3)
+    prediction = served(features=tf.constant(rows, tf.float32))
+    assert set(prediction) == {"prediction"} and prediction["prediction"].shape == (
+        442,
+    )
+    np.testing.assert_allclose(prediction["prediction"], wanted, rtol=1e-3)
     np.testing.assert_allclose(
         run.predict(features=rows)["prediction"], wanted, rtol=1e-3
     )

@@ -91,10 +91,10 @@ def test_any_bytes_are_answered_as_by_the_run(trained, monkeypatch):
     root, run = trained
     monkeypatch.chdir(root)
     with Client(run.export) as client:
-        answers = client.predict(text=ODD)["probabilities"]
-    assert answers.shape == (len(ODD), 2) and np.isfinite(answers).all()
+        predictions = client.predict(text=ODD)["probabilities"]
+    assert predictions.shape == (len(ODD), 2) and np.isfinite(predictions).all()
     np.testing.assert_allclose(
-        run.predict(text=ODD)["probabilities"], answers, rtol=1e-4
+        run.predict(text=ODD)["probabilities"], predictions, rtol=1e-4
     )
     influence = run.evaluation.influence(0)
     assert influence.parts and np.isfinite(influence.values).all()

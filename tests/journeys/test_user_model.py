@@ -56,13 +56,13 @@ def test_model_keras_needs_keras_alone(first, workplace):
         path = {str(first.directory / "model.keras")!r}
         model = keras.models.load_model(path)
         images = np.load("images.npy")
-        np.testing.assert_allclose(model.predict(images), np.load("answers.npy"), atol=1e-6)
+        np.testing.assert_allclose(model.predict(images), np.load("predictions.npy"), atol=1e-6)
         about = json.loads(zipfile.ZipFile(path).read("metadata.json"))
         assert about["task"]["class_names"][3] == "digit 3"
     """
     images = X[:5, ..., None].astype("float32")
     np.save("images.npy", images)
-    np.save("answers.npy", first.model.predict(images, verbose=0))
+    np.save("predictions.npy", first.model.predict(images, verbose=0))
     result = run_python("-c", textwrap.dedent(code), cwd=workplace)
     assert result.returncode == 0, result.stderr[-2000:]
 

@@ -100,8 +100,8 @@ def test_resized_images_and_odd_class_names_are_exported(ran):
         and run.result["verification"]["passed"]
     )
     assert set(run.test["per_class"]) == set(NAMES)
-    answer = run.predict(images=np.zeros((1, 5, 7, 1), np.uint8))
-    assert answer["label"][0] in NAMES
+    prediction = run.predict(images=np.zeros((1, 5, 7, 1), np.uint8))
+    assert prediction["label"][0] in NAMES
 
 
 def test_paths_are_stored_as_they_were_written(ran, tmp_path):

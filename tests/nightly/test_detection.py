@@ -53,10 +53,10 @@ def test_boxes_are_near_the_shapes_in_a_picture_that_is_twice_as_large(trained):
     large = pixels.repeat(2, axis=0).repeat(2, axis=1)
     file = tf.io.encode_png(large).numpy()
     with Client(root / "saved_models/shapes") as client:
-        answer = client.predict("image_bytes", image_bytes=[file])
+        prediction = client.predict("image_bytes", image_bytes=[file])
         small = client.predict(images=pixels[None])
-    for answers, scale, most in ((answer, 2, 12), (small, 1, 4)):
-        found = answers["boxes"][0, :4]
+    for predictions, scale, most in ((prediction, 2, 12), (small, 1, 4)):
+        found = predictions["boxes"][0, :4]
         for box in boxes:
             distance = np.abs(found - scale * np.array(box)).max(axis=1)
             assert distance.min() < most

@@ -40,8 +40,8 @@ def test_an_input_of_the_page_is_joined_with_the_target_of_the_page(mine, few_ep
     )
     assert run.test["accuracy"] > 0.9 and 0 <= run.test["rank_error"] < 0.3
     assert run.result["verification"]["passed"]
-    answer = run.predict(angles=np.float32([[3], [27], [-3]]))
-    assert answer["class"].tolist() == [0, 0, 3]
+    prediction = run.predict(angles=np.float32([[3], [27], [-3]]))
+    assert prediction["class"].tolist() == [0, 0, 3]
 
 
 def test_a_whole_task_of_the_page_is_trained_and_exported(mine, few_epochs):

@@ -68,7 +68,7 @@ def test_a_failed_check_ends_with_code_1(workplace, monkeypatch, capsys):
     )
     assert main(words.split()) == 1
     shown = capsys.readouterr().out
-    assert "FAILED     answers serving_default: probabilities: differs by" in shown
+    assert "FAILED     predictions serving_default: probabilities: differs by" in shown
     assert "NOT published" in shown
     assert not repository.versions(Path("saved_models/digits"))
     assert all(

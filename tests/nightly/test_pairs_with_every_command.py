@@ -59,7 +59,7 @@ def command(module, *arguments, cwd):
 
 
 def ask(client, run):
-    """The answers of an exported model and of the run to three test examples."""
+    """The predictions of an exported model and of the run to three test examples."""
     examples = run.splits["test"].take(np.arange(3))
     request = run.task.serving_inputs()[0].request(examples)
     return client.predict(**request), run.predict(**request)

@@ -41,17 +41,19 @@ def stars():
 
 
 @pytest.mark.parametrize(
-    ("column", "values", "answer"),
+    ("column", "values", "prediction"),
     [("labels", topics, "probabilities"), ("score", stars, "prediction")],
 )
-def test_several_labels_and_numbers_of_texts(workplace, column, values, answer):
+def test_several_labels_and_numbers_of_texts(workplace, column, values, prediction):
     write_table(workplace / "a.csv", column, values())
     run = fit("a.csv", **OPTIONS)
     assert run.result["verification"]["passed"]
     with Client(run.export) as client:
-        answers = client.predict(text=ODD)[answer]
-    assert len(answers) == len(ODD) and np.isfinite(answers).all()
-    np.testing.assert_allclose(run.predict(text=ODD)[answer], answers, rtol=1e-4)
+        predictions = client.predict(text=ODD)[prediction]
+    assert len(predictions) == len(ODD) and np.isfinite(predictions).all()
+    np.testing.assert_allclose(
+        run.predict(text=ODD)[prediction], predictions, rtol=1e-4
+    )
     influence = run.evaluation.influence(0)
     assert influence.parts and np.isfinite(influence.values).all()
 
@@ -64,7 +66,7 @@ def test_a_text_beside_numbers(workplace):
     run = fit("texts", source=(x, labels), **OPTIONS)
     assert run.result["verification"]["passed"]
     with Client(run.export) as client:
-        answers = client.predict(title=ODD, numbers=numbers[: len(ODD)])
-    assert set(answers["label"]) <= {"no", "yes"}
+        predictions = client.predict(title=ODD, numbers=numbers[: len(ODD)])
+    assert set(predictions["label"]) <= {"no", "yes"}
     report = (run.directory / "report.html").read_text(encoding="utf-8")
     assert "<mark" in report and "&lt;" in report and "<b>" not in report

@@ -46,7 +46,7 @@ def test_the_pages_run_as_they_are_written(workplace):
     code = code.replace("epochs=5", "epochs=1")
     result = run_python("-c", code, cwd=workplace)
     assert result.returncode == 0, result.stderr[-2000:]
-    assert "verified: the SavedModel gives the same answers" in result.stdout
+    assert "verified: the SavedModel gives the same predictions" in result.stdout
     assert len((workplace / "epochs.csv").read_text().splitlines()) == 3
     assert list((workplace / "board").rglob("events.out*"))
 
@@ -66,9 +66,9 @@ def test_an_adapted_normalization_is_kept(workplace, has_input):
     np.testing.assert_allclose(layers[0].mean, [[[[images.mean()]]]], rtol=1e-4)
 
 
-class Answers(keras.callbacks.Callback):
+class Predictions(keras.callbacks.Callback):
     def on_train_end(self, logs=None):
-        self.answers = self.model.predict(X[:5, ..., None], verbose=0)
+        self.predictions = self.model.predict(X[:5, ..., None], verbose=0)
 
 
 def test_a_fused_network_with_a_lambda_is_not_rebuilt(workplace):
@@ -76,12 +76,12 @@ def test_a_fused_network_with_a_lambda_is_not_rebuilt(workplace):
         x = keras.layers.BatchNormalization(momentum=0.5)(x)
         return keras.layers.Flatten()(keras.layers.Lambda(lambda x: 2 * x)(x))
 
-    callback = Answers()
+    callback = Predictions()
     run = go(model={"name": features, "fused_batch_norm": True}, callbacks=[callback])
     loaded = keras.models.load_model(run.directory / "model.keras", safe_mode=False)
     for model in (run.model, loaded):
-        answers = model.predict(X[:5, ..., None], verbose=0)
-        np.testing.assert_allclose(callback.answers, answers, atol=1e-5)
+        predictions = model.predict(X[:5, ..., None], verbose=0)
+        np.testing.assert_allclose(callback.predictions, predictions, atol=1e-5)
 
 
 def test_two_classes_with_one_sigmoid(workplace):
@@ -104,11 +104,11 @@ def test_two_classes_with_one_sigmoid(workplace):
     # The precision of the second class, under a number because its name was taken.
     precision = run.test["per_class"]["1"]["precision"]
     assert run.test["auc_1"] == pytest.approx(precision) and "val_auc_1" in run.history
-    answers = model.predict(X[..., None].astype("float32"), verbose=0)
-    assert answers.shape == (600, 1)
+    predictions = model.predict(X[..., None].astype("float32"), verbose=0)
+    assert predictions.shape == (600, 1)
     test = run.splits["test"]
     examples = test.take(np.arange(len(test)))
-    right = (answers[examples["id"], 0] > 0.5) == examples["label"]
+    right = (predictions[examples["id"], 0] > 0.5) == examples["label"]
     assert right.mean() == pytest.approx(run.test["accuracy"])
 
 
@@ -311,11 +311,11 @@ def test_every_head_is_trained_and_gets_its_weights_back(workplace, head, capfd)
         rf"^model .*{re.escape(note)}", capfd.readouterr().out, re.MULTILINE
     )
     images = X[:40, ..., None].astype("float32")
-    answers = run.model(images).numpy()
-    accuracy = (answers.argmax(axis=1) == Y[:40]).mean()
+    predictions = run.model(images).numpy()
+    accuracy = (predictions.argmax(axis=1) == Y[:40]).mean()
     assert run.model.evaluate(images, Y[:40], verbose=0)[1] == pytest.approx(accuracy)
-    np.testing.assert_allclose(model(images), answers, atol=1e-5)
+    np.testing.assert_allclose(model(images), predictions, atol=1e-5)
     if head not in ("logits", "subclassed"):
-        np.testing.assert_allclose(answers.sum(axis=1), 1, atol=1e-5)
+        np.testing.assert_allclose(predictions.sum(axis=1), 1, atol=1e-5)
     served = run.predict(X[:40, ..., None])
-    np.testing.assert_array_equal(answers.argmax(axis=1), served["class"])
+    np.testing.assert_array_equal(predictions.argmax(axis=1), served["class"])

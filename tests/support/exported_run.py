@@ -38,6 +38,6 @@ def contents(folder):
     }
 
 
-def answers(version):
-    """The golden answers of a version."""
+def predictions(version):
+    """The golden predictions of a version."""
     return proof.read_golden(Path(version) / proof.GOLDEN)["serving_default"]["outputs"]

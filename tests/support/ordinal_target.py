@@ -40,12 +40,12 @@ class Ordinal(Target):
 
         return loss
 
-    def answer(self, outputs, batch):
+    def predict(self, outputs, batch):
         level = tf.reduce_sum(tf.cast(outputs > 0, tf.int32), axis=-1)
         return {"level": level, "name": tf.gather(tf.constant(self.levels), level)}
 
-    def draw(self, axes, example, answer):
-        axes.set_title(answer["name"].decode())
+    def draw(self, axes, example, prediction):
+        axes.set_title(prediction["name"].decode())
 
     def evaluator(self, model=None):
         return Distance()
@@ -55,9 +55,9 @@ class Distance(Evaluator):
     def __init__(self):
         self.losses, self.distances = [], []
 
-    def update(self, outputs, answers, batch):
-        self.losses.append(answers["loss"].numpy())
-        distance = answers["level"].numpy() - batch["level"].numpy()
+    def update(self, outputs, predictions, batch):
+        self.losses.append(predictions["loss"].numpy())
+        distance = predictions["level"].numpy() - batch["level"].numpy()
         self.distances.append(np.abs(distance))
 
     def result(self):

@@ -1,4 +1,4 @@
-"""Answers of a classifier to random images, as an `Evaluation`."""
+"""Predictions of a classifier to random images, as an `Evaluation`."""
 
 import numpy as np
 import tensorflow as tf
@@ -6,7 +6,7 @@ import tensorflow as tf
 from pipeline.config import registry
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
-from pipeline.evaluation.answers import Evaluation
+from pipeline.evaluation.predictions import Evaluation
 
 
 def measure(task, outputs, batch, loss):
@@ -20,15 +20,15 @@ def measure(task, outputs, batch, loss):
             continue
         part = {name: tf.constant(values[rows]) for name, values in batch.items()}
         results = tf.constant(outputs[rows])
-        answers = {**task.answer(results, part), "loss": tf.constant(loss[rows])}
-        evaluator.update(results, answers, part)
-        tables.append(task.table(answers, part))
+        predictions = {**task.predict(results, part), "loss": tf.constant(loss[rows])}
+        evaluator.update(results, predictions, part)
+        tables.append(task.table(predictions, part))
     table = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
     return evaluator.result(), table
 
 
 def evaluation_of(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
-    """Answers to random images; those at the positions `wrong` are the next class, with
+    """Predictions to random images; those at the positions `wrong` are the next class, with
     probabilities that fall from 0.95."""
     labels = np.arange(count) % len(names)
     answered = labels.copy()
@@ -47,10 +47,10 @@ def evaluation_of(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
     loss = -np.log(probabilities[np.arange(count), labels])
     metrics, table = measure(task, outputs, {"label": labels}, loss)
 
-    def answer(examples):
+    def predict(examples):
         results = tf.constant(outputs[examples["id"] - 1000])
-        answers = task.answer(results, {})
-        return {name: values.numpy() for name, values in answers.items()}
+        predictions = task.predict(results, {})
+        return {name: values.numpy() for name, values in predictions.items()}
 
     return Evaluation(
         "test",
@@ -59,5 +59,5 @@ def evaluation_of(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
         {"id": ids, **table},
         Split(MemoryStore(examples), np.arange(count)),
         lambda id: f"{names[0]}/{id}.jpg",
-        answer,
+        predict,
     )

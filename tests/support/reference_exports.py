@@ -1,6 +1,6 @@
 """Versions of a small classifier, made without the export of the package.
 
-The parts between a request and its answer can be replaced: then the stored answers,
+The parts between a request and its prediction can be replaced: then the stored predictions,
 which are those of the correct parts, must reveal it.
 """
 
@@ -75,7 +75,7 @@ def answered(
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """The functions between a request and its answer."""
+    """The functions between a request and its prediction."""
 
     network: Callable[[tf.Tensor], tf.Tensor]
     decode: Callable[[tf.Tensor], tf.Tensor] = lambda contents: image_decoding.pixels(
@@ -87,7 +87,7 @@ class Parts:
     prepare: Callable[[tf.Tensor], tf.Tensor] = lambda images: (
         (tf.cast(images, tf.float32) / 255 - MEAN) / DEVIATION
     )
-    answer: Callable[[tf.Tensor], dict[str, tf.Tensor]] = answered
+    prediction: Callable[[tf.Tensor], dict[str, tf.Tensor]] = answered
 
     def pixels(self, images: tf.Tensor) -> dict[str, tf.Tensor]:
         images = tf.ensure_shape(images, (None, SIDE, SIDE, 3))
@@ -95,7 +95,7 @@ class Parts:
             [tf.debugging.Assert(tf.shape(images)[0] > 0, ["empty"])]
         ):
             images = tf.identity(images)
-        return self.answer(self.network(self.prepare(images)))
+        return self.prediction(self.network(self.prepare(images)))
 
     def image_bytes(self, contents: tf.Tensor) -> dict[str, tf.Tensor]:
         spec = tf.TensorSpec((SIDE, SIDE, 3), tf.float32)
@@ -136,21 +136,21 @@ def write(
     honest: Parts,
     warm: bool = True,
 ) -> None:
-    """A version with signatures name -> (kind, parts), and golden answers of the honest
+    """A version with signatures name -> (kind, parts), and golden predictions of the honest
     parts.
     """
-    asked, answers, golden, signatures = requests(), {}, {}, {}
+    asked, predictions, golden, signatures = requests(), {}, {}, {}
     module = tf.Module()
     module.network = honest.network
     for name, (kind, parts) in served.items():
         traced = tf.function(getattr(parts, kind), [SPECS[kind]], autograph=False)
         signatures[name] = traced.get_concrete_function()
         (values,) = asked[kind].values()
-        if kind not in answers:
+        if kind not in predictions:
             trained = tf.function(getattr(honest, kind), [SPECS[kind]], autograph=False)
             outputs = trained(tf.constant(values))
-            answers[kind] = {key: value.numpy() for key, value in outputs.items()}
-        golden[name] = {"inputs": asked[kind], "outputs": answers[kind]}
+            predictions[kind] = {key: value.numpy() for key, value in outputs.items()}
+        golden[name] = {"inputs": asked[kind], "outputs": predictions[kind]}
     module.functions = list(signatures.values())
     tf.saved_model.save(module, str(directory), signatures=signatures)
     proof.write_golden(directory / proof.GOLDEN, golden)
@@ -208,11 +208,15 @@ def failures(directory: Path) -> dict[str, str]:
 class Server:
     """A session that answers with a function and records the requests."""
 
-    def __init__(self, answer, signatures=()):
-        self.answer, self.signatures, self.asked = answer, dict.fromkeys(signatures), []
+    def __init__(self, prediction, signatures=()):
+        self.prediction, self.signatures, self.asked = (
+            prediction,
+            dict.fromkeys(signatures),
+            [],
+        )
 
     def run(self, signature, inputs):
         self.asked.append(
             (signature, {name: np.shape(v) for name, v in inputs.items()})
         )
-        return self.answer(**inputs)
+        return self.prediction(**inputs)

@@ -26,7 +26,7 @@ def classifier(directory):
     )
     names = tf.constant(CLASSES)
 
-    def answer(images):
+    def predict(images):
         images = tf.ensure_shape(images, (None, SIDE, SIDE, 3))
         flat = tf.reshape(tf.cast(images, tf.float32) / 255, (-1, SIDE * SIDE * 3))
         scores = tf.nn.softmax(flat @ weight)
@@ -45,13 +45,13 @@ def classifier(directory):
             return tf.cast(image, tf.uint8)
 
         spec = tf.TensorSpec((SIDE, SIDE, 3), tf.uint8)
-        return answer(tf.map_fn(decode, image_bytes, fn_output_signature=spec))
+        return predict(tf.map_fn(decode, image_bytes, fn_output_signature=spec))
 
     strings = tf.TensorSpec((None,), tf.string)
     save(
         directory,
         serving_default=(
-            answer,
+            predict,
             {"images": tf.TensorSpec((None, SIDE, SIDE, 3), tf.uint8)},
         ),
         image_bytes=(encoded, {"image_bytes": strings}),
@@ -92,7 +92,7 @@ def save(directory, **signatures):
     (directory / "assets.extra").mkdir()
 
 
-BOXES = [[2, 2, 30, 20], [10, 24, 22, 38]]  # of every image that `detector` answers
+BOXES = [[2, 2, 30, 20], [10, 24, 22, 38]]  # of every image that `detector` predictions
 
 
 def detector(directory):
@@ -103,7 +103,7 @@ def detector(directory):
     def repeat(value, count):
         return tf.repeat(tf.constant([value]), count, axis=0)
 
-    def answer(count):
+    def predict(count):
         return {
             "boxes": repeat([*map(list, np.float32(BOXES)), [0.0] * 4], count),
             "scores": repeat([0.9, 0.75, 0.1], count),
@@ -117,11 +117,11 @@ def detector(directory):
     save(
         directory,
         serving_default=(
-            lambda images: answer(tf.shape(images)[0]),
+            lambda images: predict(tf.shape(images)[0]),
             {"images": pixels},
         ),
         image_bytes=(
-            lambda image_bytes: answer(tf.size(image_bytes)),
+            lambda image_bytes: predict(tf.size(image_bytes)),
             {"image_bytes": strings},
         ),
     )

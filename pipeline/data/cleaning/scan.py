@@ -252,12 +252,12 @@ class _Measures:
         self._inputs = sorted(fields.keys() - _NOT_INPUTS - {target})
         if self.has_images:
             self._inputs = ["image"]
-        answers = [target] if target else []
+        truths = [target] if target else []
         self._long_targets = []
-        for name in answers:
+        for name in truths:
             if not is_short(source.info.field(name)):
                 self._long_targets.append(name)
-        read = [*self._inputs, *answers]
+        read = [*self._inputs, *truths]
         self._floats = [name for name in read if fields[name].dtype.is_floating]
 
     def new_columns(self, count: int) -> dict[str, np.ndarray]:

@@ -39,7 +39,7 @@ _MIN_COUNT = 2  # times that a word of the vocabulary occurs
 _MAX_PARTS = 100  # words whose influence is measured
 _MAX_SHOWN = 2000  # bytes of a text that is shown
 _FOR, _AGAINST = (255, 140, 0), (60, 130, 255)
-"""Colors of words that speak for an answer and against it."""
+"""Colors of words that speak for a prediction and against it."""
 _Color = tuple[int, int, int, float]
 """Red, green and blue from 0 to 255, and the opacity."""
 _COLUMNS, _LINES = 32, 11

@@ -25,14 +25,14 @@ _AREAS = {
 
 @dataclasses.dataclass(frozen=True)
 class Boxes:
-    """The boxes of an image: true ones, or answers with scores."""
+    """The boxes of an image: true ones, or predictions with scores."""
 
     corners: np.ndarray
     """left, top, right, bottom in pixels, (n, 4)."""
     classes: np.ndarray
     """Numbers of classes, int (n,)."""
     scores: np.ndarray
-    """Of answers; empty for true boxes."""
+    """Of predictions; empty for true boxes."""
     ignored: np.ndarray
     """bool (n,): true boxes that need not be found, such as of crowds."""
 
@@ -51,18 +51,19 @@ def areas(corners: np.ndarray) -> np.ndarray:
 
 
 def overlaps(
-    answers: np.ndarray, truths: np.ndarray, ignored: np.ndarray
+    predictions: np.ndarray, truths: np.ndarray, ignored: np.ndarray
 ) -> np.ndarray:
-    """Intersection over union of each answer with each true box, (answers, truths).
+    """Intersection over union of each prediction with each true box, (predictions,
+    truths).
 
     An ignored true box may contain many objects: the intersection is divided by the
-    area of the answer alone.
+    area of the prediction alone.
     """
-    corners = answers[:, None].astype(np.float64), truths[None].astype(np.float64)
+    corners = predictions[:, None].astype(np.float64), truths[None].astype(np.float64)
     first = np.maximum(corners[0][..., :2], corners[1][..., :2])
     last = np.minimum(corners[0][..., 2:], corners[1][..., 2:])
     common = np.clip(last - first, 0, None).prod(axis=-1)
-    own = areas(answers.astype(np.float64))[:, None]
+    own = areas(predictions.astype(np.float64))[:, None]
     other = areas(truths.astype(np.float64))[None]
     union = np.where(ignored[None], own, own + other - common)
     return common / np.maximum(union, np.finfo(np.float64).tiny)
@@ -72,16 +73,18 @@ class AveragePrecision:
     """Matches boxes image by image, and averages precision over recalls."""
 
     def __init__(self, classes: int, most: int = 100) -> None:
-        """`most` answers of an image and class count, those with the highest scores."""
+        """`most` predictions of an image and class count, those with the highest
+        scores.
+        """
         self._classes = classes
         self._most = most
         self._matches: list[list[_Matches]] = [[] for _ in range(classes)]
 
-    def update(self, truths: Boxes, answers: Boxes) -> None:
+    def update(self, truths: Boxes, predictions: Boxes) -> None:
         """Adds an image."""
-        for number in np.union1d(truths.classes, answers.classes).tolist():
+        for number in np.union1d(truths.classes, predictions.classes).tolist():
             matches = _match(
-                truths.of_class(number), answers.of_class(number), self._most
+                truths.of_class(number), predictions.of_class(number), self._most
             )
             self._matches[number].append(matches)
 
@@ -162,11 +165,11 @@ def _mean(values: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Matches:
-    """The answers of a class to an image, the highest scores first."""
+    """The predictions of a class to an image, the highest scores first."""
 
     scores: np.ndarray
     is_match: np.ndarray
-    """bool (areas, thresholds, answers)."""
+    """bool (areas, thresholds, predictions)."""
     is_ignored: np.ndarray
     counts: np.ndarray
     """True boxes that are not ignored, (areas,)."""
@@ -174,11 +177,11 @@ class _Matches:
 
 @dataclasses.dataclass(frozen=True)
 class _Outcomes:
-    """The answers to several images, the highest scores first."""
+    """The predictions for several images, the highest scores first."""
 
     scores: np.ndarray
     right: np.ndarray
-    """bool (thresholds, answers)."""
+    """bool (thresholds, predictions)."""
     wrong: np.ndarray
     count: int
     """True boxes."""
@@ -196,14 +199,14 @@ def _merge(images: list[_Matches], area: int) -> _Outcomes:
     return _Outcomes(scores[order], is_match & counts, ~is_match & counts, total)
 
 
-def _match(truths: Boxes, answers: Boxes, most: int) -> _Matches:
-    """Gives each answer the free true box that it overlaps most.
+def _match(truths: Boxes, predictions: Boxes, most: int) -> _Matches:
+    """Gives each prediction the free true box that it overlaps most.
 
-    Answers with high scores choose first. Boxes that are ignored, or outside of the
+    Predictions with high scores choose first. Boxes that are ignored, or outside of the
     range of areas, are chosen only if there is no other box.
     """
-    order = np.argsort(-answers.scores, kind="stable")[:most]
-    corners = answers.corners[order]
+    order = np.argsort(-predictions.scores, kind="stable")[:most]
+    corners = predictions.corners[order]
     overlap = overlaps(corners, truths.corners, truths.ignored)
     limits = np.array(list(_AREAS.values()))
     low, high = limits[:, :1], limits[:, 1:]
@@ -214,24 +217,24 @@ def _match(truths: Boxes, answers: Boxes, most: int) -> _Matches:
     is_match = np.zeros((*shape[:2], len(order)), bool)
     is_ignored = np.zeros_like(is_match)
     least = np.minimum(THRESHOLDS, 1 - 1e-10)[:, None]
-    for answer in range(len(order) if shape[-1] else 0):
-        may_take = (overlap[answer] >= least) & (~is_taken | truths.ignored)
+    for prediction in range(len(order) if shape[-1] else 0):
+        may_take = (overlap[prediction] >= least) & (~is_taken | truths.ignored)
         counts = may_take & ~ignored[:, None]
         may_take &= counts | ~counts.any(axis=-1, keepdims=True)
-        value = np.where(may_take, overlap[answer], -1.0)
+        value = np.where(may_take, overlap[prediction], -1.0)
         # Of equal ones, the last.
         chosen = shape[-1] - 1 - value[..., ::-1].argmax(axis=-1)
         matches = may_take.any(axis=-1)
-        is_match[..., answer] = matches
+        is_match[..., prediction] = matches
         ignores = np.take_along_axis(ignored, chosen, axis=1)
-        is_ignored[..., answer] = matches & ignores
+        is_ignored[..., prediction] = matches & ignores
         rows = np.nonzero(matches)
         is_taken[(*rows, chosen[rows])] = True
     own = areas(corners.astype(np.float64))
     is_outside = (own < low) | (own > high)
     is_ignored |= ~is_match & is_outside[:, None]
     counts = (~ignored).sum(axis=1)
-    return _Matches(answers.scores[order], is_match, is_ignored, counts)
+    return _Matches(predictions.scores[order], is_match, is_ignored, counts)
 
 
 def _curve(outcomes: _Outcomes, threshold: int) -> np.ndarray:
@@ -248,7 +251,7 @@ def _curve(outcomes: _Outcomes, threshold: int) -> np.ndarray:
 def _best(outcomes: _Outcomes) -> tuple[float, float, float]:
     """Precision, recall and least score where F1 is highest, at the first threshold.
 
-    The score is the mean of this answer's and the next one's, so that rounding does
+    The score is the mean of this prediction's and the next one's, so that rounding does
     not matter.
     """
     scores = outcomes.scores
@@ -262,29 +265,31 @@ def _best(outcomes: _Outcomes) -> tuple[float, float, float]:
     return precision, float(found[at] / outcomes.count), score
 
 
-def pair(truths: Boxes, answers: Boxes) -> Mapping[str, Any]:
-    """What is right and wrong with the answers to an image, at the first threshold.
+def pair(truths: Boxes, predictions: Boxes) -> Mapping[str, Any]:
+    """What is right and wrong with the predictions for an image, at the first
+    threshold.
 
-    Returns `right`, `wrong_class` and `false`, bool (answers,), and `missed`, bool
-    (truths,). A box of the wrong class overlaps a true box that no right answer has.
+    Returns `right`, `wrong_class` and `false`, bool (predictions,), and `missed`, bool
+    (truths,). A box of the wrong class overlaps a true box that no right prediction
+    has.
     """
-    overlap = overlaps(answers.corners, truths.corners, truths.ignored)
-    right = np.zeros(len(answers.classes), bool)
+    overlap = overlaps(predictions.corners, truths.corners, truths.ignored)
+    right = np.zeros(len(predictions.classes), bool)
     wrong_class = np.zeros_like(right)
     is_taken = np.zeros(len(truths.classes), bool)
     excused = np.zeros_like(right)
-    order = np.argsort(-answers.scores, kind="stable")
+    order = np.argsort(-predictions.scores, kind="stable")
     for outcome, same in ((right, True), (wrong_class, False)):
-        for answer in order:
-            if right[answer] or not len(is_taken):
+        for prediction in order:
+            if right[prediction] or not len(is_taken):
                 continue
-            fits = (overlap[answer] >= THRESHOLDS[0]) & ~is_taken
-            fits &= (truths.classes == answers.classes[answer]) == same
+            fits = (overlap[prediction] >= THRESHOLDS[0]) & ~is_taken
+            fits &= (truths.classes == predictions.classes[prediction]) == same
             fits &= ~truths.ignored
             if not fits.any():
                 continue
-            chosen = int(np.where(fits, overlap[answer], -1).argmax())
-            outcome[answer] = True
+            chosen = int(np.where(fits, overlap[prediction], -1).argmax())
+            outcome[prediction] = True
             is_taken[chosen] = True
     if truths.ignored.any():
         excused = (overlap[:, truths.ignored] >= THRESHOLDS[0]).any(axis=1)

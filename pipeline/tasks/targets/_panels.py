@@ -114,7 +114,7 @@ def reliability_diagram(columns: Mapping[str, np.ndarray]) -> Panel:
 
 
 def _trust(columns: Mapping[str, np.ndarray]) -> str:
-    """A sentence about the probabilities of the answers as a whole."""
+    """A sentence about the probabilities of the predictions as a whole."""
     probability, correct = columns["probability"], columns["correct"]
     count = len(correct)
     if count < _ENOUGH:
@@ -134,7 +134,7 @@ def _trust(columns: Mapping[str, np.ndarray]) -> str:
 
 
 def coverage_curve(columns: Mapping[str, np.ndarray]) -> Panel:
-    """Accuracy of the most probable answers against their share of all examples.
+    """Accuracy of the most probable predictions against their share of all examples.
 
     El-Yaniv and Wiener, "On the foundations of noise-free selective classification",
     JMLR 2010.

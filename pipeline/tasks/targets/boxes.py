@@ -52,7 +52,7 @@ def boxes(
     Args:
         info: The source's description, or the metadata of a run.
         field: The field of the source.
-        max_boxes: Largest number of boxes in an answer.
+        max_boxes: Largest number of boxes in a prediction.
         iou_threshold: Of two answered boxes of a class whose intersection over union
             is higher, only the one with the higher score is kept (non-maximum
             suppression).
@@ -233,7 +233,7 @@ class BoxTarget(Target):
         """Focal loss of the classes and GIoU loss of the boxes: `detection_loss`."""
         return detection_loss
 
-    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+    def predict(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Boxes in pixels of the original image, the highest scores first.
 
         Returns `boxes`, float32 (batch, max_boxes, 4): left, top, right, bottom;
@@ -256,12 +256,14 @@ class BoxTarget(Target):
         }
 
     def serve(self, outputs: tf.Tensor, batch: Example) -> Example:
-        """The answers, and `labels`: the names of the classes, empty after the last."""
-        answers = self.answer(outputs, batch)
+        """The predictions, and `labels`: the names of the classes, empty after the
+        last.
+        """
+        predictions = self.predict(outputs, batch)
         names = tf.constant(["", *self.class_names])
-        return {**answers, "labels": tf.gather(names, answers["classes"] + 1)}
+        return {**predictions, "labels": tf.gather(names, predictions["classes"] + 1)}
 
-    def served_answers(self, served: Example, batch: Example) -> Example:
+    def served_predictions(self, served: Example, batch: Example) -> Example:
         """Moves boxes from the decoded images that were sent to the original ones."""
         is_box = served["classes"] >= 0
         boxes = _in_original(served["boxes"], batch["geometry"])
@@ -273,14 +275,14 @@ class BoxTarget(Target):
     def calibrator(self, model: Any = None) -> Calibrator:
         return _ScoreCalibrator(self)
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """`truth` and `prediction`, the classes of confident boxes in words; whether
         they are `correct`; the number of `right`, `false` and `missed` boxes, and of
         those of a `wrong_class`; the `probability` of the most confident mistake; and
         the `loss`.
         """
         rows = []
-        for truths, found, count in _images(answers, batch):
+        for truths, found, count in _images(predictions, batch):
             confident = _first(found, count)
             outcome = _box_metrics.pair(truths, confident)
             mistakes = confident.scores[outcome["false"] | outcome["wrong_class"]]
@@ -299,7 +301,7 @@ class BoxTarget(Target):
             )
         columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
         columns["probability"] = columns["probability"].astype(np.float32)
-        return {**columns, "loss": answers["loss"].numpy()}
+        return {**columns, "loss": predictions["loss"].numpy()}
 
     def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
         """The F1 of confident boxes at an intersection over union of 0.5, and the loss.
@@ -352,12 +354,12 @@ class BoxTarget(Target):
         )
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
         """Draws confident boxes: right ones in green, false ones in red, those of a
         wrong class in orange; missed ones dashed in blue.
         """
-        ((truths, found, count),) = _images(_batch_of(answer), _batch_of(example))
+        ((truths, found, count),) = _images(_batch_of(prediction), _batch_of(example))
         confident = _first(found, count)
         outcome = _box_metrics.pair(truths, confident)
         geometry = np.asarray(example["geometry"], np.float32)
@@ -392,7 +394,7 @@ class BoxTarget(Target):
         labels = np.asarray(example["box_labels"])
         return self._counts(labels[labels >= 0])
 
-    def answer_notes(self) -> list[str]:
+    def prediction_notes(self) -> list[str]:
         return [
             (
                 "`boxes` are left, top, right and bottom in pixels of the image that is"
@@ -452,16 +454,16 @@ def _batch_of(example: Mapping[str, Any]) -> dict[str, tf.Tensor]:
     }
 
 
-def _images(answers: Example, batch: Example) -> Iterator[tuple[Boxes, Boxes, int]]:
-    """Yields true boxes, answers, and how many of these are confident, for each
+def _images(predictions: Example, batch: Example) -> Iterator[tuple[Boxes, Boxes, int]]:
+    """Yields true boxes, predictions, and how many of these are confident, for each
     example; all in pixels of the original image.
     """
     geometry = batch["geometry"][:, None]
     corners = ((batch["boxes"] - _offset(geometry)) / _scale(geometry)).numpy()
     labels = batch["box_labels"].numpy()
     ignored = batch["box_ignored"].numpy() > 0
-    found = {name: answers[name].numpy() for name in ("boxes", "scores", "classes")}
-    counts = answers["count"].numpy().tolist()
+    found = {name: predictions[name].numpy() for name in ("boxes", "scores", "classes")}
+    counts = predictions["count"].numpy().tolist()
     for row, count in enumerate(counts):
         is_true = labels[row] >= 0
         truths = Boxes(
@@ -533,9 +535,9 @@ class BoxEvaluator(Evaluator):
         self._precision = AveragePrecision(len(names))
         self._mistakes: Counter[str] = Counter()
 
-    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
-        self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
-        for truths, found, count in _images(answers, batch):
+    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
+        self._loss += float(predictions["loss"].numpy().astype(np.float64).sum())
+        for truths, found, count in _images(predictions, batch):
             self._examples += 1
             self._precision.update(truths, found)
             outcome = _box_metrics.pair(truths, _first(found, count))
@@ -568,8 +570,8 @@ class _ScoreCalibrator(Calibrator):
         self._precision = AveragePrecision(len(target.class_names))
 
     def update(self, outputs: Any, batch: Example) -> None:
-        answers = self._target.answer(outputs, batch)
-        for truths, found, _ in _images(answers, batch):
+        predictions = self._target.predict(outputs, batch)
+        for truths, found, _ in _images(predictions, batch):
             self._precision.update(truths, found)
 
     def result(self) -> Metadata:

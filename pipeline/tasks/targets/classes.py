@@ -53,8 +53,8 @@ def classes(
         info: The source's description, or the metadata of a run.
         field: The field of the source.
         abstain_below: Selective classification, also called a reject option: the
-            answer has an empty label where the highest probability, calibrated if the
-            answers are, is below this.
+            prediction has an empty label where the highest probability, calibrated if
+            the predictions are, is below this.
 
     Raises:
         UsageError: The field is missing or has another type, or there are fewer than
@@ -265,7 +265,7 @@ class ClassTarget(Target):
     def metrics(self) -> list[keras.metrics.Metric]:
         return [keras.metrics.CategoricalAccuracy(name="accuracy")]
 
-    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+    def predict(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Returns calibrated `probabilities`, `class` and `label`.
 
         They are float32 (batch, classes), int32 (batch,) and string (batch,). The class
@@ -282,20 +282,20 @@ class ClassTarget(Target):
         return {"probabilities": probabilities, "class": index, "label": label}
 
     def serve(self, outputs: tf.Tensor, batch: Example) -> Example:
-        """`answer` with the names and probabilities of the top classes."""
-        answer = self.answer(outputs, batch)
-        probabilities = answer["probabilities"]
+        """`predict` with the names and probabilities of the top classes."""
+        prediction = self.predict(outputs, batch)
+        probabilities = prediction["probabilities"]
         labels, scores = request_guards.best(probabilities, self.class_names)
-        return {**answer, "top_labels": labels, "top_scores": scores}
+        return {**prediction, "top_labels": labels, "top_scores": scores}
 
-    def outputs_of(self, answers: Example) -> tf.Tensor:
+    def outputs_of(self, predictions: Example) -> tf.Tensor:
         """Logits up to a constant, on which neither loss nor calibration depends.
 
         A probability of 0 counts as the smallest normal float32; TensorFlow takes
         smaller numbers for 0.
         """
         smallest = np.finfo(np.float32).tiny
-        logits = tf.math.log(tf.maximum(answers["probabilities"], smallest))
+        logits = tf.math.log(tf.maximum(predictions["probabilities"], smallest))
         return logits * self.temperature
 
     def calibrator(self, model: Any = None) -> Calibrator:
@@ -306,23 +306,23 @@ class ClassTarget(Target):
         temperature = self.temperature if "temperature" in self.metadata else None
         return ClassEvaluator(self.class_names, temperature, self.abstain_below)
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """`truth`, `prediction`, their probabilities, `correct`, and the `loss` before
-        calibration; `answered` if answers may be withheld.
+        calibration; `answered` if predictions may be withheld.
         """
         truth = batch["label"].numpy().astype(np.int32)
-        prediction = answers["class"].numpy()
-        probabilities = answers["probabilities"].numpy()
+        prediction = predictions["class"].numpy()
+        probabilities = predictions["probabilities"].numpy()
         columns = {
             "truth": truth,
             "prediction": prediction,
             "probability": probabilities.max(axis=1),
             "probability_of_truth": probabilities[np.arange(len(truth)), truth],
             "correct": truth == prediction,
-            "loss": answers["loss"].numpy(),
+            "loss": predictions["loss"].numpy(),
         }
         if self.abstain_below:
-            columns["answered"] = answers["label"].numpy() != b""
+            columns["answered"] = predictions["label"].numpy() != b""
         if self.temperature != 1:
             # softmax(logits) from softmax(logits / temperature)
             scores = (probabilities / probabilities.max(axis=1, keepdims=True)) ** (
@@ -413,28 +413,28 @@ class ClassTarget(Target):
         return self.class_names[int(example["label"])]
 
     def explained_output(self, outputs: Any, answered: Any = None) -> tf.Tensor:
-        """The logit of the answer."""
+        """The logit of the prediction."""
         if answered is None:
             answered = outputs
         return tf.gather(outputs, tf.argmax(answered, axis=-1), axis=-1, batch_dims=1)
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
-        """Adds the answer as the title: green if right, red if wrong."""
-        predicted = int(answer["class"])
+        """Adds the prediction as the title: green if right, red if wrong."""
+        predicted = int(prediction["class"])
         true = int(example["label"])
-        probability = float(np.max(answer["probabilities"]))
+        probability = float(np.max(prediction["probabilities"]))
         title = f"predicted {self.class_names[predicted][:22]} ({probability:.2f})"
         color = "green"
         if predicted != true:
             title += f"\ntrue: {self.class_names[true][:22]}"
             color = "red"
         if probability < self.abstain_below:
-            title = f"no answer: {title}"
+            title = f"no prediction: {title}"
         axes.set_title(title, color=color, fontsize=9, parse_math=False)
 
-    def answer_notes(self) -> list[str]:
+    def prediction_notes(self) -> list[str]:
         if not self.abstain_below:
             return []
         return [
@@ -490,9 +490,9 @@ class ClassEvaluator(Evaluator):
     """Loss, accuracy, top-k accuracy, confusions, and precision, recall and F1 of each
     class. `balanced_accuracy` is the mean recall of the classes that have examples.
 
-    With `abstain_below`, `coverage` is the fraction of the examples whose answers are
-    not withheld, and `selective_accuracy` the accuracy on these, if there are any; all
-    other metrics are of all examples.
+    With `abstain_below`, `coverage` is the fraction of the examples whose predictions
+    are not withheld, and `selective_accuracy` the accuracy on these, if there are any;
+    all other metrics are of all examples.
 
     `loss` and `calibration_error` are for the network as trained; with a temperature,
     `calibrated` has both for the calibrated probabilities. `confusion_matrix[i][j]`
@@ -518,16 +518,16 @@ class ClassEvaluator(Evaluator):
         self._error = CalibrationError()
         self._calibrated = temperature and CalibrationError(temperature)
 
-    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
         truth = batch["label"].numpy()
-        predicted = answers["class"].numpy().astype(np.int64)
+        predicted = predictions["class"].numpy().astype(np.int64)
         logits = outputs.numpy()
-        self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
+        self._loss += float(predictions["loss"].numpy().astype(np.float64).sum())
         self._error.update(logits, truth)
         if self._calibrated:
             self._calibrated.update(logits, truth)
         self._pairs.append(truth * len(self._names) + predicted)
-        probabilities = answers["probabilities"].numpy()
+        probabilities = predictions["probabilities"].numpy()
         of_truth = probabilities[np.arange(len(truth)), truth]
         # Only classes that are less probable rank lower; a tie, or NaN, counts against
         # the model.
@@ -535,7 +535,7 @@ class ClassEvaluator(Evaluator):
         rank = probabilities.shape[1] - 1 - lower
         self._top_right += int((rank < self._top).sum())
         if self._abstain_below:
-            is_answered = answers["label"].numpy() != b""
+            is_answered = predictions["label"].numpy() != b""
             self._answered += int(is_answered.sum())
             self._answered_right += int((is_answered & (truth == predicted)).sum())
 

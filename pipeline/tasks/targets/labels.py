@@ -162,10 +162,10 @@ class LabelTarget(Target):
         return loss
 
     def metrics(self) -> list[keras.metrics.Metric]:
-        """Returns the fraction of right yes-or-no answers."""
+        """Returns the fraction of right yes-or-no predictions."""
         return [keras.metrics.BinaryAccuracy(name="binary_accuracy", threshold=0.0)]
 
-    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+    def predict(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Returns `probabilities`, float32 (batch, n), and `labels`, string (batch,):
         the names with probability 0.5 or more, separated by `|`.
         """
@@ -179,29 +179,31 @@ class LabelTarget(Target):
         return {"probabilities": probabilities, "labels": labels}
 
     def serve(self, outputs: tf.Tensor, batch: Example) -> Example:
-        """`answer` with the names and probabilities of the top labels."""
-        answer = self.answer(outputs, batch)
-        probabilities = answer["probabilities"]
+        """`predict` with the names and probabilities of the top labels."""
+        prediction = self.predict(outputs, batch)
+        probabilities = prediction["probabilities"]
         names, scores = request_guards.best(probabilities, self.class_names)
-        return {**answer, "top_labels": names, "top_scores": scores}
+        return {**prediction, "top_labels": names, "top_scores": scores}
 
-    def outputs_of(self, answers: Example) -> tf.Tensor:
+    def outputs_of(self, predictions: Example) -> tf.Tensor:
         smallest = np.finfo(np.float32).tiny
-        probabilities = tf.clip_by_value(answers["probabilities"], smallest, 1 - 1e-7)
+        probabilities = tf.clip_by_value(
+            predictions["probabilities"], smallest, 1 - 1e-7
+        )
         return tf.math.log(probabilities) - tf.math.log1p(-probabilities)
 
     def evaluator(self, model: Any = None) -> Evaluator:
         return LabelEvaluator(self.class_names)
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """`truth` and `prediction` as bits, how many are `wrong`, and `loss`."""
         truth = batch["labels"].numpy().astype(bool)
-        prediction = answers["probabilities"].numpy() >= 0.5
+        prediction = predictions["probabilities"].numpy() >= 0.5
         return {
             "truth": np.packbits(truth, axis=1),
             "prediction": np.packbits(prediction, axis=1),
             "wrong": (truth != prediction).sum(axis=1).astype(np.int32),
-            "loss": answers["loss"].numpy(),
+            "loss": predictions["loss"].numpy(),
         }
 
     def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -265,10 +267,10 @@ class LabelTarget(Target):
         return tf.gather(outputs, tf.argmax(answered, axis=-1), axis=-1, batch_dims=1)
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
         """Adds the predicted and the true labels as the title."""
-        predicted = self._names(answer["probabilities"] >= 0.5)
+        predicted = self._names(prediction["probabilities"] >= 0.5)
         true = self._names(example["labels"])
         title = f"{predicted[:30]}"
         color = "green"
@@ -296,7 +298,7 @@ class LabelTarget(Target):
 
 
 class LabelEvaluator(Evaluator):
-    """Loss, F1 over all answers (micro), the fraction of examples with all labels
+    """Loss, F1 over all predictions (micro), the fraction of examples with all labels
     right, the mean average precision over the labels that have examples, and
     precision, recall, F1 and average precision of each label.
     """
@@ -312,12 +314,12 @@ class LabelEvaluator(Evaluator):
         self._histogram = np.zeros((len(names), 2, _BINS), np.int64)
         """Examples of each label without and with it, by probability."""
 
-    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
         truth = batch["labels"].numpy().astype(bool)
-        probabilities = answers["probabilities"].numpy()
+        probabilities = predictions["probabilities"].numpy()
         predicted = probabilities >= 0.5
         self._examples += len(truth)
-        self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
+        self._loss += float(predictions["loss"].numpy().astype(np.float64).sum())
         self._exact += int((truth == predicted).all(axis=1).sum())
         self._right += (truth & predicted).sum(axis=0)
         self._true += truth.sum(axis=0)
@@ -357,7 +359,7 @@ class LabelEvaluator(Evaluator):
 
     def _roc(self) -> dict[str, float | None]:
         """The mean area under the ROC curves of the labels that some examples have and
-        others lack, and its standard error if the answers were random (Mann and
+        others lack, and its standard error if the predictions were random (Mann and
         Whitney, 1947).
         """
         without, with_label = np.moveaxis(self._histogram, 1, 0).astype(np.float64)

@@ -235,7 +235,7 @@ class MaskTarget(Target):
     def metrics(self) -> list[keras.metrics.Metric]:
         return [PixelAccuracy(name="pixel_accuracy")]
 
-    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+    def predict(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Returns `mask`, uint8 (batch, height, width): the most probable class of each
         pixel; and `probability`, float32: how probable it is.
         """
@@ -247,16 +247,16 @@ class MaskTarget(Target):
     def evaluator(self, model: Any = None) -> Evaluator:
         return MaskEvaluator(self.class_names)
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """`pixel_accuracy` and `loss` of each example."""
         truth = batch["mask"].numpy()
         counts = truth != IGNORED
-        right = (answers["mask"].numpy() == truth) & counts
+        right = (predictions["mask"].numpy() == truth) & counts
         pixels = np.maximum(counts.sum(axis=(1, 2)), 1)
         accuracy = right.sum(axis=(1, 2)) / pixels
         return {
             "pixel_accuracy": accuracy.astype(np.float32),
-            "loss": answers["loss"].numpy(),
+            "loss": predictions["loss"].numpy(),
         }
 
     def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
@@ -298,13 +298,13 @@ class MaskTarget(Target):
         yield _panels.class_table(metrics["per_class"], "iou")
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
         """Draws the answered classes over the image; wrong pixels in red."""
         from matplotlib.colors import ListedColormap
 
         truth = np.asarray(example["mask"])
-        predicted = np.asarray(answer["mask"])
+        predicted = np.asarray(prediction["mask"])
         _draw_classes(axes, predicted)
         wrong = (predicted != truth) & (truth != IGNORED)
         red = ListedColormap(["red"])
@@ -454,9 +454,9 @@ class PixelAccuracy(keras.metrics.Mean):
     """The fraction of right pixels of each example, averaged over the examples."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        answers = tf.argmax(y_pred, axis=-1, output_type=tf.int32)
+        predictions = tf.argmax(y_pred, axis=-1, output_type=tf.int32)
         counts = tf.cast(y_true != IGNORED, tf.float32)
-        right = tf.cast(answers == y_true, tf.float32) * counts
+        right = tf.cast(predictions == y_true, tf.float32) * counts
         pixels = tf.maximum(tf.reduce_sum(counts, axis=(1, 2)), 1.0)
         accuracy = tf.reduce_sum(right, axis=(1, 2)) / pixels
         super().update_state(accuracy, sample_weight=sample_weight)
@@ -474,12 +474,12 @@ class MaskEvaluator(Evaluator):
         self._pixels = np.zeros((len(names), len(names)), np.int64)
         """Pixels by true and predicted class."""
 
-    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
         count = len(self._names)
         truth = batch["mask"].numpy().ravel()
-        predicted = answers["mask"].numpy().ravel()
+        predicted = predictions["mask"].numpy().ravel()
         self._examples += len(batch["mask"])
-        self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
+        self._loss += float(predictions["loss"].numpy().astype(np.float64).sum())
         has_class = truth != IGNORED
         pairs = truth[has_class].astype(np.int64) * count + predicted[has_class]
         counts = np.bincount(pairs, minlength=count * count)

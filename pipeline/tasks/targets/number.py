@@ -38,9 +38,9 @@ def number(
         info: The source's description, or the metadata of a run.
         field: The field of the source.
         scaled: Train with numbers of mean 0 and deviation 1 over the training examples,
-            so that prices are learned as fast as fractions. Answers, and all metrics
-            but the loss, are in the numbers' own units. Your own network gets numbers
-            as they are.
+            so that prices are learned as fast as fractions. Predictions, and all
+            metrics but the loss, are in the numbers' own units. Your own network gets
+            numbers as they are.
 
     Raises:
         UsageError: The field is missing or has another type or shape.
@@ -170,29 +170,29 @@ class NumberTarget(Target):
             keras.metrics.MeanAbsoluteError(name="mae"),
         ]
 
-    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+    def predict(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Returns `prediction`, float32 (batch,) or (batch, n), in units of the
         target.
         """
         prediction = tf.cast(outputs, tf.float32)
         return {"prediction": prediction if self._shape else prediction[:, 0]}
 
-    def outputs_of(self, answers: Example) -> tf.Tensor:
-        return tf.reshape(answers["prediction"], (-1, self._width))
+    def outputs_of(self, predictions: Example) -> tf.Tensor:
+        return tf.reshape(predictions["prediction"], (-1, self._width))
 
     def evaluator(self, model: Any = None) -> Evaluator:
         return NumberEvaluator()
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """`truth` and `prediction`, with a number if there are several, and `loss`."""
-        count = len(answers["loss"])
+        count = len(predictions["loss"])
         truth = batch["target"].numpy().reshape(count, -1)
-        prediction = answers["prediction"].numpy().reshape(count, -1)
+        prediction = predictions["prediction"].numpy().reshape(count, -1)
         columns = {}
         for index, ending in enumerate(self._endings()):
             columns[f"prediction{ending}"] = prediction[:, index]
             columns[f"truth{ending}"] = truth[:, index]
-        return {**columns, "loss": answers["loss"].numpy()}
+        return {**columns, "loss": predictions["loss"].numpy()}
 
     def _endings(self) -> list[str]:
         """The endings of the names of columns: none, or `_0`, `_1`, ..."""
@@ -204,8 +204,10 @@ class NumberTarget(Target):
         """The mean absolute error of the numbers, and the loss."""
         errors = []
         for ending in self._endings():
-            answer = rows[f"prediction{ending}"].astype(np.float64)
-            errors.append(np.abs(answer - rows[f"truth{ending}"].astype(np.float64)))
+            prediction = rows[f"prediction{ending}"].astype(np.float64)
+            errors.append(
+                np.abs(prediction - rows[f"truth{ending}"].astype(np.float64))
+            )
         error = Score.mean(np.mean(errors, axis=0), -1)
         return {"mean_absolute_error": error, **super().scores(rows)}
 
@@ -295,11 +297,11 @@ class NumberTarget(Target):
         return outputs[:, 0]
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
         """Adds the prediction and the true value as the title."""
         words = []
-        for values in (answer["prediction"], example["target"]):
+        for values in (prediction["prediction"], example["target"]):
             numbers = np.ravel(values)[:3]
             words.append(" ".join(f"{float(value):.4g}" for value in numbers))
         separator = "\n" if self._shape else ", "
@@ -320,11 +322,11 @@ class NumberEvaluator(Evaluator):
         self._true: list[np.ndarray] = []
         self._predicted: list[np.ndarray] = []
 
-    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
-        self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
-        count = len(answers["prediction"])
+    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
+        self._loss += float(predictions["loss"].numpy().astype(np.float64).sum())
+        count = len(predictions["prediction"])
         self._true.append(batch["target"].numpy().reshape(count, -1))
-        self._predicted.append(answers["prediction"].numpy().reshape(count, -1))
+        self._predicted.append(predictions["prediction"].numpy().reshape(count, -1))
 
     def result(self) -> dict[str, Any]:
         truth = np.concatenate(self._true).astype(np.float64)

@@ -37,7 +37,7 @@ _BLANK = 0
 _LONGER = 1.25  # than the longest training transcript may others be
 _NEVER = -1e4  # logit of a unit where the recording has ended
 _UNKNOWN_TEXT = "\ufffd"
-# Share of the errors of an answer that is always the same, above which a model has
+# Share of the errors of a prediction that is always the same, above which a model has
 # learned nothing.
 _BETTER = 0.9
 _WORST = 5  # utterances in the metrics and on the terminal
@@ -211,7 +211,7 @@ class TranscriptTarget(Target):
         """
         return [keras.metrics.MeanMetricWrapper(_is_too_long, name="too_long")]
 
-    def answer(self, outputs: tf.Tensor, batch: Example) -> Example:
+    def predict(self, outputs: tf.Tensor, batch: Example) -> Example:
         """Returns `text`, string (batch,), and its `confidence`, float32 (batch,).
 
         The confidence is the probability of the best alignment, or with a beam of the
@@ -255,18 +255,18 @@ class TranscriptTarget(Target):
         texts = [names[token] for token in tokens.tolist()]
         return (" " if self._unit == "words" else "").join(texts).strip()
 
-    def table(self, answers: Example, batch: Example) -> dict[str, np.ndarray]:
+    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """`truth` and `prediction`, the `probability` of the prediction, whether it is
         `correct`, and `word_errors`.
         """
         truths = [self.text_of(row) for row in batch["transcript"].numpy()]
-        texts = [text.decode() for text in answers["text"].numpy()]
+        texts = [text.decode() for text in predictions["text"].numpy()]
         pairs = list(zip(truths, texts, strict=True))
         errors = [distance(truth.split(), text.split()) for truth, text in pairs]
         return {
             "truth": np.array(truths),
             "prediction": np.array(texts),
-            "probability": answers["confidence"].numpy(),
+            "probability": predictions["confidence"].numpy(),
             "correct": np.array([truth == text for truth, text in pairs]),
             "word_errors": np.array(errors, np.int32),
         }
@@ -331,10 +331,10 @@ class TranscriptTarget(Target):
             yield Panel("Worst transcripts", Columns(aligned), f"{_LEGEND}.")
 
     def draw(
-        self, axes: Any, example: Mapping[str, Any], answer: Mapping[str, Any]
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
         """Adds the text as the title: green if right, red if wrong."""
-        text = bytes(answer["text"]).decode()
+        text = bytes(prediction["text"]).decode()
         truth = self.text_of(np.asarray(example["transcript"]))
         title, color = f"predicted {text[:40] or 'nothing'}", "green"
         if text != truth:
@@ -345,7 +345,7 @@ class TranscriptTarget(Target):
     def limitations(self) -> list[str]:
         return [
             (
-                f"Answers consist of {len(self._units)} {self._unit} of the training"
+                f"Predictions consist of {len(self._units)} {self._unit} of training"
                 " transcripts; the model cannot output anything else."
             ),
             "Every recording is transcribed, even if nobody speaks in it.",
@@ -409,15 +409,15 @@ class TranscriptEvaluator(Evaluator):
         self._truths: Counter[str] = Counter()
         self._worst: list[tuple[int, int, str, str, str]] = []
 
-    def update(self, outputs: Any, answers: Example, batch: Example) -> None:
+    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
         truths = batch["transcript"].numpy()
-        self._loss += float(answers["loss"].numpy().astype(np.float64).sum())
+        self._loss += float(predictions["loss"].numpy().astype(np.float64).sum())
         if outputs is not None:
             is_too_long = ~_fits(batch["transcript"], outputs).numpy()
             self._counts["too_long"] += int(is_too_long.sum())
         self._cut += int((truths[:, -1] != PADDING).sum())
         self._unknown += int((truths == UNKNOWN).sum())
-        for truth, text in zip(truths, answers["text"].numpy(), strict=True):
+        for truth, text in zip(truths, predictions["text"].numpy(), strict=True):
             self._add(self._text_of(truth), text.decode())
 
     def _add(self, truth: str, text: str) -> None:

@@ -7,7 +7,8 @@ from pipeline.utils.errors import UsageError
 
 
 def accuracy(metadata: Metadata) -> keras.metrics.Metric:
-    """Fraction of the examples, of the labels or of the pixels whose answer is right.
+    """Fraction of the examples, of the labels or of the pixels whose prediction is
+    right.
 
     Args:
         metadata: Metadata of a task with classes: `class_names`.

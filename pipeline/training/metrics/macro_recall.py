@@ -34,8 +34,8 @@ class _MacroRecall(keras.metrics.F1Score):
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
         classes = y_pred.shape[-1]
         truth = tf.one_hot(tf.argmax(y_true, axis=-1), classes)
-        answers = tf.one_hot(tf.argmax(y_pred, axis=-1), classes)
-        super().update_state(truth, answers, sample_weight)
+        predictions = tf.one_hot(tf.argmax(y_pred, axis=-1), classes)
+        super().update_state(truth, predictions, sample_weight)
 
     def result(self) -> tf.Tensor:
         right = tf.convert_to_tensor(self.true_positives)

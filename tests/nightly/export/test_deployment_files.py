@@ -19,7 +19,7 @@ def ports(digits_run):
 
 @pytest.fixture
 def picture(digits_run, workplace):
-    """Writes the first test image to picture.png; the answer of the model."""
+    """Writes the first test image to picture.png; the prediction of the model."""
     image = digits_run.splits["test"].take(np.arange(1))["image"]
     tf.io.write_file("picture.png", tf.io.encode_png(image[0]))
     return digits_run.predict(images=image)

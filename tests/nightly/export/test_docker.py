@@ -61,7 +61,7 @@ def test_the_released_server_answers_as_the_export_does(container, full_version,
     with Client(addresses[kind]) as client:
         for name in ("serving_default", "image_bytes"):
             got = client.predict(name, **golden[name]["inputs"])
-            want = signatures.answer(golden[name]["outputs"])
+            want = signatures.to_prediction(golden[name]["outputs"])
             assert got["label"].tolist() == want["label"].tolist()
             np.testing.assert_allclose(
                 got["probabilities"], want["probabilities"], atol=1e-5

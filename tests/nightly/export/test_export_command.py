@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from damaged_files import flip
-from exported_run import answers, contents, trained_in
+from exported_run import contents, predictions, trained_in
 
 from pipeline.export import __main__
 from pipeline.fit import main as fit_main
@@ -99,6 +99,6 @@ def test_an_interrupted_run_is_exported_from_its_newest_checkpoint(place, capsys
     assert "steps (incomplete)" in said and "export     saved_models/digits/2" in said
     assert contents("mine") == before, "nothing of it is written: it is not over"
     probabilities = [
-        answers(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)
+        predictions(f"saved_models/digits/{n}")["probabilities"] for n in (1, 2)
     ]
     assert np.abs(probabilities[0] - probabilities[1]).max() > 1e-4, "other weights"

@@ -61,8 +61,8 @@ def test_the_files_are_checked_in_a_process_of_their_own(digits_run, tmp_path):
     assert outcome.passed
     assert [check.name for check in outcome.checks][-3:] == [
         "finished",
-        "answers model.keras",
-        "answers model.tflite",
+        "predictions model.keras",
+        "predictions model.tflite",
     ]
     model = keras.models.load_model(outcome.directory / "model.keras")
     images = digits_run.splits["test"].take(np.arange(9))["image"]

@@ -203,8 +203,8 @@ def test_a_frozen_text_network_is_trained_and_answers_strings(hub, save, workpla
         np.testing.assert_array_equal(one, other)
     assert run.result["verification"]["passed"]
     with Client(run.export) as client:
-        answers = client.predict(text=[*TEXTS, b"\xff", "\U0001f600" * 500])
-    assert set(answers["label"]) <= {"yes", "no"}
+        predictions = client.predict(text=[*TEXTS, b"\xff", "\U0001f600" * 500])
+    assert set(predictions["label"]) <= {"yes", "no"}
     keras.models.load_model(run.directory / "model.keras")
 
 

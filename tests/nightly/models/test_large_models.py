@@ -51,9 +51,9 @@ def test_learns_one_batch_by_heart(name, options, rate):
     )
     repeated = np.tile(images, (40, 1, 1, 1)), np.tile(labels, 40)
     model.fit(*repeated, batch_size=16, shuffle=False, verbose=0)
-    answers = model(images, training=False)
-    assert loss(labels, answers) < 0.1
-    assert (np.argmax(answers, axis=1) == labels).all()
+    predictions = model(images, training=False)
+    assert loss(labels, predictions) < 0.1
+    assert (np.argmax(predictions, axis=1) == labels).all()
 
 
 def test_an_application_takes_weights_from_a_file_and_can_be_frozen(tmp_path):
@@ -81,8 +81,8 @@ def test_an_application_takes_weights_from_a_file_and_can_be_frozen(tmp_path):
         "logits/bias",
     ]
     before = backbone.get_weights()
-    answers = model(images, training=True)
-    np.testing.assert_array_equal(answers, model(images, training=False))
+    predictions = model(images, training=True)
+    np.testing.assert_array_equal(predictions, model(images, training=False))
     for old, new in zip(before, backbone.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
 

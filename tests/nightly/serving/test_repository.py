@@ -30,12 +30,12 @@ def numbers(model):
 def answers_as_exported(version):
     session = Session(version)
     for signature, sides in read_golden(version / version_manifest.GOLDEN).items():
-        answers = session.run(signature, sides["inputs"])
+        predictions = session.run(signature, sides["inputs"])
         for name, wanted in sides["outputs"].items():
             if wanted.dtype.kind == "f":
-                np.testing.assert_allclose(answers[name], wanted, atol=1e-5)
+                np.testing.assert_allclose(predictions[name], wanted, atol=1e-5)
             else:
-                np.testing.assert_array_equal(answers[name], wanted)
+                np.testing.assert_array_equal(predictions[name], wanted)
 
 
 @pytest.mark.parametrize("kills", [24, pytest.param(1000, marks=pytest.mark.long)])

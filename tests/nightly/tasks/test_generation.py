@@ -90,5 +90,5 @@ def test_a_folder_of_one_class_is_enough(workplace):
         **TINY,
     )
     assert run.test["loss"] > 0 and run.test["samples"] == 8
-    answer = run.predict(seed=[1], class_id=[0], guidance=[1.0])
-    assert answer["images"].shape == (1, 9, 7, 3)
+    prediction = run.predict(seed=[1], class_id=[0], guidance=[1.0])
+    assert prediction["images"].shape == (1, 9, 7, 3)

@@ -9,7 +9,7 @@ from pipeline.fit import fit
 
 
 def test_metrics_are_in_history_and_result(tmp_path):
-    """The history is from padded batches; the result comes from all answers at once."""
+    """The history is from padded batches; the result comes from all predictions at once."""
     run = fit(
         "digits",
         run_directory=tmp_path / "run",

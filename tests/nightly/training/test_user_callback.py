@@ -41,7 +41,7 @@ class Looks(keras.callbacks.Callback):
         self.evaluated = self.model.evaluate(X, np.zeros(32), verbose=0)
 
     def on_train_end(self, logs=None):
-        self.answers = self.model.predict(X, verbose=0)
+        self.predictions = self.model.predict(X, verbose=0)
 
 
 @pytest.mark.parametrize("head", [None, "softmax", "sigmoid"])
@@ -81,13 +81,15 @@ def test_files_of_checkpoints_are_opened_by_keras_alone(workplace, head):
     assert len(seen.names) == 4
     for name in names[:2]:
         model = keras.models.load_model(name)
-        np.testing.assert_allclose(model.predict(X, verbose=0), seen.answers, atol=1e-5)
+        np.testing.assert_allclose(
+            model.predict(X, verbose=0), seen.predictions, atol=1e-5
+        )
         assert isinstance(model.optimizer, keras.optimizers.Adam)
         assert int(model.optimizer.iterations) == 12
     assert len(keras.models.load_model(names[1]).optimizer.variables) == 2 + 2 * 4
     own = network(head, 1 if is_binary else CLASSES)
     own.load_weights(names[2])
-    np.testing.assert_allclose(own.predict(X, verbose=0), seen.answers, atol=1e-5)
+    np.testing.assert_allclose(own.predict(X, verbose=0), seen.predictions, atol=1e-5)
 
 
 ENGINES = registry.names("engines")

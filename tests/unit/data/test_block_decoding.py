@@ -178,7 +178,7 @@ class Odd(Target):
         with tf.control_dependencies([check]):
             return {"target": values * 2}
 
-    y = head = loss = answer = evaluator = None
+    y = head = loss = prediction = evaluator = None
 
 
 def test_an_error_names_the_example():

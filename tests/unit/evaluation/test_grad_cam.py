@@ -1,4 +1,4 @@
-"""Grad-CAM: its maximum lies on what decides the answer."""
+"""Grad-CAM: its maximum lies on what decides the prediction."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ SIDE = 32
 
 
 def network(body):
-    """Answers 1 where there is a bright square, from weights that are written down."""
+    """Predictions 1 where there is a bright square, from weights that are written down."""
     inputs = keras.Input((SIDE, SIDE, 1))
     x = keras.layers.GlobalAveragePooling2D()(body(inputs))
     logits = keras.layers.Dense(2)

@@ -10,7 +10,7 @@ from pipeline.config import registry
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import importance
-from pipeline.evaluation.answers import Evaluation
+from pipeline.evaluation.predictions import Evaluation
 from pipeline.report import page
 from pipeline.report.subject import Subject
 from pipeline.training.train_step import SteppedModel
@@ -116,15 +116,17 @@ def test_other_inputs_have_no_columns():
 
 def evaluation_of(network, task, split):
     outputs = tf.one_hot(split.column("label"), 2) * 4
-    answers = task.answer(outputs, {})
+    predictions = task.predict(outputs, {})
     batch = {"label": tf.constant(split.column("label"))}
-    answers = {**answers, "loss": tf.zeros(COUNT)}
+    predictions = {**predictions, "loss": tf.zeros(COUNT)}
     evaluator = task.evaluator()
-    evaluator.update(outputs, answers, batch)
-    table = {"id": split.column("id"), **task.table(answers, batch)}
+    evaluator.update(outputs, predictions, batch)
+    table = {"id": split.column("id"), **task.table(predictions, batch)}
 
-    def answer(examples):
-        return {name: value.numpy()[examples["id"]] for name, value in answers.items()}
+    def predict(examples):
+        return {
+            name: value.numpy()[examples["id"]] for name, value in predictions.items()
+        }
 
     return Evaluation(
         "test",
@@ -133,13 +135,13 @@ def evaluation_of(network, task, split):
         table,
         split,
         lambda id: f"line {id}",
-        answer,
+        predict,
         network=network,
     )
 
 
 def test_the_summary_and_the_report_show_the_columns(monkeypatch):
-    monkeypatch.setattr("pipeline.evaluation.answers._MAX_SECONDS", float("inf"))
+    monkeypatch.setattr("pipeline.evaluation.predictions._MAX_SECONDS", float("inf"))
     task = task_of(class_names=["no", "yes"])
     network = network_of(task, SCORES["<fare>"])
     evaluation = evaluation_of(network, task, labelled(task, network, rows()))

@@ -1,4 +1,4 @@
-"""Occlusion: what a part adds is what the answer loses without it."""
+"""Occlusion: what a part adds is what the prediction loses without it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The export of a run: its answers, its files, and what remains of an export that
+"""The export of a run: its predictions, its files, and what remains of an export that
 fails.
 """
 

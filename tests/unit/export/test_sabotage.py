@@ -56,7 +56,7 @@ IMAGES = {"images": np.random.default_rng(0).integers(0, 256, (5, 8, 8, 1), np.u
 
 
 def export_of(directory, function, guard=True):
-    """Exports a function of images with honest golden answers, warm-up requests and
+    """Exports a function of images with honest golden predictions, warm-up requests and
     manifest.
     """
     module = tf.Module()

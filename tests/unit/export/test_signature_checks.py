@@ -89,7 +89,7 @@ SIDES = examples(GOOD)
             SIDES,
             "outputs are ['other'], stored are ['class']",
         ),
-        (IMAGES, CLASSES, None, "the stored answers are of ['other']"),
+        (IMAGES, CLASSES, None, "stored predictions are of ['other']"),
     ],
 )
 def test_stored_examples_must_be_complete_and_agree(inputs, outputs, golden, message):

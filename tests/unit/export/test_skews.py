@@ -21,7 +21,7 @@ def scaled(images):
 
 
 def after(change):
-    """The honest answer to other pixels."""
+    """The honest prediction for other pixels."""
     return lambda images: HONEST.prepare(change(images))
 
 
@@ -60,9 +60,9 @@ PIXELS = {
     "half precision": {"network": partial(NETWORK, dtype=tf.float16)},
     "weights of another step": {"network": partial(NETWORK, share=1.001)},
     "temperature left out": {
-        "answer": partial(reference_exports.answered, temperature=1.0)
+        "prediction": partial(reference_exports.answered, temperature=1.0)
     },
-    "names in another order": {"answer": reordered},
+    "names in another order": {"prediction": reordered},
 }
 FILES = {
     "the nearest pixel": {
@@ -92,7 +92,7 @@ def named(skew):
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory):
-    """Signature -> why its answers were rejected, in a version with all skews."""
+    """Signature -> why its predictions were rejected, in a version with all skews."""
     served = {
         "serving_default": ("pixels", HONEST),
         "image_bytes": ("image_bytes", HONEST),
@@ -105,7 +105,7 @@ def refused(tmp_path_factory):
     session, found = Session(directory), {}
     for signature, golden in proof.read_golden(directory / proof.GOLDEN).items():
         try:
-            request_checks.check_answers(session, signature, golden)
+            request_checks.check_predictions(session, signature, golden)
         except Failure as failure:
             found[signature] = str(failure)
     return found

@@ -26,7 +26,7 @@ def test_an_intact_version_passes(full_version, capsys):
     assert checks["warm-up"].startswith("6 requests, ")
     assert checks["finished"] == "without importing Python TensorFlow"
     for signature in ("serving_default", "image_bytes"):
-        assert checks[f"answers {signature}"].startswith("batches of 1, 3, 64; ")
+        assert checks[f"predictions {signature}"].startswith("batches of 1, 3, 64; ")
     for signature, kinds in {"serving_default": 10, "image_bytes": 7}.items():
         assert (
             checks[f"refuses {signature}"]

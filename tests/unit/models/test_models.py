@@ -124,8 +124,8 @@ CLASSIFIERS = {
     ),
     "softmax of layer 'layer'": through(keras.layers.Softmax(name="layer")),
     "softmax of layer 'activation": through(keras.layers.Activation("softmax")),
-    "softmax of layer 'answer'": lambda x: functional(
-        x, keras.layers.Softmax(name="answer")
+    "softmax of layer 'prediction'": lambda x: functional(
+        x, keras.layers.Softmax(name="prediction")
     ),
     "softmax of layer 'predictions'": lambda x: keras.applications.MobileNet(
         input_shape=(32, 32, 3), weights=None, classes=10

@@ -1,4 +1,4 @@
-"""Every model of texts: any text has a finite answer, and the model can be saved."""
+"""Every model of texts: any text has a finite prediction, and the model can be saved."""
 
 import keras
 import numpy as np
@@ -42,12 +42,12 @@ def test_texts_of_any_length_have_answers_that_padding_does_not_change(name):
     generator = np.random.default_rng(0)
     model.set_weights([generator.normal(0, 0.3, w.shape) for w in model.get_weights()])
     texts = ["", "good", "The good, bad film", "film " * 50, "\U0001f600 \0 x"]
-    answers = model(inputs_of(task, *texts), training=False).numpy()
-    assert answers.shape == (5, 2) and np.isfinite(answers).all()
-    assert np.abs(answers[0] - answers[1]).max() > 1e-3
+    predictions = model(inputs_of(task, *texts), training=False).numpy()
+    assert predictions.shape == (5, 2) and np.isfinite(predictions).all()
+    assert np.abs(predictions[0] - predictions[1]).max() > 1e-3
     for row, text in enumerate(texts):
         alone = model(inputs_of(task, text), training=False)
-        np.testing.assert_allclose(alone[0], answers[row], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(alone[0], predictions[row], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ORDINARY)

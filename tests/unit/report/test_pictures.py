@@ -11,7 +11,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 from random_evaluations import evaluation_of
 
-from pipeline.evaluation import answers
+from pipeline.evaluation import predictions
 from pipeline.report import pictures, results
 from pipeline.tasks.inputs.image import ImageInput
 
@@ -98,10 +98,12 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
         rows = list(csv.DictReader(file))
     assert len(rows) == len(found)
     assert [n for n, row in enumerate(rows) if row["correct"] == "False"] == [3, 5]
-    truth, answer = (names[found.table[name][3]] for name in ("truth", "prediction"))
+    truth, prediction = (
+        names[found.table[name][3]] for name in ("truth", "prediction")
+    )
     other = f"{found.table['probability_of_truth'][3]:.6g}"
     loss = f"{found.table['loss'][3]:.6g}"
-    wanted = [f"{names[0]}/1003.jpg", truth, answer, "0.95", other, "False", loss]
+    wanted = [f"{names[0]}/1003.jpg", truth, prediction, "0.95", other, "False", loss]
     columns = [
         "file",
         "truth",
@@ -120,7 +122,7 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
 def test_predictions_are_written_in_pieces(monkeypatch):
     found = evaluation_of(["a", "b"], wrong=[1], count=10)
     whole = found.predictions.csv()
-    monkeypatch.setattr(answers, "_CHUNK", 3)
+    monkeypatch.setattr(predictions, "_CHUNK", 3)
     assert b"".join(found.csv()) == whole
     assert whole.count(b"\n") == 11
 
@@ -142,7 +144,7 @@ def test_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
     def refused(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(answers.Evaluation, "csv", refused)
+    monkeypatch.setattr(predictions.Evaluation, "csv", refused)
     monkeypatch.setattr(pictures, "curves", refused)
     written = results.show(found, tmp_path, {"loss": [1.0]})
     assert written == ["mistakes.png", "confusion_matrix.png"]

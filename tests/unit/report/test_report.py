@@ -81,15 +81,15 @@ def test_counts_among_the_metrics_have_no_decimals():
 
 
 @pytest.mark.parametrize(
-    ("correct", "answer"),
+    ("correct", "prediction"),
     [(194, "Mostly: "), (150, "No, the model is overconfident by 0.220")],
 )
-def test_whether_probabilities_can_be_trusted_is_told(correct, answer):
+def test_whether_probabilities_can_be_trusted_is_told(correct, prediction):
     columns = {
         "probability": np.full(200, 0.97),
         "correct": np.arange(200) < correct,
     }
-    assert _panels.reliability_diagram(columns).text.startswith(answer)
+    assert _panels.reliability_diagram(columns).text.startswith(prediction)
 
 
 def test_names_with_html_are_escaped():
@@ -142,7 +142,7 @@ def test_a_full_disk_is_a_note(tmp_path, capsys, monkeypatch):
 
 def test_an_answer_without_a_title_shows_its_numbers():
     found = evaluation_of(["a", "b"], wrong=[1])
-    found.task.objective.draw = lambda axes, example, answer: None
+    found.task.objective.draw = lambda axes, example, prediction: None
     text = text_of(page.render(Subject(found)))
     assert "truth b prediction a probability 0.95" in text
 

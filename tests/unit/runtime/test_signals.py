@@ -167,11 +167,11 @@ def test_in_another_thread_no_handler_is_installed():
     assert done == [True]
 
 
-def among(stops, answers):
+def among(stops, predictions):
     """The reason of the first of several workers, the others answering with these
     numbers.
     """
-    rest = iter(answers)
+    rest = iter(predictions)
     return stops.reason(lambda own: (own + next(rest)) / 2)
 
 

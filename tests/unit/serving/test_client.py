@@ -50,10 +50,12 @@ def here(models):
 
 @pytest.fixture(scope="module")
 def wanted(models):
-    """The answers of Python TensorFlow to the images."""
+    """The predictions of Python TensorFlow to the images."""
     loaded = tf.saved_model.load(str(models / "pictures/1"))
     outputs = loaded.signatures["serving_default"](images=tf.constant(IMAGES))
-    return signatures.answer({name: tensor.numpy() for name, tensor in outputs.items()})
+    return signatures.to_prediction(
+        {name: tensor.numpy() for name, tensor in outputs.items()}
+    )
 
 
 def test_answers_match_those_of_tensorflow(pictures, wanted):
@@ -248,7 +250,7 @@ def test_a_timeout_is_a_positive_number(timeout):
 
 
 def test_threads_may_share_a_client(pictures):
-    """With one status for all requests, the answer to a failed request was read."""
+    """With one status for all requests, the prediction for a failed request was read."""
 
     def ask(good):
         for _ in range(30):

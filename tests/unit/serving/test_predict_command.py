@@ -106,18 +106,18 @@ def test_a_table_has_a_header_and_columns_for_more_classes(
 def test_the_output_file_is_replaced_once_it_is_complete(
     predict_command, models, pictures
 ):
-    answers = pictures.parent / "answers"
-    answers.mkdir()
-    (answers / "link.csv").symlink_to("all.csv")
+    predictions = pictures.parent / "predictions"
+    predictions.mkdir()
+    (predictions / "link.csv").symlink_to("all.csv")
     assert (
         predict_command(
-            models / "pictures", "data", "--output", "answers/link.csv"
+            models / "pictures", "data", "--output", "predictions/link.csv"
         ).text
         == ""
     )
-    first = (answers / "all.csv").read_text()
+    first = (predictions / "all.csv").read_text()
     assert first.startswith("file,label,") and len(first.splitlines()) == 10
-    assert sorted(p.name for p in answers.iterdir()) == ["all.csv", "link.csv"]
+    assert sorted(p.name for p in predictions.iterdir()) == ["all.csv", "link.csv"]
 
 
 @pytest.mark.parametrize(

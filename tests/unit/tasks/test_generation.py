@@ -185,8 +185,8 @@ def test_real_images_of_all_classes_are_compared(monkeypatch):
     evaluator = task.evaluator(linear)
     for start in range(0, 600, 100):
         part = {name: values[start : start + 100] for name, values in batch.items()}
-        answers = {"loss": tf.zeros(100), "time": tf.zeros(100)}
-        evaluator.update(None, answers, part)
+        predictions = {"loss": tf.zeros(100), "time": tf.zeros(100)}
+        evaluator.update(None, predictions, part)
     compared = []
     monkeypatch.setattr(quality, "Nearest", lambda images: compared.append(images))
     with pytest.raises(AttributeError):  # there is nothing to compare with
@@ -219,8 +219,8 @@ def test_recall_counts_all_classes(monkeypatch):
     batch = {name: values[:10] for name, values in batch_of(10).items()}
     images = np.random.default_rng(0).permutation(samples[::3])
     batch["image"] = tf.constant(images)
-    answers = {"loss": tf.zeros(10), "time": tf.zeros(10)}
-    evaluator.update(None, answers, batch)
+    predictions = {"loss": tf.zeros(10), "time": tf.zeros(10)}
+    evaluator.update(None, predictions, batch)
     assert evaluator.result()["recall"] == 1.0
 
 
@@ -236,8 +236,8 @@ def test_a_thousand_classes_have_a_sheet():
     batch = batch_of(8)
     inputs, y, _ = task.target(task.prepare(batch), batch["id"])
     outputs = linear(inputs, False)
-    answers = {**task.answer(outputs, batch), "loss": task.loss()(y, outputs)}
-    evaluator.update(outputs, answers, batch)
+    predictions = {**task.predict(outputs, batch), "loss": task.loss()(y, outputs)}
+    evaluator.update(outputs, predictions, batch)
     evaluator.update_training(batch)
     assert evaluator.result()["nearer_than_real"] >= 0
     assert evaluator.pictures()["samples"].ndim == 3

@@ -81,14 +81,14 @@ def test_all_signatures_answer_alike(images):
 
 
 def test_the_best_five_classes_are_named_in_order(images):
-    answer = images["serving_default"](IMAGES)
-    probabilities = answer["probabilities"].numpy()
+    prediction = images["serving_default"](IMAGES)
+    probabilities = prediction["probabilities"].numpy()
     order = np.argsort(-probabilities, axis=1)[:, :5]
     np.testing.assert_array_equal(
-        answer["top_labels"].numpy(), np.array(CLASSES, "S")[order]
+        prediction["top_labels"].numpy(), np.array(CLASSES, "S")[order]
     )
     np.testing.assert_array_equal(
-        answer["top_scores"], np.take_along_axis(probabilities, order, axis=1)
+        prediction["top_scores"], np.take_along_axis(probabilities, order, axis=1)
     )
     few = registry.load("tasks", "image_classification")(
         {"class_names": ["x", "y"], "image_shape": SHAPE}
@@ -142,8 +142,8 @@ def test_an_overflow_inside_the_network_is_no_answer():
 
 def test_regression_answers_rows(numbers):
     rows = np.float32([[1, 2], [3, 4]])
-    answer = numbers["serving_default"](rows)["prediction"]
-    np.testing.assert_allclose(answer, [1.0, 6.0])
+    prediction = numbers["serving_default"](rows)["prediction"]
+    np.testing.assert_allclose(prediction, [1.0, 6.0])
 
 
 @pytest.mark.parametrize(

@@ -59,23 +59,25 @@ def test_encoded_and_raw_images_decode_alike(task):
 
 
 def test_answers_name_the_class(task):
-    answer = task.answer(
+    prediction = task.predict(
         tf.constant([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]], tf.float16), {}
     )
-    assert answer["label"].numpy().tolist() == [b"dog", b"cat"]
-    assert answer["class"].numpy().tolist() == [1, 0]
-    assert answer["probabilities"].dtype == tf.float32
-    np.testing.assert_allclose(tf.reduce_sum(answer["probabilities"], 1), 1, rtol=1e-6)
+    assert prediction["label"].numpy().tolist() == [b"dog", b"cat"]
+    assert prediction["class"].numpy().tolist() == [1, 0]
+    assert prediction["probabilities"].dtype == tf.float32
+    np.testing.assert_allclose(
+        tf.reduce_sum(prediction["probabilities"], 1), 1, rtol=1e-6
+    )
 
 
 def test_a_model_that_abstains_withholds_unsure_labels_and_nothing_else(task):
     selective = task.with_metadata({"abstain_below": 0.6})
     probabilities = np.array([[0.8, 0.1, 0.1], [0.3, 0.5, 0.2], [0.1, 0.2, 0.7]])
     outputs = tf.constant(np.log(probabilities), tf.float32)
-    answer, whole = selective.answer(outputs, {}), task.answer(outputs, {})
-    assert answer["label"].numpy().tolist() == [b"cat", b"", b"cow"]
+    prediction, whole = selective.predict(outputs, {}), task.predict(outputs, {})
+    assert prediction["label"].numpy().tolist() == [b"cat", b"", b"cow"]
     for name in ("class", "probabilities"):
-        np.testing.assert_array_equal(answer[name], whole[name])
+        np.testing.assert_array_equal(prediction[name], whole[name])
     truth = {"label": np.array([0, 1, 0])}
     found, table = measure(selective, outputs, truth, np.zeros(3, np.float32))
     assert found["coverage"] == pytest.approx(2 / 3)
@@ -83,12 +85,12 @@ def test_a_model_that_abstains_withholds_unsure_labels_and_nothing_else(task):
     assert found["accuracy"] == pytest.approx(2 / 3)
     assert table["answered"].tolist() == [True, False, True]
     assert any("66.7%" in line for line in selective.summary(found, "test"))
-    (note,) = selective.answer_notes()
+    (note,) = selective.prediction_notes()
     assert "`label` is empty" in note and "0.6" in note
-    assert not task.answer_notes()
+    assert not task.prediction_notes()
     # Calibration comes before the threshold.
     sharper = selective.with_metadata({"temperature": 0.5})
-    assert sharper.answer(outputs, {})["label"].numpy().tolist()[1] == b"dog"
+    assert sharper.predict(outputs, {})["label"].numpy().tolist()[1] == b"dog"
     unsure = task.with_metadata({"abstain_below": 0.95})
     found, _ = measure(unsure, outputs, truth, np.zeros(3, np.float32))
     assert found["coverage"] == 0 and "selective_accuracy" not in found

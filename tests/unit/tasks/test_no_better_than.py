@@ -28,7 +28,7 @@ def said(target, outputs, batch):
 
 
 def logits(classes, count):
-    """Logits of confident answers."""
+    """Logits of confident predictions."""
     return 5.0 * np.eye(count)[classes]
 
 
@@ -80,31 +80,31 @@ def test_a_single_class_is_no_constant_answer():
     assert said(target, logits(CLASSES, 3), {"label": np.zeros(COUNT, int)}) == ""
 
 
-@pytest.mark.parametrize("answer", ["constant", "random", "informed"])
-def test_labels(answer):
+@pytest.mark.parametrize("prediction", ["constant", "random", "informed"])
+def test_labels(prediction):
     target = LabelTarget({"class_names": list("abcd")})
     outputs = {
         "constant": np.tile([-2.0, -1.0, 0.0, 1.0], (COUNT, 1)),
         "random": RANDOM.normal(size=(COUNT, 4)),
         "informed": LABELS + RANDOM.normal(size=(COUNT, 4)),
-    }[answer]
+    }[prediction]
     found = said(target, outputs, {"labels": LABELS})
-    assert found.startswith("chance") == (answer != "informed")
+    assert found.startswith("chance") == (prediction != "informed")
 
 
-@pytest.mark.parametrize("answer", ["constant", "random", "informed"])
-def test_numbers(answer):
+@pytest.mark.parametrize("prediction", ["constant", "random", "informed"])
+def test_numbers(prediction):
     outputs = {
         "constant": np.full((COUNT, 1), 3.1),
         "random": RANDOM.normal(3, 2, (COUNT, 1)),
         "informed": NUMBERS + RANDOM.normal(size=(COUNT, 1)),
-    }[answer]
+    }[prediction]
     found = said(NumberTarget({}), outputs, {"target": NUMBERS[:, 0]})
-    assert (found == "always predicting the mean") == (answer != "informed")
+    assert (found == "always predicting the mean") == (prediction != "informed")
 
 
-@pytest.mark.parametrize("answer", ["background", "random", "informed"])
-def test_masks(answer):
+@pytest.mark.parametrize("prediction", ["background", "random", "informed"])
+def test_masks(prediction):
     target = MaskTarget({"class_names": ["ground", "cell"], "mask_shape": [4, 4]})
     noise = RANDOM.uniform(size=MASKS.shape)
     classes = {
@@ -112,9 +112,11 @@ def test_masks(answer):
         "random": (noise < 0.1).astype(np.uint8),
         # Most of what is found is ground, yet so is most of the cells found.
         "informed": np.maximum(MASKS, noise < 0.15),
-    }[answer]
+    }[prediction]
     found = said(target, logits(classes, 2), {"mask": MASKS})
-    assert found.startswith("always predicting 'ground' (9") == (answer != "informed")
+    assert found.startswith("always predicting 'ground' (9") == (
+        prediction != "informed"
+    )
 
 
 @pytest.mark.parametrize(("ap50", "boxes"), [(0.004, 9), (0.4, 9), (0.0, 0)])
@@ -126,7 +128,7 @@ def test_boxes(ap50, boxes):
 
 
 @pytest.mark.parametrize(
-    ("truths", "answers", "expected"),
+    ("truths", "predictions", "expected"),
     [
         (
             ("aaaaaa", "b", "b b"),
@@ -137,17 +139,17 @@ def test_boxes(ap50, boxes):
         (("aaaaaa", "b", "b b"), ("aaaaa", "b", "b"), ""),
     ],
 )
-def test_transcripts(truths, answers, expected):
+def test_transcripts(truths, predictions, expected):
     target = TranscriptTarget({"units": ["a", "b", " "], "transcript_length": 6})
     evaluator = target.evaluator()
-    for truth, answer in zip(truths, answers, strict=True):
-        evaluator._add(truth, answer)
+    for truth, prediction in zip(truths, predictions, strict=True):
+        evaluator._add(truth, prediction)
     found = target.no_better_than(evaluator.result())
     assert found.startswith(expected) and bool(found) == bool(expected)
 
 
-@pytest.mark.parametrize("answer", ["zero", "each pixel", "picture"])
-def test_generated_pictures(answer):
+@pytest.mark.parametrize("prediction", ["zero", "each pixel", "picture"])
+def test_generated_pictures(prediction):
     """All pictures are one of two: to know which is to know all pixels."""
     kinds = RANDOM.integers(0, 256, (2, 6, 6, 1))
     labels = RANDOM.integers(0, 2, COUNT)
@@ -170,14 +172,17 @@ def test_generated_pictures(answer):
         "zero": np.zeros_like(noisy),
         "each pixel": mean + share * (noisy - time * mean),
         "picture": clean - (noisy - time * clean) / np.maximum(1 - time, 0.01),
-    }[answer]
+    }[prediction]
     loss = task.loss()(velocity, tf.constant(outputs, tf.float32))
-    answers = {**task.answer(tf.constant(outputs, tf.float32), batch), "loss": loss}
+    predictions = {
+        **task.predict(tf.constant(outputs, tf.float32), batch),
+        "loss": loss,
+    }
     evaluator = task.evaluator()
-    evaluator.update(outputs, answers, batch)
+    evaluator.update(outputs, predictions, batch)
     metrics = evaluator.result()
     found = task.no_better_than(metrics)
-    assert found.startswith("drawing each pixel by itself") == (answer != "picture")
-    if answer == "each pixel":
+    assert found.startswith("drawing each pixel by itself") == (prediction != "picture")
+    if prediction == "each pixel":
         independent = metrics["independent_pixels"]["loss"]
         assert metrics["loss"] == pytest.approx(independent, rel=0.15)

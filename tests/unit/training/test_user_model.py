@@ -138,7 +138,7 @@ HEADS = {
     "sigmoid": (lambda: functional(dense(1, "sigmoid")), 2, None, "probabilities"),
     "one logit": (lambda: functional(dense(1)), 2, None, "logits"),
     "dictionary": (
-        lambda: functional(dense(3, "softmax"), lambda x: {"answer": x}),
+        lambda: functional(dense(3, "softmax"), lambda x: {"prediction": x}),
         3,
         None,
         "probabilities",
@@ -160,9 +160,9 @@ def test_predictions_follow_from_outputs_that_stay_as_they_are(head):
         shares = special.softmax(expected, axis=1)
         if classes == 2:
             shares = special.expit(expected)
-    answer = task.answer(outputs, {})["probabilities"].numpy()
-    answer = answer[:, 1:] if classes == 2 else answer
-    np.testing.assert_allclose(answer, shares, rtol=1e-4, atol=1e-5)
+    prediction = task.predict(outputs, {})["probabilities"].numpy()
+    prediction = prediction[:, 1:] if classes == 2 else prediction
+    np.testing.assert_allclose(prediction, shares, rtol=1e-4, atol=1e-5)
     plain = keras.tree.flatten(user.model(VALUES))[0]
     np.testing.assert_allclose(plain, expected, rtol=1e-5, atol=1e-6)
 
@@ -313,7 +313,7 @@ def policies(model):
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "float32", "mixed_float16"])
 def test_all_layers_compute_in_the_precision_of_the_run(policy):
-    """Except for those in float32; the answers are those of the network with that
+    """Except for those in float32; the predictions are those of the network with that
     policy.
     """
     model, expected = own("mixed_float16"), own(policy)

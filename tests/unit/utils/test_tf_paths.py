@@ -35,10 +35,10 @@ def test_a_saved_model_is_loaded_from_any_directory(module, tmp_path, name):
     product = tf.function(lambda x: {"y": x * module.weight}, input_signature=[spec])
     module.product = product
     tf.saved_model.save(module, str(tmp_path / name), signatures=product)
-    answer = Session(tmp_path / name).run(
+    prediction = Session(tmp_path / name).run(
         "serving_default", {"x": np.ones((1, 2), np.float32)}
     )
-    assert answer["y"].tolist() == [[2.0, 3.0]]
+    assert prediction["y"].tolist() == [[2.0, 3.0]]
 
 
 def test_a_plain_path_is_left_as_it_is(tmp_path):

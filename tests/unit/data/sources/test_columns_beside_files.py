@@ -111,8 +111,8 @@ def test_a_column_that_tells_the_answer_is_named(table):
         Image.new("L", (4, 4)).save(f"{letter}.png")
     rows = []
     for number, letter in enumerate(letters):
-        answer = ["sick", "healthy"][number % 2]
-        rows.append((f"{letter}.png", str(number), answer[0], letter, answer))
+        prediction = ["sick", "healthy"][number % 2]
+        rows.append((f"{letter}.png", str(number), prediction[0], letter, prediction))
     notes = table(rows=rows, columns=("sex", "age")).info.notes
     assert [note for note in notes if "'sex' tells 'diagnosis'" in note]
 

@@ -19,7 +19,7 @@ def random_boxes(generator, count, side):
 
 
 def random_images(seed, images=30):
-    """True boxes, and answers that repeat most of them, moved a little."""
+    """True boxes, and predictions that repeat most of them, moved a little."""
     generator = np.random.default_rng(seed)
     pairs = []
     for _ in range(images):
@@ -35,8 +35,8 @@ def random_images(seed, images=30):
         own[:count] = classes
         # With equal scores.
         scores = generator.random(len(moved)).round(2)
-        answers = Boxes(moved, own, scores, np.zeros(len(moved), bool))
-        pairs.append((truths, answers))
+        predictions = Boxes(moved, own, scores, np.zeros(len(moved), bool))
+        pairs.append((truths, predictions))
     return pairs
 
 
@@ -53,17 +53,17 @@ def coco_scores(pairs):
             **{"image_id": image, **more},
         }
 
-    truths, answers = [], []
-    for image, (truth, answer) in enumerate(pairs, 1):
+    truths, predictions = [], []
+    for image, (truth, prediction) in enumerate(pairs, 1):
         for corners, number, ignored in zip(
             truth.corners, truth.classes, truth.ignored, strict=True
         ):
             at = len(truths) + 1
             truths.append(entry(corners, number, image, id=at, iscrowd=int(ignored)))
         for corners, number, score in zip(
-            answer.corners, answer.classes, answer.scores, strict=True
+            prediction.corners, prediction.classes, prediction.scores, strict=True
         ):
-            answers.append(entry(corners, number, image, score=float(score)))
+            predictions.append(entry(corners, number, image, score=float(score)))
     data = {
         "info": {},
         "images": [{"id": image} for image in range(1, len(pairs) + 1)],
@@ -74,7 +74,7 @@ def coco_scores(pairs):
         expected = coco.COCO()
         expected.dataset = data
         expected.createIndex()
-        evaluation = cocoeval.COCOeval(expected, expected.loadRes(answers), "bbox")
+        evaluation = cocoeval.COCOeval(expected, expected.loadRes(predictions), "bbox")
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -87,8 +87,8 @@ def test_equal_to_pycocotools(seed):
     pairs = random_images(seed)
     expected, precision = coco_scores(pairs)
     metric = AveragePrecision(CLASSES)
-    for truths, answers in pairs:
-        metric.update(truths, answers)
+    for truths, predictions in pairs:
+        metric.update(truths, predictions)
     result = metric.result()
     names = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")
     scores = result.summary()
@@ -104,8 +104,8 @@ def test_boxes_without_a_partner_are_missed_false_or_of_the_wrong_class():
     truths = Boxes(corners, np.array([0, 1, 1]), np.empty(0), np.zeros(3, bool))
     found = np.array([[0, 0, 10, 9], [20, 1, 30, 10], [0, 1, 10, 10], [80, 0, 90, 9.0]])
     scores = np.array([0.9, 0.8, 0.7, 0.6])
-    answers = Boxes(found, np.array([0, 0, 0, 1]), scores, np.zeros(4, bool))
-    outcome = pair(truths, answers)
+    predictions = Boxes(found, np.array([0, 0, 0, 1]), scores, np.zeros(4, bool))
+    outcome = pair(truths, predictions)
     assert outcome["right"].tolist() == [True, False, False, False]
     assert outcome["wrong_class"].tolist() == [False, True, False, False]
     assert outcome["false"].tolist() == [False, False, True, True]

@@ -1,4 +1,4 @@
-"""Boxes: decoding by geometry, the loss, and the answers in the caller's pixels."""
+"""Boxes: decoding by geometry, the loss, and the predictions in the caller's pixels."""
 
 import io
 import warnings
@@ -112,13 +112,13 @@ def test_each_box_is_answered_once_in_pixels_of_the_original():
     target = target_of(max_boxes=20)
     outputs = outputs_of(target, y_of(boxes))
     geometry = tf.constant([[0.5, 0.25, 4, 6, 120, 400.0]])
-    answers = target.serve(tf.constant(outputs), {"geometry": geometry})
-    assert answers["boxes"].shape == (1, 20, 4)
-    assert answers["count"].numpy().tolist() == [2]
-    assert answers["labels"][0, :2].numpy().tolist() == [b"tie", b"hat"]
+    predictions = target.serve(tf.constant(outputs), {"geometry": geometry})
+    assert predictions["boxes"].shape == (1, 20, 4)
+    assert predictions["count"].numpy().tolist() == [2]
+    assert predictions["labels"][0, :2].numpy().tolist() == [b"tie", b"hat"]
     expected = [[16, 12, 136, 72], [96, 8, 336, 92]]
-    np.testing.assert_allclose(answers["boxes"][0, :2], expected, rtol=1e-5)
-    assert (answers["scores"][0, :2] > 0.99).numpy().all()
+    np.testing.assert_allclose(predictions["boxes"][0, :2], expected, rtol=1e-5)
+    assert (predictions["scores"][0, :2] > 0.99).numpy().all()
 
 
 def test_suppression_equals_that_of_tensorflow():

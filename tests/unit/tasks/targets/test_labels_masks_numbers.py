@@ -27,30 +27,30 @@ def test_labels_are_measured_as_by_scikit_learn():
         {"labels": truth},
         np.ones(200, np.float32),
     )
-    answers = outputs >= 0
+    predictions = outputs >= 0
     assert found["f1"] == pytest.approx(
-        reference.f1_score(truth, answers, average="micro")
+        reference.f1_score(truth, predictions, average="micro")
     )
     assert found["exact_match"] == pytest.approx(
-        reference.accuracy_score(truth, answers)
+        reference.accuracy_score(truth, predictions)
     )
     average = reference.average_precision_score(truth, tf.sigmoid(outputs).numpy())
     assert found["mean_average_precision"] == pytest.approx(average, abs=2e-3)
     for index, name in enumerate(NAMES):
         scores = found["per_class"][name]
         assert scores["f1"] == pytest.approx(
-            reference.f1_score(truth[:, index], answers[:, index])
+            reference.f1_score(truth[:, index], predictions[:, index])
         )
-    np.testing.assert_array_equal(table["wrong"], (truth != answers).sum(axis=1))
+    np.testing.assert_array_equal(table["wrong"], (truth != predictions).sum(axis=1))
 
 
 def test_labels_are_named_in_answers_and_tables():
     target = LabelTarget({"class_names": NAMES})
     outputs = tf.constant([[1.0, -1.0, 2.0], [-1.0, -1.0, -1.0]])
-    answers = target.answer(outputs, {})
-    assert answers["labels"].numpy().tolist() == [b"hat|bag", b""]
+    predictions = target.predict(outputs, {})
+    assert predictions["labels"].numpy().tolist() == [b"hat|bag", b""]
     table = target.table(
-        {**answers, "loss": tf.zeros(2)},
+        {**predictions, "loss": tf.zeros(2)},
         {"labels": tf.constant([[0, 1, 0], [1, 1, 1]])},
     )
     shown = target.readable(table)
@@ -78,20 +78,22 @@ def test_masks_are_measured_without_pixels_that_do_not_count():
     outputs = RANDOM.normal(size=(8, 4, 6, 3)).astype(np.float32)
     found, table = measure(masks(), outputs, {"mask": truth}, np.ones(8, np.float32))
     counts = truth != IGNORED
-    answers = outputs.argmax(axis=-1)
-    iou = reference.jaccard_score(truth[counts], answers[counts], average=None)
+    predictions = outputs.argmax(axis=-1)
+    iou = reference.jaccard_score(truth[counts], predictions[counts], average=None)
     assert found["mean_iou"] == pytest.approx(iou.mean())
     for name, expected in zip(NAMES, iou, strict=True):
         assert found["per_class"][name]["iou"] == pytest.approx(expected)
     precision, recall, _, pixels = reference.precision_recall_fscore_support(
-        truth[counts], answers[counts]
+        truth[counts], predictions[counts]
     )
     for index, name in enumerate(NAMES):
         measured = found["per_class"][name]
         assert measured["precision"] == pytest.approx(precision[index])
         assert measured["recall"] == pytest.approx(recall[index])
         assert measured["pixels"] == pixels[index]
-    assert found["pixel_accuracy"] == pytest.approx((truth == answers)[counts].mean())
+    assert found["pixel_accuracy"] == pytest.approx(
+        (truth == predictions)[counts].mean()
+    )
     assert len(table["pixel_accuracy"]) == 8
 
 
@@ -170,8 +172,8 @@ def test_numbers_are_scaled_within_the_network_only():
     np.testing.assert_allclose(outputs[0], values.mean(axis=0), rtol=1e-5)
     losses = target.loss()(target.y({"target": tf.constant(values)}), outputs)
     assert float(tf.reduce_mean(losses)) == pytest.approx(1, rel=1e-3)
-    answers = target.answer(outputs, {})
-    np.testing.assert_allclose(answers["prediction"], outputs)
+    predictions = target.predict(outputs, {})
+    np.testing.assert_allclose(predictions["prediction"], outputs)
     own = NumberTarget({**target.metadata, "raw": True})
     assert own.head(features).shape == (None, 2)
     assert float(own.loss()(values[:1], values[:1] + 3)[0]) == pytest.approx(

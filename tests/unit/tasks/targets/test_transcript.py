@@ -65,9 +65,9 @@ def test_a_transcript_longer_than_the_recording_adds_nothing():
 
 def test_repetitions_and_blanks_are_left_out():
     rows = [[A, A, 0, A, SPACE, B, B], [0, 0, 0, 0, 0, 0, 0], [SPACE, B, 0, B, B, 0, 0]]
-    answer = target().answer(outputs_of(*rows), {})
-    assert answer["text"].numpy().tolist() == [b"aa b", b"", b"bb"]
-    np.testing.assert_allclose(answer["confidence"], 1, atol=1e-4)
+    prediction = target().predict(outputs_of(*rows), {})
+    assert prediction["text"].numpy().tolist() == [b"aa b", b"", b"bb"]
+    np.testing.assert_allclose(prediction["confidence"], 1, atol=1e-4)
 
 
 def test_a_beam_sums_over_alignments():
@@ -75,8 +75,8 @@ def test_a_beam_sums_over_alignments():
     shares = np.full((1, 2, CLASSES), 1e-9)
     shares[:, :, 0], shares[:, :, A] = 0.6, 0.4
     outputs = tf.constant(np.log(shares), tf.float32)
-    assert target().answer(outputs, {})["text"].numpy().tolist() == [b""]
-    best = target(beam=8).answer(outputs, {})
+    assert target().predict(outputs, {})["text"].numpy().tolist() == [b""]
+    best = target(beam=8).predict(outputs, {})
     assert best["text"].numpy().tolist() == [b"a"]
     assert best["confidence"].numpy()[0] == pytest.approx(1 - 0.6**2, abs=1e-3)
 
@@ -101,9 +101,9 @@ def test_error_rates_by_hand():
     rows = [[A, SPACE, B]] * 3 + [[A, 0, 0]]
     batch = {"transcript": tf.constant(np.pad(truths, [[0, 0], [0, 2]]), tf.int32)}
     outputs = outputs_of(*rows)
-    answers = {**task.answer(outputs, batch), "loss": tf.zeros(4)}
+    predictions = {**task.predict(outputs, batch), "loss": tf.zeros(4)}
     evaluator = task.evaluator()
-    evaluator.update(outputs, answers, batch)
+    evaluator.update(outputs, predictions, batch)
     metrics = evaluator.result()
     # 6 words: 1 substituted; "ab" became "a b", 2 errors; "a?" became "a", 1 error.
     assert metrics["word_error_rate"] == pytest.approx(4 / 6)
@@ -136,8 +136,8 @@ def test_error_rates_are_those_of_jiwer():
         texts.append(text)
     decoded = [task.decode({"transcript": tf.constant(text)}, None) for text in truths]
     batch = {"transcript": tf.stack([row["transcript"] for row in decoded])}
-    answers = {"text": tf.constant(texts), "loss": tf.zeros(20)}
-    evaluator.update(outputs_of(*np.zeros((20, 60), int)), answers, batch)
+    predictions = {"text": tf.constant(texts), "loss": tf.zeros(20)}
+    evaluator.update(outputs_of(*np.zeros((20, 60), int)), predictions, batch)
     metrics = evaluator.result()
     words = jiwer.process_words(truths, texts)
     assert metrics["word_error_rate"] == pytest.approx(words.wer)
@@ -151,9 +151,9 @@ def test_transcripts_that_are_too_long_are_noted():
     batch = {"transcript": task.decode({"transcript": tf.constant("a" * 9)}, None)}
     batch = {"transcript": batch["transcript"]["transcript"][None]}
     outputs = tf.constant(np.eye(3)[[[2, 0, 2]]] * 20, tf.float32)
-    answers = {**task.answer(outputs, batch), "loss": tf.zeros(1)}
+    predictions = {**task.predict(outputs, batch), "loss": tf.zeros(1)}
     evaluator = task.evaluator()
-    evaluator.update(outputs, answers, batch)
+    evaluator.update(outputs, predictions, batch)
     metrics = evaluator.result()
     assert metrics["cut"] == 1 and metrics["too_long"] == 1
     (metric,) = task.metrics()
@@ -175,7 +175,7 @@ def test_words_as_units():
     numbers = task.decode({"transcript": tf.constant("Two  one!")}, None)["transcript"]
     assert numbers.numpy().tolist() == [3, 2, 1, 0]
     outputs = tf.constant(np.eye(4)[[[3, 0, 2]]] * 20, tf.float32)
-    assert task.answer(outputs, {})["text"].numpy().tolist() == [b"two one"]
+    assert task.predict(outputs, {})["text"].numpy().tolist() == [b"two one"]
 
 
 def test_the_loss_compiles():

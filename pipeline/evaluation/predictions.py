@@ -1,4 +1,4 @@
-"""The answers of a model to a split: metrics, a table of predictions, a summary."""
+"""The predictions of a model to a split: metrics, a table of predictions, a summary."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ _MAX_SECONDS = 5.0  # that their importance may take
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Evaluation:
-    """The answers to all examples of a split, and their metrics."""
+    """The predictions for all examples of a split, and their metrics."""
 
     split: str
     task: Task
@@ -37,14 +37,14 @@ class Evaluation:
     examples: Split
     locate: Callable[[int], str]
     """Returns the name of an example by its id."""
-    answer: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
-    """Returns the answers to a few decoded examples."""
+    predict: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
+    """Returns the predictions for a few decoded examples."""
     outputs: Callable[[Mapping[str, np.ndarray]], Any] | None = None
     """Returns the outputs for a few decoded examples; None if they are not known."""
     network: Any = None
     """The network, if it is available."""
     pictures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    """Name -> picture of the answers, uint8 (height, width, 3)."""
+    """Name -> picture of the predictions, uint8 (height, width, 3)."""
     has_loss: bool = True
     """Whether the loss is known; if not, `metrics` and `table` are without it."""
     training_examples: int = 0
@@ -82,10 +82,10 @@ class Evaluation:
         """File name -> further tables of the task."""
         return self.task.tables(self.table)
 
-    def answers(self, positions: np.ndarray) -> tuple[dict[str, np.ndarray], Any]:
-        """The decoded examples at these positions, and the answers to them."""
+    def predict_rows(self, positions: np.ndarray) -> tuple[dict[str, np.ndarray], Any]:
+        """The decoded examples at these positions, and the predictions for them."""
         examples = self.examples.take(positions)
-        return examples, self.answer(examples)
+        return examples, self.predict(examples)
 
     def raw(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """The raw examples at these positions; empty if their source is gone."""
@@ -97,8 +97,8 @@ class Evaluation:
             return {}
 
     def influence(self, position: int) -> Influence | None:
-        """How much each part of an example, such as a word, adds to its answer; None if
-        it has no parts.
+        """How much each part of an example, such as a word, adds to its prediction;
+        None if it has no parts.
         """
         if position not in self._influences:
             value = None
@@ -115,8 +115,8 @@ class Evaluation:
 
     @functools.cached_property
     def importances(self) -> Importances | None:
-        """How much worse the answers become if a column is shuffled; None if the input
-        has no columns, the network is not available, or it would take too long.
+        """How much worse the predictions become if a column is shuffled; None if the
+        input has no columns, the network is not available, or it would take too long.
         """
         if self.network is None:
             return None
@@ -146,7 +146,7 @@ class Evaluation:
     @functools.cached_property
     def least_certain(self) -> np.ndarray:
         """The positions of all predictions, the least probable first; empty if the
-        answers have no probabilities.
+        predictions have no probabilities.
         """
         if "probability" not in self.table:
             return np.empty(0, np.int64)
@@ -184,7 +184,7 @@ class Evaluation:
         if self.training_examples:
             lines.append(
                 f"{'note':10} the model was trained on {self.training_examples:,} of"
-                f" these {len(self):,} examples: it usually answers new ones worse"
+                f" these {len(self):,} examples: it usually predictions new ones worse"
             )
         if not self.has_loss:
             lines.append(
@@ -205,7 +205,7 @@ class Evaluation:
         return "\n".join([*self._summary, mistakes, *columns, *explanations])
 
     def _important_columns(self) -> Iterator[str]:
-        """A line about the columns without which the answers become worst."""
+        """A line about the columns without which the predictions become worst."""
         importances = self.importances
         if importances is None:
             return
@@ -269,18 +269,18 @@ def no_skill_warning(no_better_than: str | None) -> str:
     return f"the model is no better than {no_better_than}: do not use it"
 
 
-def answer_function(
+def prediction_function(
     model: Any, task: Task
 ) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-    """A function from decoded examples to the answers of a network."""
+    """A function from decoded examples to the predictions of a network."""
 
-    def answer(examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def predict(examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         batch = batch_of(examples)
         _, outputs, _ = forward(task, model, batch)
-        answers = task.answer(outputs, batch)
-        return {name: np.asarray(values) for name, values in answers.items()}
+        predictions = task.predict(outputs, batch)
+        return {name: np.asarray(values) for name, values in predictions.items()}
 
-    return answer
+    return predict
 
 
 def output_function(

@@ -1,4 +1,4 @@
-"""The summary of the answers to a split: the table of classes, and notes."""
+"""The summary of the predictions for a split: the table of classes, and notes."""
 
 import dataclasses
 

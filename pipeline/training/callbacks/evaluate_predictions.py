@@ -1,4 +1,4 @@
-"""Evaluates the answers to the validation split during training."""
+"""Evaluates the predictions for the validation split during training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,18 +14,18 @@ from pipeline.utils.errors import reason
 from pipeline.utils.image_sheets import png
 
 
-def evaluate_answers(context: CallbackContext) -> keras.callbacks.Callback | None:
+def evaluate_predictions(context: CallbackContext) -> keras.callbacks.Callback | None:
     """Adds the metrics of the final test, for the validation split, to the logs of
     every `train.evaluate_every` epochs, with averaged weights if there are any; writes
-    the pictures of the answers, if the task has any.
+    the pictures of the predictions, if the task has any.
     """
     every = context.train.evaluate_every
     if every is None or context.evaluate is None:
         return None
-    return EvaluateAnswers(every, context.evaluate, context)
+    return EvaluatePredictions(every, context.evaluate, context)
 
 
-class EvaluateAnswers(keras.callbacks.Callback):
+class EvaluatePredictions(keras.callbacks.Callback):
     """Adds `val_NAME` for each metric that is one number and not in the logs yet."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Sections about the answers: how good they are, mistakes, what they depend on."""
+"""Sections about the predictions: how good they are, mistakes, what they depend on."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.contracts import Panel
 from pipeline.evaluation import grad_cam
-from pipeline.evaluation.answers import Evaluation
+from pipeline.evaluation.predictions import Evaluation
 from pipeline.export import text_files
 from pipeline.report import blocks, examples
 from pipeline.report.blocks import Block, Card, Cards, Grid, Heading, Table, Text
@@ -21,7 +21,7 @@ _UNCERTAIN = 12
 _EXPLAINED = 12
 
 
-def answers(subject: Subject) -> Iterator[Block]:
+def predictions(subject: Subject) -> Iterator[Block]:
     """The metrics, and the panels of the task."""
     evaluation = subject.evaluation
     yield Text(f"Measured on {len(evaluation):,} examples: {subject.place}.")
@@ -107,7 +107,7 @@ def _errors(evaluation: Evaluation, positions: np.ndarray) -> Columns | None:
 
 
 def least_certain(subject: Subject) -> Iterator[Block]:
-    """The answers with the lowest probabilities that are not shown as mistakes."""
+    """The predictions with the lowest probabilities that are not shown as mistakes."""
     evaluation = subject.evaluation
     shown, _ = evaluation.worst
     order = evaluation.least_certain
@@ -118,7 +118,7 @@ def least_certain(subject: Subject) -> Iterator[Block]:
 
 
 def explanations(subject: Subject) -> Iterator[Block]:
-    """Grad-CAM of mistakes, or else of the least certain answers; of examples with
+    """Grad-CAM of mistakes, or else of the least certain predictions; of examples with
     parts, such as words, the influence of these.
     """
     evaluation = subject.evaluation
