@@ -62,7 +62,7 @@ def request(
     if not isinstance(recipe, str | Path | Config | None):
         raise UsageError(
             f"a recipe must be a name, a path or a Config; got {type(recipe).__name__};"
-            " give data and a model by name: fit(data=..., model=...)"
+            " pass data and a model by name: fit(data=..., model=...)"
         )
     if isinstance(recipe, Path):
         recipe = str(recipe)  # also the name of a recipe
@@ -119,7 +119,7 @@ def name_positional(
     """
     is_model = _is_keras_model(recipe)
     if positional and (not is_model or len(positional) > len(_POSITIONAL)):
-        raise UsageError("give the arguments by name: fit(model=..., data=(x, y))")
+        raise UsageError("pass the arguments by name: fit(model=..., data=(x, y))")
     arguments = dict(zip(_POSITIONAL, positional, strict=False))
     for name in arguments:
         if named.get(name) is not None:
@@ -169,7 +169,7 @@ def _pop_path(arguments: dict[str, Any]) -> Path | None:
         if Path(data).exists():
             say(
                 "note",
-                f"{data} is the source of this name; for the data beside it, give"
+                f"{data} is the source of this name; for the data beside it, pass"
                 f" ./{data}",
             )
         return None
@@ -261,7 +261,7 @@ def _start(
                 )
         return Request(Config(source=_source(changes.pop("source")), train=train))
     if recipe is None and "model" in changes:
-        raise UsageError("give data=... with the model, or the name of a recipe")
+        raise UsageError("pass data=... with the model, or the name of a recipe")
     return command_line.recipe_request(recipe or command_line.DEFAULT_RECIPE)
 
 

@@ -199,7 +199,7 @@ def channels_notes(columns: Mapping[str, np.ndarray]) -> tuple[str, ...]:
             continue
         notes.append(
             f"images of shape {images.shape} are read as {height} x {width} pixels with"
-            f" {channels} channels; if the {height} channels come first, give"
+            f" {channels} channels; if the {height} channels come first, pass"
             " np.moveaxis(images, 1, -1)"
         )
     return tuple(notes)

@@ -18,7 +18,7 @@ from pipeline.data.labels import is_missing, labels_of, text_of
 from pipeline.utils.errors import NoLabels, UsageError, reason
 
 EXPECTED = (
-    "give (x, y) or (x, y, sample_weight) arrays, of which x may be a dictionary of"
+    "pass (x, y) or (x, y, sample_weight) arrays, of which x may be a dictionary of"
     " arrays, a tf.data.Dataset or keras.utils.PyDataset of such tuples, or a pandas"
     " table or a Hugging Face dataset with the columns image and label"
 )
@@ -209,7 +209,7 @@ def _require_equal_lengths(fields: Mapping[str, np.ndarray], where: str) -> None
         shapes = ", ".join(f"{name} {values.shape}" for name, values in fields.items())
         raise UsageError(
             f"{where}: the lengths of x and y must be equal and at least 1; got"
-            f" {shapes}; give several inputs as a dictionary {{name: array}}"
+            f" {shapes}; pass several inputs as a dictionary {{name: array}}"
         )
 
 
@@ -346,7 +346,7 @@ def _concatenate(batches: Iterable[Any], where: str) -> list[Any]:
         if len(set(lengths)) > 1:
             raise UsageError(
                 f"{where}: the parts of a batch have the lengths {lengths}; of single"
-                " examples, call .batch(32); give several inputs as a dictionary"
+                " examples, call .batch(32); pass several inputs as a dictionary"
             )
         if 2 * size > free:
             raise UsageError(
@@ -390,8 +390,8 @@ def array_of(values: Any, title: str, where: str) -> np.ndarray:
     """
     remedies = {  # attribute of a type -> how to convert it
         "to_tensor": f"pad it with {title}.to_tensor()",
-        "dense_shape": f"give tf.sparse.to_dense({title})",
-        "toarray": f"give {title}.toarray()",  # of SciPy
+        "dense_shape": f"pass tf.sparse.to_dense({title})",
+        "toarray": f"pass {title}.toarray()",  # of SciPy
     }
     for attribute, remedy in remedies.items():
         if hasattr(values, attribute):
@@ -401,7 +401,7 @@ def array_of(values: Any, title: str, where: str) -> np.ndarray:
     except ValueError:
         raise UsageError(
             f"{where}: the parts of {title} have different shapes; pad or resize them,"
-            " or give several inputs as a dictionary {name: array}"
+            " or pass several inputs as a dictionary {name: array}"
         ) from None
     if array.dtype.kind == "V" and not array.dtype.names:  # such as bfloat16
         array = array.astype(np.float32)
@@ -456,7 +456,7 @@ def _numbers(values: np.ndarray, title: str, where: str) -> np.ndarray:
         example = next(iter(values.flat), None)
         raise UsageError(
             f"{where}: {title} must hold numbers; got {values.dtype}"
-            f" ({str(example)!r:.40}); give one array, such as numpy.stack({title}), or"
+            f" ({str(example)!r:.40}); pass one array, such as numpy.stack({title}), or"
             f" encode it, for example with {title}.astype('float32') or"
             " keras.layers.StringLookup"
         )
@@ -502,7 +502,7 @@ def _encode(texts: np.ndarray, title: str, where: str) -> np.ndarray:
         if not isinstance(value, str | bytes):
             raise UsageError(
                 f"{where}: {title} holds texts, but example {number} is"
-                f" {type(value).__name__}; give a string for each example"
+                f" {type(value).__name__}; pass a string for each example"
             )
         if isinstance(value, str):
             values[number] = value.encode("utf-8", "surrogatepass")
@@ -544,7 +544,7 @@ def _recognize_input(values: np.ndarray, title: str) -> tuple[str, str]:
         )
     return "features", (
         f"{start} features (time, channels); for gray images, write"
-        f' task={{"input": "image"}}, or give {title}.astype("uint8")'
+        f' task={{"input": "image"}}, or pass {title}.astype("uint8")'
     )
 
 
@@ -593,7 +593,7 @@ def _target_array(y: Any, where: str, kind: str | None) -> np.ndarray:
     """
     if isinstance(y, Mapping):
         raise UsageError(
-            f"{where}: y is a dictionary ({', '.join(map(str, y))}); give one array,"
+            f"{where}: y is a dictionary ({', '.join(map(str, y))}); pass one array,"
             " because a model has one target"
         )
     if isinstance(y, tf.RaggedTensor):
@@ -667,7 +667,7 @@ def _target(
     numbers = _floats_of_objects(column)
     if numbers.dtype.kind not in _NUMERIC or numbers.ndim > 2 or not numbers.size:
         raise UsageError(
-            f"{where}: y is {values.dtype} of shape {values.shape}; give numbers to"
+            f"{where}: y is {values.dtype} of shape {values.shape}; pass numbers to"
             " predict (n,) or (n, numbers), classes (n,) or one-hot (n, classes),"
             " several labels as rows of 0 and 1 (n, classes), or for images masks (n,"
             ' height, width); strings are classes: task={"target": "classes"}'
@@ -762,7 +762,7 @@ def _masks(
             f"{where}: masks must be integers of shape (n, height, width) of the size"
             f" of the images ({sizes or 'x has none'}); got {values.dtype} of shape"
             f" {values.shape}; resize them without interpolation, and of one-hot masks,"
-            " give y.argmax(axis=-1)"
+            " pass y.argmax(axis=-1)"
         )
     if masks.dtype == np.uint8:
         return masks

@@ -130,7 +130,7 @@ def _require_same_names(
         unknown = sorted({*names} ^ {*train_names}) or ["the order"]
         raise UsageError(
             f"{split}: the columns of x differ from train in {', '.join(unknown)};"
-            " give x[x_train.columns]"
+            " pass x[x_train.columns]"
         )
 
 
@@ -238,7 +238,7 @@ def _tables(parts: Mapping[str, Any]) -> dict[str, Table] | None:
         name = f"the table of {split}" if len(parts) > 1 else "the table"
         read = table_of(part, name, has_words)
         if read is None and tables:
-            raise UsageError(f"{split} is no table like train; give the same type")
+            raise UsageError(f"{split} is no table like train; pass the same type")
         if read is None:
             return None
         tables[split] = read

@@ -212,7 +212,7 @@ def _encode_several(
         elif labels.shape[1] != len(names):
             raise UsageError(
                 f"{split}: y has {labels.shape[1]} columns for {len(names)} classes;"
-                f" give a column for each class ({option})"
+                f" pass a column for each class ({option})"
             )
     return names
 

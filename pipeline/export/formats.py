@@ -48,7 +48,8 @@ def try_out(config: "Config", task: "Task", examples: "Split") -> None:
 
     formats = config.export.formats
     progress_bar.stage("trying", ", ".join(FILES[name] for name in formats))
-    network = model_builder.network(task, config.model, "float32")
+    from_logits = model_builder.takes_logits(task, config.train)
+    network = model_builder.network(task, config.model, "float32", from_logits)
     inputs = task.serving_inputs()[0].request(examples.take(np.arange(1)))
     for name, values in inputs.items():
         if isinstance(values, list):

@@ -271,13 +271,13 @@ class Run:
         if self._trainer is None and objects.is_text_only(name):
             raise UsageError(
                 f"the data of {self.directory} was an object of the process that"
-                " started the run; give labelled data: run.evaluate((x, y))"
+                " started the run; pass labelled data: run.evaluate((x, y))"
             )
         path = self.config.source.options.get("path")
         if self._trainer is None and path and not Path(path).exists():
             directory = shlex.quote(str(self.directory))
             raise UsageError(
-                f"{path} cannot be read, because it is gone; restore it, or give"
+                f"{path} cannot be read, because it is gone; restore it, or pass"
                 f" labelled data: pipeline evaluate {directory} PATH, or"
                 " run.evaluate(PATH)"
             )
@@ -364,7 +364,7 @@ class Run:
             arguments = list(served["serving_default"].inputs)
             if len(arguments) > 1:
                 raise UsageError(
-                    f"the model has the inputs {', '.join(arguments)}; give each by its"
+                    f"the model has the inputs {', '.join(arguments)}; pass each by its"
                     f" name: run.predict({arguments[0]}=..., ...)"
                 )
             return ask("serving_default", **{arguments[0]: data})

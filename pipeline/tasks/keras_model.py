@@ -102,7 +102,7 @@ def _rename(
         if len(names) > 1:
             raise UsageError(
                 f"the model has the {kind}s {join_words(names)}, but {array} is one"
-                f" array; give {array} as a dictionary {{name: array}}"
+                f" array; pass {array} as a dictionary {{name: array}}"
             )
         (name,) = names or (array if kind == "input" else kind,)
         return {name: fields[""]}
@@ -266,7 +266,7 @@ class KerasModelOfArrays(Task):
 
     def head(self, features: Any, inputs: Any) -> Any:
         raise UsageError(
-            "--task.name keras_model needs a whole network with its outputs: give"
+            "--task.name keras_model needs a whole network with its outputs: pass"
             " model=... a keras.Model"
         )
 

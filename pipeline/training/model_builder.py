@@ -218,10 +218,13 @@ def build(
     seed = settings.runtime.seed
     keras.utils.set_random_seed(seed)
     with machine.strategy.scope():
-        from_logits = _from_logits(task, settings.train)
+        from_logits = takes_logits(task, settings.train)
         model = network(task, settings.model, machine.precision, from_logits)
         if model.user is not None:
             user_model.require_equal_outputs(model.user, task, train)
+            if settings.train.loss is None and model.user.loss is not None:
+                usual = user_model.call_of(model.user.loss)
+                model.note += f", for which the loss is {usual}"
         layers = all_layers(model)
         if settings.train.synchronized_batch_norm:
             for layer in layers:
@@ -327,8 +330,10 @@ def _require_shares(task: Task, options: config.TrainConfig) -> None:
         )
 
 
-def _from_logits(task: Task, options: config.TrainConfig) -> bool | None:
-    """Whether the loss takes logits; None if there is none, or it does not tell."""
+def takes_logits(task: Task, options: config.TrainConfig) -> bool | None:
+    """Whether the loss for a user's network takes logits; None if there is none, or it
+    does not tell.
+    """
     if not task.user_outputs:
         return None
     loss = _user_loss(task, options)

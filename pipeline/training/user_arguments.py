@@ -112,7 +112,7 @@ def add(arguments: dict[str, Any]) -> dict[str, Any]:
     data = _data(arguments)
     if model is not None and isinstance(data, tuple | list) and data[1] is None:
         raise UsageError(
-            "y is None; give what the loss compares the outputs with, such as"
+            "y is None; pass what the loss compares the outputs with, such as"
             " data=(x, x) for an autoencoder"
         )
     task = arguments.get("task")
@@ -271,7 +271,7 @@ def _usual_loss(name: str, arguments: Mapping[str, Any], network: _Network) -> s
     if loss is None:
         listing = f'{{"{name}": ...}}' if len(network.outputs) > 1 else "..."
         raise UsageError(
-            f"there is no loss for the output {name!r}; give loss={listing}, such as"
+            f"there is no loss for the output {name!r}; pass loss={listing}, such as"
             ' "mse" or "binary_crossentropy"'
         )
     ending = output.activation if output else ""
@@ -293,7 +293,7 @@ def _target_names(arguments: Mapping[str, Any], network: _Network) -> list[str]:
     if len(network.outputs) > 1:
         raise UsageError(
             f"the model has the outputs {join_words(network.outputs)}, but y is one"
-            " array; give y as a dictionary {output: array}"
+            " array; pass y as a dictionary {output: array}"
         )
     return list(network.outputs or ("output",))
 
@@ -326,7 +326,7 @@ def _by_output(
         return dict(zip(outputs, value, strict=True))
     parts = ", ".join(f'"{output}": ...' for output in outputs)
     raise UsageError(
-        f"the model has the outputs {join_words(outputs)}; give {title}={{{parts}}}"
+        f"the model has the outputs {join_words(outputs)}; pass {title}={{{parts}}}"
     )
 
 
@@ -336,7 +336,7 @@ def _by_stable_name(values: Mapping[Any, Any], network: _Network) -> dict[Any, A
         if network.aliases.get(key, key) != key and key in network.outputs:
             raise UsageError(
                 f"{key!r} may mean two outputs, because Keras has named their layers;"
-                " give the output layers a name=..."
+                " name the output layers: name=..."
             )
     return {network.aliases.get(key, key): part for key, part in values.items()}
 
@@ -386,7 +386,7 @@ def _name_arrays(data: Any, network: _Network) -> Any:
         elif len(network.outputs) > 1 and isinstance(y, tuple | list):
             if network.is_dictionary:
                 raise UsageError(
-                    "y is a list, but the outputs of the model are a dictionary; give y"
+                    "y is a list, but the outputs of the model are a dictionary; pass y"
                     f" by name: {join_words(network.outputs)}"
                 )
             y = _by_position(y, network.outputs, "y", "outputs")

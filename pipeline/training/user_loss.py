@@ -86,7 +86,7 @@ def _create(loss: Any, options: Mapping[str, Any]) -> Any:
         try:
             loss = keras.losses.get(loss)
         except ValueError:
-            raise UsageError(f"unknown loss {loss!r}; give a loss of Keras") from None
+            raise UsageError(f"unknown loss {loss!r}; pass a loss of Keras") from None
     if not callable(loss):
         raise UsageError(
             "a loss must be a name, a Keras loss, or a function (y_true, y_pred); got "

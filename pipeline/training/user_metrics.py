@@ -219,7 +219,7 @@ def _of_word(word: str) -> Any:
     try:
         return keras.metrics.get(word)
     except ValueError:
-        raise UsageError(f"unknown metric {word!r}; give a metric of Keras") from None
+        raise UsageError(f"unknown metric {word!r}; pass a metric of Keras") from None
 
 
 def _accuracy(y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:

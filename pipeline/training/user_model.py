@@ -18,6 +18,7 @@ from pipeline.contracts import Batches, Task
 from pipeline.layers.nested import all_layers
 from pipeline.tasks.keras_model import TASK, USER
 from pipeline.training.pretrained import set_weights
+from pipeline.utils.console import for_caller
 from pipeline.utils.errors import UsageError, reason
 
 FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
@@ -26,7 +27,6 @@ _TRANSPARENT = {"cast", "dropout", "expanddims", "flatten", "identity", "reshape
 _TRANSPARENT |= {"activityregularization", "squeeze"}
 _PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
 _COMPARED = 8  # examples
-_EXAMPLE = "keras.losses.SparseCategoricalCrossentropy(from_logits={})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +270,7 @@ def _build(model: keras.Model, input_shape: Any) -> None:
     """Builds a Sequential network; gray images may lose their axis of channels."""
     if isinstance(input_shape, dict):
         raise UsageError(
-            f"x has the inputs {', '.join(input_shape)}; give a functional model whose"
+            f"x has the inputs {', '.join(input_shape)}; pass a functional model whose"
             " inputs have these names, or an array as x"
         )
     shapes = [input_shape]
@@ -412,8 +412,6 @@ def connect(
     else:
         loss, metric = _usual_loss(output, task, not is_probability)
         note = f"it returns {'probabilities' if is_probability else 'logits'}"
-    if from_logits is None:
-        note += f", for which the loss is {_call_of(loss)}"
     model = _plain(network, inputs, {USER: output})
     user = UserNetwork(original, network, loss, metric, model)
     return {USER: _as_float32(output), TASK: logits}, note, user
@@ -446,7 +444,7 @@ def _by_name(returned: Any, names: Sequence[str]) -> dict[str, Any]:
     if len(tensors) != len(names):
         raise UsageError(
             f"the model returns {len(tensors)} outputs, but y has {', '.join(names)};"
-            " give y for each output"
+            " pass y for each output"
         )
     return dict(zip(names, tensors, strict=True))
 
@@ -507,17 +505,25 @@ def _is_probability(activation: str, from_logits: bool | None) -> bool:
         if from_logits is False:
             raise UsageError(
                 "the loss expects probabilities, but the model ends without an"
-                " activation, in logits; write loss="
-                f"{_EXAMPLE.format(True)}, or end the model in a softmax or sigmoid"
+                f" activation, in logits; write {_remedy()}, or end the model in a"
+                " softmax or sigmoid"
             )
         return False
     if from_logits is None:
         raise UsageError(
             "the last layer of the model does not tell whether it returns logits or"
-            " probabilities; give a loss that does, such as loss="
-            f"{_EXAMPLE.format(True)}"
+            f" probabilities; pass a loss that does, such as {_remedy()}"
         )
     return not from_logits
+
+
+def _remedy() -> str:
+    """How to pass a loss that takes logits."""
+    return for_caller(
+        "--train.loss sparse_categorical_crossentropy --train.loss-options"
+        " from_logits=True",
+        "loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True)",
+    )
 
 
 def _refuse_width(output: keras.KerasTensor, task: Task) -> None:
@@ -555,23 +561,20 @@ class _Logits(keras.layers.Layer):
 
 def _usual_loss(output: Any, task: Task, from_logits: bool) -> tuple[Any, Any]:
     """The loss of Keras for the labels of a task and such outputs, and the accuracy."""
-    expected = task.output
-    is_single = expected is not None and output.shape[-1] != expected.shape[-1]
-    if is_single or (expected is not None and expected.activation == "sigmoid"):
-        accuracy = keras.metrics.BinaryAccuracy(
-            "accuracy", threshold=0.0 if from_logits else 0.5
-        )
+    expected: Any = task.output
+    if output.shape[-1] != expected.shape[-1] or expected.activation == "sigmoid":
+        threshold = 0.0 if from_logits else 0.5
+        accuracy = keras.metrics.BinaryAccuracy("accuracy", threshold=threshold)
         return keras.losses.BinaryCrossentropy(from_logits=from_logits), accuracy
-    kind = keras.losses.SparseCategoricalCrossentropy
-    if (
-        len(task.metadata.get("label_shape", ()))
-        and output.shape[-1] == (task.metadata["label_shape"][0])
-    ):
+    is_one_hot = task.metadata.get("label_shape") == [output.shape[-1]]
+    if is_one_hot:
         return keras.losses.CategoricalCrossentropy(from_logits=from_logits), "accuracy"
-    return kind(from_logits=from_logits), "accuracy"
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=from_logits)
+    return loss, "accuracy"
 
 
-def _call_of(loss: keras.losses.Loss) -> str:
+def call_of(loss: keras.losses.Loss) -> str:
+    """Such as `BinaryCrossentropy(from_logits=True)`."""
     arguments = "from_logits=True" if loss.get_config().get("from_logits") else ""
     return f"{type(loss).__name__}({arguments})"
 

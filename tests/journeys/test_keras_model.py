@@ -56,9 +56,9 @@ BAD = {
     ),
     "missing loss": (
         two(loss={"price": "mse"}, loss_weights=None, metrics=None),
-        r"there is no loss for the output 'kind'; give loss=\{\"kind\": ...\}",
+        r"there is no loss for the output 'kind'; pass loss=\{\"kind\": ...\}",
     ),
-    "one loss": (two(loss="mse"), 'the outputs price and kind; give loss={"price"'),
+    "one loss": (two(loss="mse"), 'the outputs price and kind; pass loss={"price"'),
     "one number": (
         two(loss=["mse", lambda y, p: keras.ops.mean(p)]),
         "of 'kind' returns one number for the batch; it must return one value per",
@@ -77,9 +77,9 @@ BAD = {
     ),
     "y is one array": (
         two(data=(X, Y["price"])),
-        "the outputs price and kind, but y is one array; give y as a dictionary",
+        "the outputs price and kind, but y is one array; pass y as a dictionary",
     ),
-    "no y": (two(data=(X, None)), "y is None; give what the loss compares"),
+    "no y": (two(data=(X, None)), "y is None; pass what the loss compares"),
     "ragged": (
         {"model": one_input((2,), a=1), "data": (ragged(), X[:40]), "loss": "mse"},
         r"x is a RaggedTensor; pad it with x.to_tensor\(\)",

@@ -265,7 +265,7 @@ BAD = {
         "from_logits=True, but the model returns probabilities",
     ),
     "endless": ({"data": lambda: DATASET.repeat()}, "never ends; remove repeat"),
-    "generator": ({"data": lambda: iter([])}, "cannot be used; give"),
+    "generator": ({"data": lambda: iter([])}, "cannot be used; pass"),
     "no label": (
         {"data": lambda: (X, np.where(Y == 3, np.nan, Y))},
         r"example \d+ has no label \(nan\)",
@@ -276,7 +276,7 @@ BAD = {
         {"data": lambda: ([X, X[:, :2]], Y)},
         "the parts of x have different shapes",
     ),
-    "no data": ({"data": lambda: None}, "give data=... with the model"),
+    "no data": ({"data": lambda: None}, "pass data=... with the model"),
     "rate twice": (
         {"optimizer": lambda: keras.optimizers.Adam(), "learning_rate": lambda: 0.1},
         "remove learning_rate",

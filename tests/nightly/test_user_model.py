@@ -307,9 +307,9 @@ def test_every_head_is_trained_and_gets_its_weights_back(workplace, head, capfd)
     train = {"batch_size": 16}
     run = go(model=model, loss=loss, epochs=2, learning_rate=0.01, train=train)
     assert run.history["loss"][1] < run.history["loss"][0]
-    assert re.search(
-        rf"^model .*{re.escape(note)}", capfd.readouterr().out, re.MULTILINE
-    )
+    lines = capfd.readouterr().out
+    assert re.search(rf"^model .*{re.escape(note)}", lines, re.MULTILINE)
+    assert ("for which the loss is" in lines) == (loss is None)
     images = X[:40, ..., None].astype("float32")
     predictions = run.model(images).numpy()
     accuracy = (predictions.argmax(axis=1) == Y[:40]).mean()

@@ -318,10 +318,10 @@ BAD_INPUTS = {
     "complex": (np.ones((2, 3)) * 1j, "must hold numbers; got complex128"),
     "dates": (np.array(["2020-01-01"] * 2, "M8[D]"), "must hold numbers; got datetime"),
     "ragged": (tf.ragged.constant([[1], [1, 2]]), r"RaggedTensor; .*x.to_tensor\(\)"),
-    "sparse": (tf.sparse.from_dense(np.eye(2)), r"give tf.sparse.to_dense\(x\)"),
+    "sparse": (tf.sparse.from_dense(np.eye(2)), r"pass tf.sparse.to_dense\(x\)"),
     "SciPy": (
         scipy.sparse.csr_array(np.eye(2)),
-        r"x is a csr_array; give x.toarray\(\)",
+        r"x is a csr_array; pass x.toarray\(\)",
     ),
     "lists": (
         [[1, 2], [3]],
@@ -334,7 +334,7 @@ BAD_INPUTS = {
     "another length": (np.ones((3, 3)), r"be equal.*\(3, 3\), y \(2,\)"),
     "a list of inputs": (
         [np.ones((2, 5)), np.ones((2, 5)), np.ones((2, 5))],
-        r"equal.*give several inputs as a dictionary",
+        r"equal.*pass several inputs as a dictionary",
     ),
     "NaN": (
         with_value(np.ones((2, 3)), (1, 2), np.nan),
@@ -419,7 +419,7 @@ def test_an_input_that_is_set_must_fit():
 # Name -> x, y, target, message.
 BAD_TARGETS = {
     "rank 3": (FEATURES, normal(3, 4), None, "y is float64 .*give numbers"),
-    "rank 5": (IMAGES, np.ones((N, 2, 2, 2, 2)), None, "give numbers to predict"),
+    "rank 5": (IMAGES, np.ones((N, 2, 2, 2, 2)), None, "pass numbers to predict"),
     "no columns": (
         FEATURES,
         np.ones((N, 0)),
@@ -516,7 +516,7 @@ BAD_TARGETS = {
         IMAGES,
         np.eye(3)[MASKS],
         None,
-        r"one-hot masks, give y.argmax\(axis=-1\)",
+        r"one-hot masks, pass y.argmax\(axis=-1\)",
     ),
     "257 classes": (
         IMAGES,
@@ -562,7 +562,7 @@ BAD_TARGETS = {
         FEATURES,
         normal(3, 4),
         "number",
-        "give numbers to predict .n,",
+        "pass numbers to predict .n,",
     ),
     "NaN as numbers": (FEATURES, FLOATS * np.nan, "number", r"y\[0\] is nan"),
     "classes as labels": (
@@ -786,7 +786,7 @@ BAD_DATA = {
     ),
     "inputs in a tuple": (
         slices((FEATURES, FEATURES), CLASSES).batch(7),
-        "give several inputs as a dictionary",
+        "pass several inputs as a dictionary",
     ),
     "ragged": (
         slices(tf.ragged.constant([[1.0], [1.0, 2.0]]), [0, 1]),
@@ -794,7 +794,7 @@ BAD_DATA = {
     ),
     "sparse": (
         slices(tf.sparse.from_dense(np.eye(2)), [0, 1]),
-        r"SparseTensor; give tf.sparse.to_dense\(x\)",
+        r"SparseTensor; pass tf.sparse.to_dense\(x\)",
     ),
     "a dictionary of targets": (slices(FLOATS, {"a": CLASSES}), "y is a dictionary"),
     "different sizes": (

@@ -391,7 +391,7 @@ def test_a_source_beside_a_folder_of_its_name_is_said(workplace, capsys):
     Path("tfds").mkdir()
     with pytest.raises(UsageError, match="tfds needs --source.dataset"):
         python_call.request(None, {"data": "tfds"})
-    assert "for the data beside it, give ./tfds" in capsys.readouterr().out
+    assert "for the data beside it, pass ./tfds" in capsys.readouterr().out
 
 
 def test_the_whole_name_of_a_folder_names_its_model(workplace):

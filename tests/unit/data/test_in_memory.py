@@ -294,7 +294,7 @@ def test_a_table_in_memory_is_read_as_one_in_a_file():
 def test_channels_that_come_first_are_noted():
     for shape in ((3, 16, 12), (1, 28, 28), (12, 64, 64)):
         (note,) = from_object((pixels(*shape), LABELS)).info.notes
-        assert "channels come first, give np.moveaxis(images, 1, -1)" in note
+        assert "channels come first, pass np.moveaxis(images, 1, -1)" in note
     for shape in ((16, 12, 3), (28, 28), (9, 9, 200), (4, 4, 2), (3, 3, 1)):
         assert not from_object((pixels(*shape), LABELS)).info.notes
 

@@ -50,7 +50,7 @@ def test_outputs_without_a_loss_get_that_of_the_guides_of_keras(capsys):
 def test_an_output_that_does_not_tell_needs_a_loss():
     model = network(dense(1, "tanh", "slope"), dense(3, "softmax", "kind"))
     data = (X, {"slope": X[:, 0], "kind": KIND})
-    with pytest.raises(UsageError, match="no loss for the output 'slope'; give loss="):
+    with pytest.raises(UsageError, match="no loss for the output 'slope'; pass loss="):
         config_of(model, data)
     config = config_of(model, data, loss={"slope": "mse"})
     assert [*config.train.loss.value.losses] == ["slope", "kind"]

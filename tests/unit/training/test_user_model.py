@@ -192,9 +192,9 @@ def test_logits_of_a_softmax_are_those_before_it():
             lambda: functional(dense()),
             3,
             False,
-            r"expects probabilities.*write loss=keras.*from_logits=True\)",
+            r"expects probabilities.*write --train.loss sparse.* from_logits=True, or",
         ),
-        (average, 3, None, "does not tell .*give a loss that does"),
+        (average, 3, None, "does not tell .*pass a loss that does"),
         (lambda: Subclass(3, lambda x: x), 3, None, "does not tell"),
     ],
 )

@@ -126,7 +126,7 @@ WRONG = {
     ),
     "labels as targets": (
         {"labels": False, "targets": LABELS.astype(str)},
-        "y is <U21 .* give numbers to predict",
+        "y is <U21 .* pass numbers to predict",
     ),
     "small masks": (
         {"labels": False, "masks": IMAGES[:, :2, :, 0]},
