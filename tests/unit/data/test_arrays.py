@@ -418,13 +418,13 @@ def test_an_input_that_is_set_must_fit():
 
 # Name -> x, y, target, message.
 BAD_TARGETS = {
-    "rank 3": (FEATURES, normal(3, 4), None, "y is float64 .*give numbers"),
+    "rank 3": (FEATURES, normal(3, 4), None, "y is float64 .*pass numbers"),
     "rank 5": (IMAGES, np.ones((N, 2, 2, 2, 2)), None, "pass numbers to predict"),
     "no columns": (
         FEATURES,
         np.ones((N, 0)),
         None,
-        r"shape \(60, 0\); give",
+        r"shape \(60, 0\); pass",
     ),
     "a dictionary": (FEATURES, {"a": CLASSES}, None, r"y is a dictionary \(a\)"),
     "ragged": (FEATURES, tf.ragged.constant([[1], [1, 2]] * 30), None, "parts of y"),
@@ -771,7 +771,7 @@ def test_lists_of_labels_may_differ_in_length_between_batches():
 
 # Name -> data, and the message.
 BAD_DATA = {
-    "no y": (slices(BYTES).map(lambda x: x).batch(8), "Tensor; give"),
+    "no y": (slices(BYTES).map(lambda x: x).batch(8), "Tensor; pass"),
     "no end": (slices(FEATURES, FLOATS).repeat(), "never ends; remove repeat()"),
     "no length": (keras.utils.PyDataset(), "the PyDataset never ends.*define __len__"),
     "no batches": (BatchList([]), "train is empty"),

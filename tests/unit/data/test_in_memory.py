@@ -112,7 +112,7 @@ TABLE = pandas.DataFrame(NUMBERS, columns=[*"abcd"])
 DIFFERENT = {
     "another order": (
         TABLE[[*"dcba"]],
-        "test: the columns of x differ from train in the order; give",
+        "test: the columns of x differ from train in the order; pass",
     ),
     "an unknown column": (
         TABLE.rename(columns={"a": "e"}),
