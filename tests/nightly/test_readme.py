@@ -28,6 +28,7 @@ PATH = (
     "-m pipeline fit photos --model tiny --image-size 16 --epochs 1 --dry-run"
     " --no-export"
 )
+TABLE = "-m pipeline fit digits.csv --target digit --epochs 1 --dry-run"
 PARITY = (
     "-m pipeline doctor --parity digits --model tiny --precisions float32 --replicas 1 "
     "--accumulate 1 --steps 2 --batch-size 8"
@@ -41,7 +42,7 @@ CASES = {
     "pipeline COMMAND": {"-m pipeline verify --help": "usage: "},
     "python -m pipeline.COMMAND": {"-m pipeline.verify --help": "usage: "},
     "pipeline fit RECIPE": {SHORT: "short/"},
-    "pipeline fit PATH": {PATH: "photos"},
+    "pipeline fit PATH": {PATH: "photos", TABLE: "tables"},
     "pipeline fit --help": {"-m pipeline fit --help": "regression_linear"},
     "pipeline fit digits --help": {"-m pipeline fit digits --help": "--help train"},
     "pipeline fit digits --help train": {
@@ -147,6 +148,9 @@ def run(tmp_path_factory):
         path = folder / "photos" / str(labels[number]) / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png((images[number].reshape(8, 8) * 15).astype(np.uint8)))
+    pairs = zip(images, labels, strict=True)
+    rows = [f"{image.sum()},{image.max()},{label}" for image, label in pairs]
+    (folder / "digits.csv").write_text("\n".join(["sum,max,digit", *rows]))
     results = {}
 
     def run(words):

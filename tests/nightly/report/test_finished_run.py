@@ -66,7 +66,7 @@ def test_other_data_are_matched_by_the_names_of_their_classes(
         ),
         (
             (np.ones((9, 4)), np.ones(9)),
-            "images must have shape .n, height, width.*got float64 of shape .9, 4.",
+            "images must be .*n, height, width.*; got float32 of shape .9, 4.;",
         ),
         (path, "the data has a class 'owl', unknown to the model; choose from 0, 1,"),
         ((floats / 255, arrays[1]), "are float32; the model takes uint8; scale, round"),
