@@ -361,3 +361,22 @@ def test_a_regression_gets_its_numbers():
     metric = user_metrics.create(absolute, task, (1,))
     metric.update_state(y, outputs)
     assert float(metric.result()) == pytest.approx(np.abs(y - outputs).mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "is_refused"),
+    [
+        (losses.SparseCategoricalCrossentropy(), True),
+        (of_index, True),
+        (losses.CategoricalCrossentropy(), False),
+        (None, False),
+    ],
+)
+def test_mixed_examples_need_a_loss_of_one_hot_labels(loss, is_refused):
+    options = TrainConfig() if loss is None else TrainConfig(loss=loss)
+    if not is_refused:
+        model_builder._require_shares(user_task(), options)
+        return
+    with pytest.raises(UsageError, match="takes one class for each example, but mixup"):
+        model_builder._require_shares(user_task(), options)
+    model_builder._require_shares(user_task(3, (3,)), TrainConfig(loss=of_one_hot))
