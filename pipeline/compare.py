@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 PROGRAM = "pipeline compare"
 _PURPOSE = """\
 Compares runs: the options that differ, the metrics, with tests whether they differ by
-more than chance, the curves, and the test examples that one run answers right and
+more than chance, the curves, and the test examples that one run predicts right and
 another wrong. Runs that differ only in their seed are one model, unless all do."""
 _ARGUMENTS = {
     "RUN RUN ...": "The directories of finished runs, such as runs/digits-1.",

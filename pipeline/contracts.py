@@ -32,7 +32,7 @@ ImageShape = tuple[int | None, int | None, int | None]
 
 @dataclasses.dataclass(frozen=True)
 class LearnedColumn:
-    """A column of the input, and what was learned of it from the training examples."""
+    """A column of the input, and what was learned about it from training examples."""
 
     name: str
     kind: str
@@ -258,7 +258,7 @@ class ServingInput:
     as one example.
     """
     meaning: str = ""
-    """What an argument contains if its type does not tell, for `SERVING.md`."""
+    """What an argument contains if not evident from its type, for `SERVING.md`."""
     defaults: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Values of arguments that are one number each, for `pipeline predict`; empty if
     requests are made of files.
@@ -343,7 +343,7 @@ class Evaluator(abc.ABC):
 
         `predictions` are those of `Task.predict` and `loss`, float32 (batch,); `batch`
         has the decoded fields. All are tensors. Of an export, `outputs` is None and
-        `loss` NaN if `Task.outputs_of` does not tell them.
+        `loss` NaN if `Task.outputs_of` cannot recover them.
         """
 
     @abc.abstractmethod
@@ -395,7 +395,7 @@ class BatchDecoder:
 
 
 class TargetBase(BatchDecoder, abc.ABC):
-    """What is learned from examples, measured and answered: a `Task` or a `Target`.
+    """What is learned from examples, measured and predicted: a `Task` or a `Target`.
 
     It is created from its metadata alone: facts about the data that are not weights,
     such as class names, sizes and means. The metadata is JSON and saved with the run,
@@ -507,16 +507,16 @@ class TargetBase(BatchDecoder, abc.ABC):
 
     def served_predictions(self, served: Example, batch: Example) -> Example:
         """What `predict` returns for a decoded batch, from the predictions of an export
-        to the request for it.
+        for the request made from it.
 
-        A request for decoded images is answered with boxes in their pixels, for
+        A request for decoded images returns boxes in their pixel coordinates, for
         example. Raises UsageError if an export cannot be evaluated on examples.
         """
         return served
 
     def outputs_of(self, predictions: Example) -> Any:
-        """Outputs of which `predict` makes these predictions, for the loss of an
-        export; None if the predictions do not tell.
+        """Outputs from which `predict` makes these predictions, for the loss of an
+        export; None if they cannot be recovered.
         """
         return None
 
@@ -597,11 +597,11 @@ class TargetBase(BatchDecoder, abc.ABC):
             yield Panel(title, figure)
 
     def truth(self, example: Mapping[str, Any]) -> str:
-        """What is right for a decoded example, in words; empty if it is not told."""
+        """The ground truth of a decoded example, in words; empty if it is not given."""
         return ""
 
     def explained_output(self, outputs: Any, answered: Any = None) -> tf.Tensor | None:
-        """The number of each example whose cause is shown in the input, float32
+        """The output value of each example that is attributed to the input, float32
         (batch,), such as the logit of the prediction; None: there is none.
 
         `answered` are the outputs with the prediction, such as those of the whole
@@ -620,7 +620,7 @@ class TargetBase(BatchDecoder, abc.ABC):
         return None
 
     def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws what is right for a decoded example over its input, such as a mask."""
+        """Draws the ground truth of an example over its input, such as a mask."""
         return None
 
     def prediction_notes(self) -> list[str]:
@@ -676,7 +676,7 @@ class Task(TargetBase):
 
     @property
     def test_passes(self) -> int:
-        """How often a test passes an example through the network besides the examples
+        """How many examples a test passes through the network in addition to those
         of its split, such as in the steps of a sampler.
         """
         return 0
@@ -856,7 +856,7 @@ class Input(BatchDecoder, abc.ABC):
 
     @abc.abstractmethod
     def signatures(self) -> list[ServingInput]:
-        """The ways in which a request brings this input."""
+        """The ways in which a request can provide this input."""
 
     def standalone(self) -> tuple[Any, Any]:
         """Raw inputs of a Keras model, and the prepared tensors made from them."""
@@ -932,7 +932,7 @@ class Target(TargetBase):
     def head(self, features: Any, mask: Any = None) -> Any:
         """Outputs in float32 from a model's features.
 
-        `mask` says which of the features are not padding, if the model tells.
+        `mask` says which of the features are not padding, if the model returns it.
         """
 
     def serve(self, outputs: Any, batch: Example) -> Example:

@@ -167,7 +167,7 @@ def _choices(option: str, values: str) -> Dimension:
         )
     if len(choices) == 1:
         raise UsageError(
-            f"--over {option}: one value is no choice; set it by --{option}"
+            f"--over {option}: one value leaves nothing to vary; set it with --{option}"
             f" {choices[0]}, or give more, {_EXAMPLE}"
         )
     return Dimension(option, choices)

@@ -75,11 +75,11 @@ class TaskConfig(FunctionSection):
     options: Options = dataclasses.field(default_factory=dict)
     """Options of the task."""
     input: Annotated[str | None, Named("inputs")] = None
-    """What is given; None: the input that the fields of the source suit."""
+    """What is given; None: the input that suits the fields of the source."""
     input_options: Options = dataclasses.field(default_factory=dict)
     """Options of the input, such as `field=x`."""
     target: Annotated[str | None, Named("targets")] = None
-    """What is predicted; None: the target that the fields of the source suit."""
+    """What is predicted; None: the target that suits the fields of the source."""
     target_options: Options = dataclasses.field(default_factory=dict)
     """Options of the target."""
 
@@ -340,7 +340,7 @@ class TrainConfig(FunctionSection):
     ninth of the steps so far.
     """
     final_test: bool = True
-    """Measure the test split at the end. Without it, the validation split is measured,
+    """Evaluate the test split at the end. Otherwise, the validation split is evaluated,
     and the test split is kept for the settings that are chosen in the end.
     """
     label_smoothing: Share = 0.0
@@ -375,7 +375,7 @@ class TrainConfig(FunctionSection):
     end of each epoch, one is saved unless saving would take more than 2% of the time.
     """
     checkpoint_steps: Count | None = None
-    """Also save a checkpoint after this many steps each time, rounded up to the end of
+    """Also save a checkpoint at this interval of steps, rounded up to the end of
     a call.
     """
     patience: Count | None = None

@@ -220,7 +220,7 @@ def _weights(sample_weight: Any, count: int, where: str) -> np.ndarray:
         raise UsageError(
             f"{where}: sample_weight must be a finite number of at least 0 for each"
             f" example, of shape ({count},); got {values.dtype} of shape"
-            f" {values.shape}; outputs have loss_weights"
+            f" {values.shape}; to weight outputs, use loss_weights"
         )
     return values.astype(np.float32)
 
@@ -531,7 +531,7 @@ def _input(
 
 
 def _recognize_input(values: np.ndarray, title: str) -> tuple[str, str]:
-    """`image` or `features`, and a note if rank and dtype do not tell."""
+    """`image` or `features`, and a note if rank and dtype are ambiguous."""
     if values.ndim != 3:
         return ("image" if values.ndim == 4 else "features"), ""
     if values.dtype in (np.uint8, np.uint16):
@@ -636,7 +636,7 @@ def _target(
     image_sizes: set[tuple[int, int]],
     has_class_names: bool,
 ) -> tuple[str, np.ndarray, str]:
-    """The field of y, its array and a note; a `kind` that is no target is recognized.
+    """The field of y, its array and a note; a `kind` that is not a target is inferred.
 
     The fields are `label`, int64 or strings (n,); `labels`, uint8 (n, classes) or
     tuples of strings (n,); `target`, float32 (n,) or (n, numbers); or `mask`, uint8 (n,

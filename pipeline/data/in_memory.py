@@ -68,7 +68,7 @@ def from_object(
         chosen = Options(predict=predict, columns=tuple(columns))
         return _table_source(tables, parts["train"], chosen, class_names)
     if columns:
-        raise UsageError("columns are names of columns of a table; these data are none")
+        raise UsageError("columns are names of columns of a table; the data is not one")
     names_by_split = {split: find_class_names(part) for split, part in parts.items()}
     if class_names is not None and target != "arrays":
         class_names = class_names_of(class_names, "class_names")
@@ -192,7 +192,7 @@ def _match_class_names(
     names_by_split: Mapping[str, tuple[str, ...] | None],
     names: tuple[str, ...] | None,
 ) -> tuple[str, ...] | None:
-    """Renumbers labels that are numbers, so that all splits number the same names.
+    """Renumbers numeric labels, so that all splits number the classes alike.
 
     The splits may have the names in different orders; so may the columns of several
     labels. Returns the class names.
@@ -238,7 +238,7 @@ def _tables(parts: Mapping[str, Any]) -> dict[str, Table] | None:
         name = f"the table of {split}" if len(parts) > 1 else "the table"
         read = table_of(part, name, has_words)
         if read is None and tables:
-            raise UsageError(f"{split} is no table like train; pass the same type")
+            raise UsageError(f"{split} is not a table like train; pass the same type")
         if read is None:
             return None
         tables[split] = read

@@ -23,7 +23,7 @@ class Difference:
     models: tuple[str, str]
     values: tuple[float, float]
     low: float
-    """The lower end of the 95 % interval of the difference, corrected for all pairs of
+    """Lower end of the 95 % confidence interval, corrected for all pairs of
     models (Bonferroni): if it excludes 0, the models differ significantly.
     """
     high: float
@@ -60,7 +60,7 @@ def differences(
 
     Args:
         scores: Name of a model -> the scores of each of its runs, which differ in seed.
-        are_paired: Whether all runs answered the same examples, in the same order.
+        are_paired: Whether all runs predicted the same examples, in the same order.
     """
     found = []
     metrics = next(iter(scores.values()))[0]
@@ -124,7 +124,7 @@ def _is_binary(score: Score) -> bool:
 def mcnemar(
     first: np.ndarray, second: np.ndarray, level: float = LEVEL
 ) -> tuple[float, float, float]:
-    """The interval of the difference of two shares of right (1) predictions, and the
+    """The confidence interval of the difference of two accuracies (1: correct), and the
     p-value of the exact test of McNemar.
 
     McNemar, "Note on the sampling error of the difference between correlated

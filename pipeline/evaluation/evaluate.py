@@ -37,7 +37,7 @@ class Predictions(NamedTuple):
     """The decoded fields."""
     y: Any
     outputs: Any
-    """Those of the network; None if the predictions of an export do not tell them."""
+    """Of the network; None if they cannot be recovered from an export's predictions."""
     predictions: Example
     """Those of `Task.predict`, and `loss`, if it is known."""
 
@@ -165,7 +165,7 @@ def evaluate(
     training: Batches | None = None,
     predict: Predict = predictions,
 ) -> SplitResult:
-    """Evaluates a split in one pass; its memory grows by the columns of the table.
+    """Evaluates a split in one pass; only the columns of the table stay in memory.
 
     `training` has the training examples, for metrics that compare predictions with
     them; None if they are not available or it would take too long. `predict` calls the

@@ -1,4 +1,4 @@
-"""An exported version that is evaluated as the network is from which it was made."""
+"""An exported version, evaluated in the same way as the network it was made from."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,7 +47,7 @@ class ExportedNetwork:
         return Predictions(batch, y, outputs, predictions)
 
     def _predictions(self, batch: Example) -> Example:
-        """The predictions of `Task.predict` to a decoded batch."""
+        """The predictions of `Task.predict` for a decoded batch."""
         columns = {name: values.numpy() for name, values in batch.items()}
         request = self._input.request(columns)
         arguments = {}
@@ -61,5 +61,5 @@ class ExportedNetwork:
         return {name: values.numpy() for name, values in predictions.items()}
 
     def outputs(self, examples: Mapping[str, np.ndarray]) -> Any:
-        """The outputs for a few decoded examples; None if predictions do not tell."""
+        """The outputs for a few decoded examples; None if they are not known."""
         return self._task.outputs_of(self._predictions(batch_of(examples)))

@@ -1,4 +1,4 @@
-"""Grad-CAM: where in an image a network finds the cause of its prediction.
+"""Grad-CAM: the regions of an image that a network bases its prediction on.
 
 Selvaraju et al., "Grad-CAM: Visual explanations from deep networks via gradient-based
 localization", ICCV 2017, section 3.
@@ -27,7 +27,7 @@ def heat_maps(
 
     Returns:
         Float32 (examples, height, width) of the feature map, from 0 to 1 in each
-        example; all 0 where nothing speaks for the prediction. None for a network
+        example; all 0 where nothing supports the prediction. None for a network
         without convolutions, or a task that names no output.
     """
     if graph_of(network) is None:

@@ -61,7 +61,7 @@ def measure(
     """Measures the importance of each column on at most 2,000 examples of a split.
 
     A column is shuffled as a whole, such as a number with its gaps. There are as many
-    examples as `max_seconds` allow, as far as the time for the first batch tells. None
+    examples as `max_seconds` allow, estimated from the time for the first batch. None
     if not even a batch is possible, the task has no columns, or the metric is
     undefined.
     """

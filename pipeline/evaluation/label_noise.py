@@ -36,7 +36,7 @@ Predictions = dict[str, np.ndarray]
 def rank(
     labels: np.ndarray, probabilities: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks labels by how probably they are wrong, and selects those to list.
+    """Ranks labels by how likely they are to be wrong, and selects those to list.
 
     Among the examples that are least likely to be of class i, a label i is a mistake.
     The fraction of labels i among them estimates the rate r of such mistakes; a label

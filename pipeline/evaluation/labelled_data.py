@@ -103,7 +103,7 @@ def _source(
     if isinstance(data, str | Path):
         own_input = task.metadata.get("input")
         if own_input in registry.names("inputs"):
-            own_input = None  # the files tell
+            own_input = None  # inferred from the files
         options = detect.find_source(Path(data), names, own_input)
         name = options.pop("name")
         known_options = registry.find("sources", name).options

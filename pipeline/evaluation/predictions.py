@@ -1,4 +1,4 @@
-"""The predictions of a model to a split: metrics, a table of predictions, a summary."""
+"""The predictions of a model on a split: metrics, a table of predictions, a summary."""
 
 import dataclasses
 import functools
@@ -154,7 +154,7 @@ class Evaluation:
 
     @property
     def numbers(self) -> dict[str, str]:
-        """The metrics in words: of the split, and `calibrated` if they are."""
+        """The metrics as text, for the split and, if calibrated, under `calibrated`."""
         count = f"{len(self):,} examples"
         calibrated = self.metrics.get("calibrated")
         if calibrated and calibrated.get("loss") == self.metrics.get("loss"):
@@ -184,7 +184,7 @@ class Evaluation:
         if self.training_examples:
             lines.append(
                 f"{'note':10} the model was trained on {self.training_examples:,} of"
-                f" these {len(self):,} examples: it usually predictions new ones worse"
+                f" these {len(self):,} examples: it is usually worse on new ones"
             )
         if not self.has_loss:
             lines.append(
@@ -205,7 +205,7 @@ class Evaluation:
         return "\n".join([*self._summary, mistakes, *columns, *explanations])
 
     def _important_columns(self) -> Iterator[str]:
-        """A line about the columns without which the predictions become worst."""
+        """A line about the columns that matter most for the predictions."""
         importances = self.importances
         if importances is None:
             return

@@ -40,8 +40,8 @@ def measure(
 ) -> Robustness | None:
     """Measures the model on corrupted examples of a split, at most 1,000.
 
-    None if this would take longer than `most_seconds`, as far as the time for the clean
-    examples tells.
+    None if this would take longer than `most_seconds`, going by the time for the clean
+    examples.
     """
     if most_seconds <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Checks the predictions of a served model to stored and to malformed requests.
+"""Checks the responses of a served model to stored and to malformed requests.
 
 Stored requests, in batches of different sizes, must get the predictions of the trained
 model. Malformed requests must get INVALID_ARGUMENT and leave the server running.
@@ -267,7 +267,7 @@ def malformed_arrays(
     unless they are optional.
 
     Their rank, size, type or content is wrong. The axes that are `free` may have any
-    length. A model without guards would prediction some of these requests, because it
+    length. A model without guards would answer some of these requests, because it
     broadcasts a missing axis or takes images of any size.
     """
     good = values[np.arange(2) % len(values)]

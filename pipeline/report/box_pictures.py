@@ -1,4 +1,4 @@
-"""Draws the answered boxes of an image on the image."""
+"""Draws the predicted boxes of an image on the image."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -44,7 +44,7 @@ class Model:
     """The names of the test examples, with what is right."""
     files: tuple[str, ...]
     correct: np.ndarray | None
-    """The share of runs that answer an example right, (examples,); None: nothing is
+    """The share of runs that predict an example right, (examples,); None: nothing is
     right or wrong.
     """
 
@@ -110,7 +110,7 @@ class Comparison:
 
     @property
     def examples(self) -> Columns:
-        """The test examples that some runs prediction right and others wrong."""
+        """The test examples that some runs predict correctly and others do not."""
         shares = self._shares()
         if shares is None:
             return Columns()
@@ -158,7 +158,7 @@ class Comparison:
         return notes
 
     def right_only(self, number: int, other: int) -> np.ndarray:
-        """Positions of the test examples that one model answers right more often than
+        """Positions of the test examples that one model predicts right more often than
         another, the largest differences first.
         """
         shares = self._shares()
@@ -393,7 +393,7 @@ def _curves(compared: Comparison) -> Iterator[Any]:
 
 
 def _cards(compared: Comparison) -> Iterator[Any]:
-    """The examples that only one of two models answers right, with the wrong answer."""
+    """The examples that just one of two models predicts right, with the wrong one."""
     from pipeline.report import blocks, examples
 
     if compared._shares() is None:

@@ -188,7 +188,7 @@ class Run:
 
     @property
     def evaluation(self) -> "Evaluation":
-        """The predictions to `test_split`."""
+        """The predictions for `test_split`."""
         if self._evaluation is None:
             self._evaluation = self.evaluate()
         return self._evaluation

@@ -371,6 +371,6 @@ def lead(subject: Subject) -> Iterator[tuple[str, str]]:
     if subject.evaluation.split == "train":
         yield (
             "These are the examples on which the model was trained: new ones will be"
-            " answered worse.",
+            " predicted worse.",
             "bad",
         )

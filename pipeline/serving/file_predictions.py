@@ -540,14 +540,14 @@ def takes_rows(served: Mapping[str, Signature]) -> bool:
 
 
 def returns_boxes(served: Mapping[str, Signature]) -> bool:
-    """Whether the signature that takes files answers boxes."""
+    """Whether the signature that takes files returns boxes."""
     target = file_input(served)
     outputs = served[target[0]].outputs if target else {}
     return outputs.keys() >= _BOXES
 
 
 def returns_masks(served: Mapping[str, Signature]) -> bool:
-    """Whether the signature that takes files answers masks."""
+    """Whether the signature that takes files returns masks."""
     target = file_input(served)
     return target is not None and "mask" in served[target[0]].outputs
 

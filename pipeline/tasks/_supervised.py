@@ -118,10 +118,10 @@ class Supervised(Task):
     def decode(self, example: Example) -> Example:
         kept = {name: example[name] for name in _KEPT if name in example}
         fields, geometry = self.input.decode(example)
-        predictions = self.objective.decode(example, geometry)
+        truths = self.objective.decode(example, geometry)
         if self.objective.needs_geometry and geometry is not None:
-            predictions["geometry"] = geometry
-        return {**kept, **fields, **predictions}
+            truths["geometry"] = geometry
+        return {**kept, **fields, **truths}
 
     def check(
         self,
@@ -300,7 +300,7 @@ class Supervised(Task):
 
 
 def _has_one_class(expected: OutputSpec) -> bool:
-    """Whether each example has one of several classes, of which y are the shares."""
+    """Whether each example has one of several classes; y has the fraction of each."""
     return expected.activation == "softmax" and len(expected.shape) == 1
 
 

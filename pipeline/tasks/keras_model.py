@@ -180,7 +180,7 @@ class TaskMetric(keras.metrics.Metric):
     def __init__(self, metric: keras.metrics.Metric, name: str | None = None) -> None:
         super().__init__(name=name or metric.name)
         self._metric = type(metric).from_config(metric.get_config())
-        # Where callbacks of Keras look for whether higher is better.
+        # Keras callbacks read from this whether higher is better.
         self._direction = getattr(metric, "_direction", None)
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
@@ -349,7 +349,7 @@ class KerasModelOfArrays(Task):
         return [ServingInput("serving_default", specs, self._read, self._request)]
 
     def _read(self, *arguments: tf.Tensor) -> Example:
-        """Rejects other shapes, different numbers of examples, and infinite numbers."""
+        """Rejects wrong shapes, unequal numbers of examples, and non-finite numbers."""
         batch: Example = {}
         count = None
         for (name, part), values in zip(self._inputs.items(), arguments, strict=True):

@@ -21,7 +21,7 @@ MAX_TIMED_STEPS = 16  # in one call
 # about 2 s.
 MIN_RUN = 60.0
 # On a busy machine, timings of a step vary by a tenth: the faster precision is faster
-# in each of these pairs of trials. Less than this speedup is not worth fewer digits.
+# in each of these pairs of trials. A smaller speedup is not worth lower precision.
 TRIALS = 3
 MIN_SPEEDUP = 1.05
 

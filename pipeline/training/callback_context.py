@@ -29,7 +29,7 @@ class CallbackContext:
     exports: bool
     """Whether an export is written and verified after training."""
     evaluated: int
-    """How often an example passes through the network after the last step."""
+    """How many forward passes of an example follow the last step."""
     locate: Callable[[int], str]
     """Id of an example -> its name in messages."""
     is_chief: bool

@@ -1,4 +1,4 @@
-"""Cross-validation: the runs of the folds, and what they say together."""
+"""Cross-validation: the runs of the folds, and a summary of their results."""
 
 import math
 import statistics
@@ -113,7 +113,7 @@ def finished(config: Config, source: Source) -> dict[str, Any] | None:
 
 
 def finish(config: Config, results: Sequence[Mapping[str, Any]]) -> None:
-    """Prints what the folds say together, and writes it to the run that follows."""
+    """Prints the summary of the folds, and writes it to the run that follows."""
     summary = summarize(results)
     files.write_json(_directory(config).cross_validation, summary)
     if not config.dry_run:

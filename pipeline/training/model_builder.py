@@ -55,8 +55,8 @@ def network(
 ) -> SteppedModel:
     """Builds an untrained network: the task's inputs, a model and the task's head.
 
-    A user's whole network has its own outputs, of which `from_logits` says what the
-    loss takes them for; None: it does not tell.
+    A user's whole network has its own outputs; `from_logits` says whether the
+    loss takes them as logits; None: this is unknown.
     """
     model = _network(task, options, precision, from_logits)
     if options.fused_batch_norm and not batch_normalization.fuse(model):
@@ -332,7 +332,7 @@ def _require_shares(task: Task, options: config.TrainConfig) -> None:
 
 def takes_logits(task: Task, options: config.TrainConfig) -> bool | None:
     """Whether the loss for a user's network takes logits; None if there is none, or it
-    does not tell.
+    does not specify it.
     """
     if not task.user_outputs:
         return None
@@ -451,7 +451,7 @@ def _try_out(model: SteppedModel, options: config.TrainConfig, train: Batches) -
         say(
             "note",
             "add_loss and regularizers count in training; validation and test losses"
-            " are without them",
+            " do not include them",
         )
     losses = step.loss(y, outputs)
     count = len(batch["id"])

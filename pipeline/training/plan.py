@@ -87,7 +87,7 @@ def enough_epochs(request: Request, source: Source) -> Config:
 
     With few examples, there are more: as many as 2,000 steps need, but at most five
     times the recipe's (benchmarks/README.md, "few recordings"). If predictions are to
-    be evaluated along training, it is every 2,000 steps. If weights are averaged, it is
+    be evaluated mid-training, it is every 2,000 steps. If weights are averaged, it is
     over the last 3% of the steps. Examples that might not fill a batch get a smaller
     one.
     """
@@ -331,7 +331,7 @@ def _augmentation(
 
     A network that sees the same photographs of classes again and again memorizes them:
     then half of them are mixed (CutMix; benchmarks/README.md), unless there are columns
-    beside them, of which no half can be taken.
+    alongside them, which cannot be mixed.
     """
     operations: dict[str, Any] = {"flip": {}, "crop": {"padding": side // 8}}
     reason = "usual for photographs"

@@ -89,7 +89,7 @@ def require_trackers(callbacks: Iterable[str]) -> None:
     Neither TensorFlow nor the package of a tracker is imported.
     """
     for name in callbacks:
-        if objects.is_text_only(name):  # an export of a stored run does without it
+        if objects.is_text_only(name):  # not needed to export a stored run
             continue
         callback = registry.find("callbacks", name)
         if callback.module != "pipeline.trackers":

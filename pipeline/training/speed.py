@@ -42,7 +42,7 @@ class RepeatedSource:
         return self._first
 
     def get_next(self) -> Any:
-        """Returns a batch, also if XLA turned out not to compile the step."""
+        """Returns a batch, even if XLA turned out not to compile the step."""
         if not self._is_block:
             return self._first
         return {name: values[0] for name, values in self._first.items()}

@@ -47,7 +47,7 @@ def write(
 
 
 def from_logits(path: Path) -> bool | None:
-    """What the loss takes; None if it does not tell, or the file is missing."""
+    """Whether the loss takes logits; None if unknown, or if the file is missing."""
     try:
         return safe_io.read_json(path)["from_logits"]
     except (OSError, LookupError, TypeError, ValueError):
@@ -57,7 +57,7 @@ def from_logits(path: Path) -> bool | None:
 def restore(path: Path, model: SteppedModel) -> None:
     """Sets the loss and the metrics of a network of a user.
 
-    None if the file is missing, or names a function or class that Keras cannot find,
+    Does nothing if the file is missing, or names a function or class unknown to Keras,
     such as one of a notebook.
     """
     task = model.task

@@ -283,9 +283,9 @@ class SteppedModel(keras.Model):
     user: Any = None
     """The `user_model.UserNetwork` that it contains, if it is a whole network."""
     from_logits: bool | None = None
-    """Whether the user's loss takes logits; None: it does not tell."""
+    """Whether the user's loss takes logits; None: unknown."""
     user_loss: Callable[[Any, Any], tf.Tensor] | None = None
-    """The loss of the run, of a copy for inference."""
+    """For a copy for inference, the loss of the run."""
     user_metrics: Sequence[keras.metrics.Metric] = ()
     """The metrics that the run added to those of the task, likewise."""
     note: str = ""

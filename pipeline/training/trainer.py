@@ -383,7 +383,7 @@ class Trainer:
         batches = self.remaining
         context = self._context()
         stop = self.stops.reason(distributed.mean_over_workers)
-        if stop not in (None, TIME):  # told by another thread before training
+        if stop not in (None, TIME):  # requested by another thread before training
             self.stops.check()
             raise Terminated
         is_over = stop or self.has_used_time_limit()

@@ -125,7 +125,7 @@ def add(arguments: dict[str, Any]) -> dict[str, Any]:
     if name != TASK and reason is None:
         if weights is not None or isinstance(arguments.get("loss"), Mapping):
             raise UsageError(
-                "losses by output and loss_weights belong to the task keras_model;"
+                "losses per output and loss_weights belong to the task keras_model;"
                 f' write task="{TASK}"'
             )
         return arguments
@@ -179,7 +179,7 @@ def _reason_of_shape(y: Any, output: tuple[int | None, ...] | None) -> str | Non
 
 
 def _reason_of_loss(loss: Any, output: user_model.Output) -> str | None:
-    """For a loss on outputs of which nothing tells what they are."""
+    """The reason if neither loss nor last layer says what the outputs are."""
     if output.activation or loss is None or not user_loss.is_vague(loss):
         return None
     return (
@@ -335,7 +335,7 @@ def _by_stable_name(values: Mapping[Any, Any], network: _Network) -> dict[Any, A
     for key in values:
         if network.aliases.get(key, key) != key and key in network.outputs:
             raise UsageError(
-                f"{key!r} may mean two outputs, because Keras has named their layers;"
+                f"{key!r} may refer to two outputs, as Keras has named their layers;"
                 " name the output layers: name=..."
             )
     return {network.aliases.get(key, key): part for key, part in values.items()}
@@ -501,7 +501,7 @@ def _describe_used(used: Mapping[str, Any], has_rate: bool) -> str:
 
 
 _UNUSED = {
-    "weighted_metrics": "metrics ignore the weights of examples",
+    "weighted_metrics": "metrics ignore sample weights",
     "run_eagerly": "write tf.config.run_functions_eagerly(True)",
     "jit_compile": 'write runtime={"xla": "on"}',
     "steps_per_execution": 'write train={"steps_per_execution": N}',

@@ -57,7 +57,7 @@ def from_object(callback: Any, is_chief: bool = True) -> "UserCallback":
     """Wraps a callback for a run; of several workers, only the chief calls it.
 
     Raises:
-        UsageError: It is not a callback, or works against the run.
+        UsageError: It is not a callback, or interferes with the run.
     """
     name = type(callback).__name__
     if not isinstance(callback, keras.callbacks.Callback):

@@ -63,7 +63,7 @@ class UserLoss:
         """The loss of y and outputs of a step of the task, float32 (batch,)."""
         loss = self.loss
         if not task.user_outputs and self.from_logits is not None:
-            # A binary loss would take each logit for the logit of a class by itself.
+            # A binary loss would treat each logit as that of an independent class.
             has_one_class = task.output and task.output.activation == "softmax"
             is_binary = "binary" in self.name.lower()
             loss = _with_logits(loss, not (is_binary and has_one_class))
@@ -86,7 +86,7 @@ def _create(loss: Any, options: Mapping[str, Any]) -> Any:
         try:
             loss = keras.losses.get(loss)
         except ValueError:
-            raise UsageError(f"unknown loss {loss!r}; pass a loss of Keras") from None
+            raise UsageError(f"unknown loss {loss!r}; pass a Keras loss") from None
     if not callable(loss):
         raise UsageError(
             "a loss must be a name, a Keras loss, or a function (y_true, y_pred); got "
@@ -107,7 +107,7 @@ def name_of(function: Any) -> str:
 
 
 def from_logits_of(loss: Any) -> bool | None:
-    """Whether a loss or a metric takes logits; None if it does not tell."""
+    """Whether a loss or a metric takes logits; None if it is not specified."""
     if hasattr(loss, "get_config"):
         try:
             return loss.get_config().get("from_logits")
@@ -121,7 +121,7 @@ def from_logits_of(loss: Any) -> bool | None:
 
 
 def is_vague(loss: Any) -> bool:
-    """Whether a loss, or the Keras loss of this name, does not tell if it takes logits.
+    """Whether a loss, or the Keras loss of this name, leaves open if it takes logits.
 
     Names of other losses are not looked up.
     """

@@ -45,12 +45,12 @@ class UserMetric(keras.metrics.Metric):
     ) -> None:
         super().__init__(name=name)
         self._metric = _copy(metric)
-        # Where callbacks of Keras look for whether higher is better.
+        # Keras callbacks read from this whether higher is better.
         self._direction = getattr(metric, "_direction", None)
         self._config = {"metric": metric, "task": task, "takes": takes, "shape": shape}
         self._task = task
         self._takes = takes
-        # Now, because a trace on two replicas cannot create its variables.
+        # Built now: tracing on two replicas cannot create its variables.
         if not getattr(self._metric, "_built", True):
             count = len(inspect.signature(self._metric._build).parameters)
             self._metric._build(*[(None, *shape)] * count)
@@ -157,7 +157,7 @@ def _require_classes(
 ) -> None:
     """Raises UsageError for a metric that compares classes, if there is one output.
 
-    Keras would find the only number the largest one of each row.
+    Keras would take the argmax of a single number, which is always 0.
     """
     expected = task.output
     has_classes = expected is not None and expected.activation == "softmax"
@@ -219,7 +219,7 @@ def _of_word(word: str) -> Any:
     try:
         return keras.metrics.get(word)
     except ValueError:
-        raise UsageError(f"unknown metric {word!r}; pass a metric of Keras") from None
+        raise UsageError(f"unknown metric {word!r}; pass a Keras metric") from None
 
 
 def _accuracy(y: tf.Tensor, output: tf.Tensor) -> tf.Tensor:

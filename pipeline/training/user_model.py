@@ -1,4 +1,4 @@
-"""A user's Keras model: what it shows, and the network of a run made from it."""
+"""A user's Keras model: inspecting it, and making the network of a run from it."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ _COMPARED = 8  # examples
 
 @dataclasses.dataclass(frozen=True)
 class UserNetwork:
-    """The network of a user in a run, and what Keras needs besides."""
+    """A user's network in a run, and what else Keras needs."""
 
     original: keras.Model
     """The user's object."""
@@ -47,14 +47,14 @@ class UserNetwork:
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:
-    """All layers that compute, also those in layers."""
+    """All layers that compute something, including nested ones."""
     kinds = keras.Model | keras.layers.InputLayer
     return [layer for layer in all_layers(model) if not isinstance(layer, kinds)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Output:
-    """An output of a model as its last layers show it."""
+    """An output of a model, as inferred from its last layers."""
 
     name: str
     """Of the layer."""
@@ -114,7 +114,7 @@ def last_operation(end: Any) -> Any:
 
 def activation_of(operation: Any) -> str:
     """`softmax`, `log_softmax`, `sigmoid` or `linear`, as the function of a layer or
-    the operation is called; "" if it does not tell.
+    the operation is called; "" for any other name.
     """
     operation = getattr(operation, "layer", operation)  # of TimeDistributed
     name = _class_name(operation)
@@ -286,7 +286,7 @@ def _build(model: keras.Model, input_shape: Any) -> None:
             return
     remedy = ""
     if input_shape[-1:] == (1,):
-        remedy = '; if x is no gray image, write task={"input": "features"}'
+        remedy = '; if x is not a gray image, write task={"input": "features"}'
     raise UsageError(
         f"the model cannot be built for inputs of shape {input_shape}:"
         f" {problems[0]}{remedy}"
@@ -297,7 +297,7 @@ _PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float6
 
 
 def policies(model: keras.Model) -> set[str]:
-    """The dtype policies of the layers of a network, beside float32."""
+    """The dtype policies of the layers of a network, other than float32."""
     names = {layer.dtype_policy.name for layer in layers_of(model)}
     return names.intersection(_PRECISIONS)
 
@@ -371,7 +371,7 @@ def connect(
         inputs: The symbolic inputs of the task.
         task: The task; for its outputs, see `KerasModel` and `KerasModelOfArrays`.
         from_logits: Whether the loss takes logits; None if there is no loss, or it does
-            not tell.
+            not specify it.
 
     Returns:
         The outputs for the task, a sentence about them, and what Keras needs.

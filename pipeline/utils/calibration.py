@@ -170,7 +170,7 @@ class Reliability(NamedTuple):
 
 
 def reliability(confidence: np.ndarray, correct: np.ndarray) -> Reliability:
-    """The reliability diagram of predictions, from the probability of the answered
+    """The reliability diagram of predictions, from the probability of the predicted
     class, float (examples,), and whether it is right, bool (examples,).
     """
     confidence = np.nan_to_num(confidence.astype(np.float64))

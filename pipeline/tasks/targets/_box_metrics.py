@@ -165,7 +165,7 @@ def _mean(values: np.ndarray) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Matches:
-    """The predictions of a class to an image, the highest scores first."""
+    """The predictions of a class for an image, the highest scores first."""
 
     scores: np.ndarray
     is_match: np.ndarray

@@ -1,4 +1,4 @@
-"""The loss of a detector, and the boxes that it answers, from its outputs.
+"""The loss of a detector, and the boxes that it predicts, from its outputs.
 
 Outputs are float32 (batch, locations, 7 + classes): for each location of each map, the
 box that it predicts (left, top, right, bottom) and its own center (x, y) and stride,

@@ -53,7 +53,7 @@ def boxes(
         info: The source's description, or the metadata of a run.
         field: The field of the source.
         max_boxes: Largest number of boxes in a prediction.
-        iou_threshold: Of two answered boxes of a class whose intersection over union
+        iou_threshold: Of two predicted boxes of a class whose intersection over union
             is higher, only the one with the higher score is kept (non-maximum
             suppression).
 
@@ -310,7 +310,7 @@ class BoxTarget(Target):
         """
         names = ("right", "false", "missed", "wrong_class")
         right, false, missed, wrong_class = (rows[n].astype(np.float64) for n in names)
-        # Answered and true boxes.
+        # Predicted and true boxes.
         boxes = 2 * right + false + missed + 2 * wrong_class
         return {"f1": Score(2 * right, boxes, 1), "loss": super().scores(rows)["loss"]}
 

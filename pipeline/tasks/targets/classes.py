@@ -357,7 +357,7 @@ class ClassTarget(Target):
 
     def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
         """Accuracy, the loss before calibration, and the cross-entropy of the
-        probabilities as they are answered.
+        probabilities as they are returned.
         """
         truth = rows["probability_of_truth"].astype(np.float64)
         loss = -np.log(np.maximum(truth, _MIN_PROBABILITY))
@@ -496,7 +496,7 @@ class ClassEvaluator(Evaluator):
 
     `loss` and `calibration_error` are for the network as trained; with a temperature,
     `calibrated` has both for the calibrated probabilities. `confusion_matrix[i][j]`
-    counts examples of class i answered as class j; with more than 30 classes,
+    counts examples of class i predicted as class j; with more than 30 classes,
     `confusions` has the most frequent mistakes instead, [true, predicted, examples].
     """
 

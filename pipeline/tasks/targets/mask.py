@@ -300,7 +300,7 @@ class MaskTarget(Target):
     def draw(
         self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
-        """Draws the answered classes over the image; wrong pixels in red."""
+        """Draws the predicted classes over the image; wrong pixels in red."""
         from matplotlib.colors import ListedColormap
 
         truth = np.asarray(example["mask"])

@@ -61,7 +61,7 @@ def test_options_that_a_recipe_plans_are_known_by_any_name():
         ("train.ema=a..b", r"a range has two numbers; got a\.\.b"),
         ("train.ema=0.1..0.9:lg", r"only :log may follow a range; got :lg"),
         ("train.ema=0..inf", r"the range 0\.\.inf is empty"),
-        ("model.filters=8", "no choice; set it by --model.filters 8"),
+        ("model.filters=8", "leaves nothing to vary; set it with --model.filters 8"),
         ("model.filters=8,8", "must differ and not be empty; got 8,8"),
         ("model.filters=8,", "must differ and not be empty; got 8,"),
     ],
