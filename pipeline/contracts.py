@@ -639,7 +639,7 @@ class TargetBase(BatchDecoder, abc.ABC):
 
 
 @dataclasses.dataclass(frozen=True)
-class Takes:
+class ExpectedArguments:
     """What a user's loss or metric takes as `y_true` and `y_pred`."""
 
     labels: Literal["", "index", "one-hot"] = ""
@@ -666,7 +666,9 @@ class Task(TargetBase):
     the task has a head.
     """
 
-    def user_arguments(self, y: Any, outputs: Any, takes: "Takes") -> tuple[Any, Any]:
+    def user_arguments(
+        self, y: Any, outputs: Any, takes: "ExpectedArguments"
+    ) -> tuple[Any, Any]:
         """`y_true` and `y_pred` of a user's loss or metric, from those of a step."""
         return y, outputs
 

@@ -13,6 +13,7 @@ from pipeline.contracts import (
     Decision,
     Evaluator,
     Example,
+    ExpectedArguments,
     Info,
     Input,
     LearnedColumn,
@@ -23,7 +24,6 @@ from pipeline.contracts import (
     ServingInput,
     Similarity,
     Source,
-    Takes,
     Target,
     Task,
     TrainingExamples,
@@ -285,7 +285,9 @@ class Supervised(Task):
     def standalone_loss(self) -> tuple[Any, Any]:
         return self.objective.standalone_loss()
 
-    def user_arguments(self, y: Any, outputs: Any, takes: Takes) -> tuple[Any, Any]:
+    def user_arguments(
+        self, y: Any, outputs: Any, takes: ExpectedArguments
+    ) -> tuple[Any, Any]:
         """Labels as whole numbers, unless the function takes them one-hot."""
         expected = self.output
         if expected is None or expected.activation == "linear":

@@ -10,11 +10,11 @@ import tensorflow as tf
 from pipeline.contracts import (
     Evaluator,
     Example,
+    ExpectedArguments,
     Info,
     Metadata,
     Request,
     ServingInput,
-    Takes,
     Task,
 )
 from pipeline.serving import request_guards
@@ -127,7 +127,9 @@ class KerasModel(Supervised):
     def target_outputs(self, outputs: Any) -> Any:
         return outputs[TASK]
 
-    def user_arguments(self, y: Any, outputs: Any, takes: Takes) -> tuple[Any, Any]:
+    def user_arguments(
+        self, y: Any, outputs: Any, takes: ExpectedArguments
+    ) -> tuple[Any, Any]:
         """Labels in the form that a class of Keras documents; for a function, in the
         form of the user's array.
         """
@@ -374,7 +376,9 @@ class KerasModelOfArrays(Task):
     def serve(self, model: Callable[..., Any], batch: Example) -> Example:
         return self.predict(model(_single(batch), training=False), batch)
 
-    def user_arguments(self, y: Any, outputs: Any, takes: Takes) -> tuple[Any, Any]:
+    def user_arguments(
+        self, y: Any, outputs: Any, takes: ExpectedArguments
+    ) -> tuple[Any, Any]:
         return y[takes.output], outputs[takes.output]
 
 

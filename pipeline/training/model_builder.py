@@ -380,7 +380,7 @@ def _metrics(
     taken |= {f"val_{name}" for name in taken}
     metrics = []
     for word, settings in options.metrics.items():
-        if word in built_in:
+        if word.lower() in built_in:
             continue
         metric = _metric(word, settings, model, metadata)
         kind = keras.metrics.Metric
@@ -408,15 +408,15 @@ def _metric(
         if len(task.user_outputs) > 1:
             raise UsageError(
                 f"--train.metrics {word}: the model has the outputs"
-                f" {', '.join(task.user_outputs)}; give metrics by output in Python"
+                f" {', '.join(task.user_outputs)}; pass metrics per output in Python"
             )
     if not isinstance(outputs, keras.KerasTensor):
         outputs = keras.tree.flatten(outputs)[0]
     shape = tuple(outputs.shape[1:])
-    if output and output != user_model.USER and value is None:
-        return user_metrics.create(word, task, shape, output=output)
-    is_accuracy = value is None and word.lower() in ("accuracy", "acc")
-    if is_accuracy and task.user_outputs and "class_names" not in metadata:
+    # Without classes, a word is what `keras.Model.compile` takes it for.
+    is_accuracy = word.lower() in ("accuracy", "acc")
+    is_of_keras = output != user_model.USER or is_accuracy
+    if output and value is None and is_of_keras and "class_names" not in metadata:
         return user_metrics.create(word, task, shape, output=output)
     if functions.keras_class("metrics", word):
         settings = {"name": word, **settings}
@@ -429,6 +429,10 @@ def _metric(
 
 
 def _is_user_code(kind: str, word: str) -> bool:
+    """Whether a loss or metric is neither of Keras nor of this package."""
+    value = getattr(word, "value", None)
+    if value is not None:
+        return not type(value).__module__.startswith("keras.")
     function = registry.find(kind, word)
     return not function.is_registered and not functions.keras_class(kind, word)
 

@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 from pipeline.config.functions import from_signature
-from pipeline.contracts import Metadata, Takes, Task
+from pipeline.contracts import ExpectedArguments, Metadata, Task
 from pipeline.tasks.keras_model import USER
 from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError, reason
@@ -70,7 +70,7 @@ class UserLoss:
         logits = from_logits_of(loss)
         if logits is None:
             logits = not isinstance(loss, keras.losses.Loss)
-        takes = Takes(labels_of(loss), logits, output)
+        takes = ExpectedArguments(labels_of(loss), logits, output)
         name = self.name if output in ("", USER) else f"{self.name} of {output!r}"
 
         def losses(y: Any, outputs: Any) -> tf.Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.config.functions import from_signature
-from pipeline.contracts import Metadata, Takes, Task
+from pipeline.contracts import ExpectedArguments, Metadata, Task
 from pipeline.training import user_loss
 from pipeline.training.user_loss import UserLoss
 from pipeline.utils.errors import UsageError, reason
@@ -39,7 +39,7 @@ class UserMetric(keras.metrics.Metric):
         self,
         metric: keras.metrics.Metric,
         task: Task,
-        takes: Takes,
+        takes: ExpectedArguments,
         shape: tuple[int | None, ...],
         name: str,
     ) -> None:
@@ -148,7 +148,7 @@ def create(
     logits = arguments.get("from_logits", user_loss.from_logits_of(function))
     labels = user_loss.labels_of(function)
     _require_classes(metric, function, task, shape)
-    takes = Takes(labels, bool(logits), output)
+    takes = ExpectedArguments(labels, bool(logits), output)
     return UserMetric(metric, task, takes, shape, name or _name(metric))
 
 

@@ -6,11 +6,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import toy_problem
 from scipy import special
 from toy_problem import task_of
 
 from pipeline.config import registry
 from pipeline.config.config import TrainConfig
+from pipeline.data import batching
 from pipeline.tasks.keras_model import TASK, USER
 from pipeline.training import model_builder, user_metrics
 from pipeline.training.train_step import SteppedModel
@@ -380,3 +382,22 @@ def test_mixed_examples_need_a_loss_of_one_hot_labels(loss, is_refused):
     with pytest.raises(UsageError, match="takes one class for each example, but mixup"):
         model_builder._require_shares(user_task(), options)
     model_builder._require_shares(user_task(3, (3,)), TrainConfig(loss=of_one_hot))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"metrics": [Deaf(name="deaf")]}, "deaf ignores sample_weight"),
+        ({"metrics": [total]}, "total returns one number"),
+        ({"loss": total}, "total returns one number"),
+    ],
+)
+def test_code_of_the_user_is_tried_with_a_model_of_the_package(options, message):
+    settings = toy_problem.settings_of(train=options)
+    batches = batching.training(toy_problem.random_split(), settings.train, 0)
+    with pytest.raises(UsageError, match=message):
+        model_builder.build(toy_problem.TASK, settings, toy_problem.machine(), batches)
+
+
+def test_words_for_the_accuracy_of_the_task_are_not_repeated():
+    assert built(["Accuracy", "accuracy"]) == []
