@@ -316,6 +316,16 @@ def _hints(registry: str, name: str) -> dict[str, Any]:
     return {option: description.hint for option, description in options.items()}
 
 
+def changeable_options(task: str) -> frozenset[str]:
+    """The options of a registered task that decide how it is measured, not what a run
+    learns.
+    """
+    if task not in names("tasks"):  # of a file that may be gone
+        return frozenset()
+    hints = _hints("tasks", task).items()
+    return frozenset(name for name, hint in hints if type_hints.is_changeable(hint))
+
+
 def load(registry: str, name: str) -> Callable:
     """Imports a function, and with most registries TensorFlow.
 

@@ -2,13 +2,14 @@
 
 An option in neither table can never change, so a new option is safe by default. The
 options of a registered function are compared separately, as the section
-`source.options`, for example.
+`source.options`, for example. A task declares which of its options may change
+(`registry.changeable_options`).
 """
 
 import dataclasses
 import shlex
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pipeline.config import type_hints
@@ -55,7 +56,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
 FORCEABLE: dict[str, tuple[str, ...]] = {
     "clean": ("manifest",),
     "source.options": ("path",),
-    "task.options": ("guidance", "judge", "samples"),
     "train": (
         "epochs",
         "steps",
@@ -92,12 +92,19 @@ class Change:
         return f"{self.flag} {self.original}, now {self.current}"
 
 
-def changes(original: Mapping[str, Any], current: Mapping[str, Any]) -> list[Change]:
+def changes(
+    original: Mapping[str, Any],
+    current: Mapping[str, Any],
+    changeable: Collection[str] = (),
+) -> list[Change]:
     """The options that differ between two configs, as JSON, and can change the
     result.
+
+    `changeable` are options of the task that can be forced, too.
     """
     differences = []
     original_sections = _sections(original)
+    forceable = {**FORCEABLE, "task.options": changeable}
     for section, values in _sections(current).items():
         original_values = original_sections.get(section, {})
         prefix = section.removesuffix(".options")
@@ -107,7 +114,7 @@ def changes(original: Mapping[str, Any], current: Mapping[str, Any]) -> list[Cha
             if old == new or name in HARMLESS.get(section, ()):
                 continue
             flag = f"--{prefix}.{name}" if prefix else f"--{name}"
-            can_be_forced = name in FORCEABLE.get(section, ())
+            can_be_forced = name in forceable.get(section, ())
             differences.append(
                 Change(flag.replace("_", "-"), _words(old), _words(new), can_be_forced)
             )

@@ -4,7 +4,8 @@ functions.
 Supports int, float, bool, str, Path, None, Any, unions, `Literal`, `tuple[...]`, `dict`
 and `Mapping`, and `Annotated` with limits: `Annotated[int, (1, None)]` is an int of at
 least 1, and `Annotated[Path, "directory"]` is the path of an existing directory (see
-`_LIMITS`). Limits of a tuple apply to each of its values.
+`_LIMITS`). Limits of a tuple apply to each of its values. `Annotated[int, CHANGEABLE]`
+is an option of a task that does not decide what a run learns.
 """
 
 import ast
@@ -20,6 +21,8 @@ from typing import Annotated, Any, Literal, Union
 
 from pipeline.config import formats
 from pipeline.utils.console import for_caller
+
+CHANGEABLE = "changeable"
 
 
 def read(hint: Any, words: Sequence[str]) -> Any:
@@ -230,6 +233,12 @@ def fits(hint: Any, value: Any) -> bool:
     return hint is Any or not isinstance(hint, type) or isinstance(value, hint)
 
 
+def is_changeable(hint: Any) -> bool:
+    """Whether a hint, or one of a union, is annotated with `CHANGEABLE`."""
+    is_annotated = CHANGEABLE in getattr(hint, "__metadata__", ())
+    return is_annotated or any(map(is_changeable, typing.get_args(hint)))
+
+
 _MODEL_NAME = "a plain file name without any of * ? [ ] \\ : and without a leading dot"
 _Limit = tuple[Callable[[Any], Any], str]
 # Name of a limit -> a condition, which is not met if it returns False or raises
@@ -265,7 +274,7 @@ _LIMITS: dict[str, _Limit] = {
 def _limits(hint: Any) -> list[_Limit]:
     limits = []
     for mark in hint.__metadata__:
-        if isinstance(mark, str):
+        if isinstance(mark, str) and mark != CHANGEABLE:
             limits.append(_LIMITS[mark])
         elif isinstance(mark, tuple):
             limits.append(_range(*mark))

@@ -304,7 +304,7 @@ def _task_decision(source: Source, task: Task, config: Config) -> Decision:
 
 
 def learn(
-    task: Task, train: RawSplit, run: RunDirectory | None
+    task: Task, train: RawSplit, run: RunDirectory | None, config: Config
 ) -> tuple[Metadata, tuple[str, ...]]:
     """Returns all metadata of a task, and the names of what it learned.
 
@@ -314,7 +314,8 @@ def learn(
     state = _read_state(run) if run else {}
     if run and state:
         learned = tuple(state["learned"])
-        saved = run_directory.original_metadata(run, task.metadata, learned)
+        changeable = registry.changeable_options(config.task.name)
+        saved = run_directory.original_metadata(run, task.metadata, learned, changeable)
         if saved is not None:
             return saved, learned
     new = task.learn(train)
@@ -354,7 +355,7 @@ def load(config: Config, whole: Source | None = None) -> LoadedData:
     run = RunDirectory(config.run_directory) if config.run_directory else None
     if run:
         splits.require_same_examples(run.splits, raw_splits, source.location)
-    metadata, learned = learn(task, raw_splits["train"], run)
+    metadata, learned = learn(task, raw_splits["train"], run, config)
     task = create_task(config, metadata)
     start = time.monotonic()
     parts, decisions = batching.load(

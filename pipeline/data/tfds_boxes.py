@@ -8,8 +8,10 @@ import tensorflow as tf
 
 from pipeline.contracts import Example
 
-MAX_BOXES = 100
-"""Boxes of an image that are kept, the largest; images of COCO have up to 93."""
+_PADDED_TO = 100
+"""Boxes of an image that are kept, the largest; images of COCO have up to 93. How many
+boxes the records have is only known after reading all of them.
+"""
 _IGNORED = ("is_difficult", "is_crowd")  # flags of boxes that need not be found
 
 
@@ -41,26 +43,26 @@ class BoxFeatures:
         corners = tf.stack([left, top, right, bottom], axis=1)
         corners *= tf.concat([size[::-1]] * 2, axis=0)
         area = (right - left) * (bottom - top)
-        count = tf.minimum(tf.size(area), MAX_BOXES)
+        count = tf.minimum(tf.size(area), _PADDED_TO)
         chosen = tf.sort(tf.math.top_k(area, count).indices)
-        missing = [0, MAX_BOXES - count]
+        missing = [0, _PADDED_TO - count]
 
         def pad(values: tf.Tensor, value: int = 0) -> tf.Tensor:
             padded = tf.pad(tf.gather(values, chosen), [missing], constant_values=value)
-            return tf.ensure_shape(padded, (MAX_BOXES,))
+            return tf.ensure_shape(padded, (_PADDED_TO,))
 
         corners = tf.pad(tf.gather(corners, chosen), [missing, [0, 0]])
         return {
-            "boxes": tf.ensure_shape(corners, (MAX_BOXES, 4)),
+            "boxes": tf.ensure_shape(corners, (_PADDED_TO, 4)),
             "box_labels": pad(labels, -1),
             "box_ignored": tf.cast(pad(ignored), tf.uint8),
         }
 
 
 SPECS = {
-    "boxes": tf.TensorSpec((MAX_BOXES, 4), tf.float32),
-    "box_labels": tf.TensorSpec((MAX_BOXES,), tf.int32),
-    "box_ignored": tf.TensorSpec((MAX_BOXES,), tf.uint8),
+    "boxes": tf.TensorSpec((_PADDED_TO, 4), tf.float32),
+    "box_labels": tf.TensorSpec((_PADDED_TO,), tf.int32),
+    "box_ignored": tf.TensorSpec((_PADDED_TO,), tf.uint8),
 }
 """What `BoxFeatures.parse` returns."""
 

@@ -125,7 +125,7 @@ def out_of_fold(
         return [*batching.load(included, parts, task, uncached, excluded)[0].values()]
 
     task = dataset.create_task(config, source.info)
-    metadata, _ = dataset.learn(task, parts["train"], None)
+    metadata, _ = dataset.learn(task, parts["train"], None, config)
     splits = decode(dataset.create_task(config, metadata))
     if any("label" not in split.store.short for split in splits):
         raise UsageError("--label-noise: the decoded examples have no field 'label'")

@@ -3,10 +3,11 @@
 import dataclasses
 import sys
 import time
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import cli_parser, command_line, help_text, resume_policy
+from pipeline.config import cli_parser, command_line, help_text, registry
 from pipeline.config.config import Config
 from pipeline.config.sections import ExportConfig
 from pipeline.config.validation import require_path
@@ -39,12 +40,11 @@ _ABOUT = """\
 Exports the model of a run again, without training. All other options are the run's. If
 its data has been moved, add --source.path PATH --force."""
 # Section ("" for the top level) -> the options that may differ from those of the run:
-# none of them changes the model.
+# none of them changes the model. In addition, the changeable options of the task.
 _ALLOWED = {
     "": ("force",),
     "source": ("path",),
     "clean": ("manifest",),
-    "task": resume_policy.FORCEABLE["task.options"],
     "data": ("cache", "cache_directory"),
     "runtime": ("replicas", "devices", "gpu_memory"),
     "export": tuple(
@@ -95,10 +95,14 @@ def configure(path: Path, words: list[str]) -> Config:
     stored = run.examples.is_file()  # it began with Python objects
     if "--help" in words or "-h" in words:
         config = command_line.read(run.config, names_only=stored)
-        print(help_text.page(f"{PROGRAM} {path}", _ABOUT, config, only=_ALLOWED))
+        allowed = _allowed(config)
+        print(help_text.page(f"{PROGRAM} {path}", _ABOUT, config, only=allowed))
         sys.exit(0)
-    changes = _changes(words)
+    changes = cli_parser.changes(words, Config)
+    if "path" in changes.get("source", {}):
+        changes["source"]["path"] = Path(" ".join(changes["source"]["path"]))
     config = command_line.read(run.config, changes.get("source"), names_only=stored)
+    _require_allowed(changes, _allowed(config))
     if "task" in changes:
         changes["task"] = command_line.task_options(changes["task"], config)
     changes["export"] = {**changes.get("export", {}), "enabled": True}
@@ -116,9 +120,14 @@ def configure(path: Path, words: list[str]) -> Config:
     return config
 
 
-def _changes(words: list[str]) -> dict[str, Any]:
-    """Parses the options on the command line, nested as for `Config.changed`."""
-    changes = cli_parser.changes(words, Config)
+def _allowed(config: Config) -> dict[str, Collection[str]]:
+    """The options of `_ALLOWED` and those of the task of a run."""
+    return {**_ALLOWED, "task": sorted(registry.changeable_options(config.task.name))}
+
+
+def _require_allowed(
+    changes: Mapping[str, Any], allowed: Mapping[str, Collection[str]]
+) -> None:
     for name, value in changes.items():
         if isinstance(value, dict):
             section = name
@@ -126,14 +135,11 @@ def _changes(words: list[str]) -> dict[str, Any]:
         else:
             section = ""
             options = {name: value}
-        if wrong := sorted(options.keys() - _ALLOWED.get(section, ())):
+        if wrong := sorted(options.keys() - allowed.get(section, ())):
             flag = f"--{section}.{wrong[0]}" if section else f"--{wrong[0]}"
             raise UsageError(
                 f"{flag.replace('_', '-')} does not apply to an export; remove it"
             )
-    if "path" in changes.get("source", {}):
-        changes["source"]["path"] = Path(" ".join(changes["source"]["path"]))
-    return changes
 
 
 def export_again(config: Config) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
-from pipeline.config import command_line, objects, resume_policy
+from pipeline.config import command_line, objects, registry, resume_policy
 from pipeline.config.config import Config
 from pipeline.data import split_names
 from pipeline.runtime import run_directory
@@ -33,6 +33,9 @@ if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
     from pipeline.evaluation.predictions import Evaluation
     from pipeline.training.train_step import SteppedModel
     from pipeline.training.trainer import Trainer
+
+
+_PROGRESS = ("epoch", "step", "seconds")  # of a line of log.jsonl beside its metrics
 
 
 class Run:
@@ -113,7 +116,7 @@ class Run:
             raise UsageError(f"{path} is damaged: {reason(error)}") from None
         names: dict[str, None] = {}  # ordered, without duplicates
         for epoch in epochs:
-            names |= dict.fromkeys(list(epoch)[3:])  # after epoch, step and seconds
+            names |= dict.fromkeys(name for name in epoch if name not in _PROGRESS)
         history = {}
         for name in names:
             values = [epoch.get(name) for epoch in epochs]
@@ -446,7 +449,9 @@ def _measured_otherwise(config: Config, task: Mapping[str, Any]) -> Config:
     Raises UsageError for an option that decides what it has learned.
     """
     changed = config.changed(task=dict(task))
-    for change in resume_policy.changes(config.as_json(), changed.as_json()):
+    changeable = registry.changeable_options(config.task.name)
+    configs = config.as_json(), changed.as_json()
+    for change in resume_policy.changes(*configs, changeable):
         if not change.can_be_forced:
             raise UsageError(
                 f"{change.flag} decides what a run learns, so it cannot be changed now"

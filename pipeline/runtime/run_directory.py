@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import resume_policy
+from pipeline.config import registry, resume_policy
 from pipeline.config.config import FORMAT, RUNS, Config
 from pipeline.utils import files, locks, safe_io, temp_files
 from pipeline.utils.errors import UsageError
@@ -152,23 +152,26 @@ def with_saved_plan(config: Config, planned: Sequence[str]) -> Config:
 
 
 def original_metadata(
-    run: RunDirectory, metadata: Mapping[str, Any], learned: Collection[str]
+    run: RunDirectory,
+    metadata: Mapping[str, Any],
+    learned: Collection[str],
+    changeable: Collection[str],
 ) -> Mapping[str, Any] | None:
     """Returns the metadata that a run began with; None if the run is new.
 
     `metadata` is that of the source now; the run has learned the entries `learned` from
-    its training examples. Options of the task that `--force` changes are those of
-    `metadata`. Raises UsageError if the other entries differ by more than rounding
+    its training examples. The entries `changeable`, of options of the task, are those
+    of `metadata`. Raises UsageError if the other entries differ by more than rounding
     errors: classes or sizes.
     """
     if not run.metadata.exists():
         return None
     try:
         before = safe_io.read_json(run.metadata)
-        forced = resume_policy.FORCEABLE["task.options"]
-        for name in forced:
+        for name in changeable:
             before.pop(name, None)
-        before |= {name: metadata[name] for name in forced if name in metadata}
+            if name in metadata:
+                before[name] = metadata[name]
         names = sorted({**before, **metadata}.keys() - {*learned})
         changed = [n for n in names if not _is_close(before.get(n), metadata.get(n))]
     except (OSError, ValueError, TypeError):
@@ -225,7 +228,8 @@ def changes(config: Config, run: RunDirectory) -> Sequence[resume_policy.Change]
     try:
         before = safe_io.read_json(run.config)
         require_format(run, before)
-        changes = resume_policy.changes(before, config.as_json())
+        changeable = registry.changeable_options(config.task.name)
+        changes = resume_policy.changes(before, config.as_json(), changeable)
     except (OSError, ValueError, TypeError, AttributeError):
         raise UsageError(
             f"--run-directory: {run.config} is damaged; choose a new directory"

@@ -64,11 +64,11 @@ def generation(
     info: Info | Metadata,
     *,
     image_size: tuple[int, int] | None = None,
-    guidance: Annotated[float, (1, 20)] = 2.0,
+    guidance: Annotated[float, (1, 20), "changeable"] = 2.0,
     drop_label: Annotated[float, (0, 1)] = 0.1,
     steps: Annotated[int, (1, 1000)] | None = None,
-    samples: Annotated[int, (8, 1_000_000)] | None = None,
-    judge: Path | None = None,
+    samples: Annotated[int, (8, 1_000_000), "changeable"] | None = None,
+    judge: Annotated[Path, "changeable"] | None = None,
 ) -> Task:
     """New pictures of a class, drawn from noise by a network that learned from yours.
 

@@ -72,19 +72,19 @@ def overlaps(
 class AveragePrecision:
     """Matches boxes image by image, and averages precision over recalls."""
 
-    def __init__(self, classes: int, most: int = 100) -> None:
-        """`most` predictions of an image and class count, those with the highest
+    def __init__(self, classes: int, max_boxes: int) -> None:
+        """`max_boxes` predictions of an image and class count, those with the highest
         scores.
         """
         self._classes = classes
-        self._most = most
+        self._max_boxes = max_boxes
         self._matches: list[list[_Matches]] = [[] for _ in range(classes)]
 
     def update(self, truths: Boxes, predictions: Boxes) -> None:
         """Adds an image."""
         for number in np.union1d(truths.classes, predictions.classes).tolist():
             matches = _match(
-                truths.of_class(number), predictions.of_class(number), self._most
+                truths.of_class(number), predictions.of_class(number), self._max_boxes
             )
             self._matches[number].append(matches)
 

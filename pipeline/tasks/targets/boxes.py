@@ -28,6 +28,7 @@ from pipeline.tasks.targets._class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
+_COCO_BOXES = 100  # predictions for an image that COCO evaluates
 _ROWS = 20  # classes in a table
 _MIN_AP50 = 0.05  # a detector with less finds nearly nothing
 _SIDE = 4.0  # strides: the side of the box that a location predicts at first
@@ -40,7 +41,7 @@ def boxes(
     info: Info | Metadata,
     *,
     field: str = "boxes",
-    max_boxes: Annotated[int, (1, 1000)] = 100,
+    max_boxes: Annotated[int, (1, 1000)] | None = None,
     iou_threshold: Annotated[float, (0, 1)] = 0.6,
 ) -> Target:
     """Boxes around objects in images, each with a class whose name the source knows.
@@ -52,7 +53,9 @@ def boxes(
     Args:
         info: The source's description, or the metadata of a run.
         field: The field of the source.
-        max_boxes: Largest number of boxes in a prediction.
+        max_boxes: Largest number of boxes in a prediction, and in the average
+            precision. None: 100, as for COCO, or as many as the image of the source
+            with the most boxes has.
         iou_threshold: Of two predicted boxes of a class whose intersection over union
             is higher, only the one with the higher score is kept (non-maximum
             suppression).
@@ -83,7 +86,7 @@ def boxes(
     metadata: dict[str, Any] = {
         "class_names": list(names),
         "boxes_per_image": max(int(shape[0]), 1),
-        "max_boxes": max_boxes,
+        "max_boxes": max_boxes or max(int(shape[0]), _COCO_BOXES),
         "iou_threshold": iou_threshold,
     }
     if field != "boxes":
@@ -107,7 +110,7 @@ class BoxTarget(Target):
         # The shape of the input's images; unknown until target and input are joined.
         self._height = metadata.get("image_shape", [0])[0]
         self._count = metadata["boxes_per_image"]
-        self._max_boxes = metadata.get("max_boxes", 100)
+        self.max_boxes: int = metadata.get("max_boxes", _COCO_BOXES)
         self._iou_threshold = metadata.get("iou_threshold", 0.6)
         self._field = metadata.get("target_field", "boxes")
         self._classes: np.ndarray | None = None
@@ -242,7 +245,7 @@ class BoxTarget(Target):
         threshold, the one with the best F1 on the validation split.
         """
         boxes, scores, classes = best_boxes(
-            outputs, self._max_boxes, self._iou_threshold
+            outputs, self.max_boxes, self._iou_threshold
         )
         boxes = _in_original(boxes, batch["geometry"])
         is_box = scores > 0
@@ -270,7 +273,7 @@ class BoxTarget(Target):
         return {**served, "boxes": tf.where(is_box[..., None], boxes, 0.0)}
 
     def evaluator(self, model: Any = None) -> Evaluator:
-        return BoxEvaluator(self.class_names)
+        return BoxEvaluator(self)
 
     def calibrator(self, model: Any = None) -> Calibrator:
         return _ScoreCalibrator(self)
@@ -406,7 +409,7 @@ class BoxTarget(Target):
     def limitations(self) -> list[str]:
         return [
             (
-                f"At most {self._max_boxes} boxes of {len(self.class_names)} classes"
+                f"At most {self.max_boxes} boxes of {len(self.class_names)} classes"
                 " are answered for an image; objects of other classes are not found."
             )
         ]
@@ -528,11 +531,11 @@ class BoxEvaluator(Evaluator):
     its best precision and recall, curves, and the number of mistakes.
     """
 
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
+    def __init__(self, target: BoxTarget) -> None:
+        self._names = target.class_names
         self._examples = 0
         self._loss = 0.0
-        self._precision = AveragePrecision(len(names))
+        self._precision = AveragePrecision(len(self._names), target.max_boxes)
         self._mistakes: Counter[str] = Counter()
 
     def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
@@ -567,7 +570,7 @@ class _ScoreCalibrator(Calibrator):
 
     def __init__(self, target: BoxTarget) -> None:
         self._target = target
-        self._precision = AveragePrecision(len(target.class_names))
+        self._precision = AveragePrecision(len(target.class_names), target.max_boxes)
 
     def update(self, outputs: Any, batch: Example) -> None:
         predictions = self._target.predict(outputs, batch)

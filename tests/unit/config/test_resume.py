@@ -247,3 +247,18 @@ def test_a_run_is_finished_only_with_its_options_and_its_export(config):
     for damaged in ("{", "[]"):
         run.result.write_text(damaged)
         assert finished() is None
+
+
+def test_a_task_declares_the_options_that_may_change(config):
+    changeable = registry.changeable_options("generation")
+    assert changeable == {"guidance", "judge", "samples"}
+    assert registry.changeable_options("supervised") == set()
+    assert registry.changeable_options("a_file_that_is_gone.task") == set()
+    now = config.as_json()
+    then = copy.deepcopy(now)
+    then["task"]["options"] = {"guidance": 3.0, "drop_label": 0.2}
+    changes = resume_policy.changes(then, now, changeable)
+    assert {c.flag: c.can_be_forced for c in changes} == {
+        "--task.guidance": True,
+        "--task.drop-label": False,
+    }

@@ -86,7 +86,7 @@ def coco_scores(pairs):
 def test_equal_to_pycocotools(seed):
     pairs = random_images(seed)
     expected, precision = coco_scores(pairs)
-    metric = AveragePrecision(CLASSES)
+    metric = AveragePrecision(CLASSES, 100)
     for truths, predictions in pairs:
         metric.update(truths, predictions)
     result = metric.result()
@@ -113,7 +113,7 @@ def test_boxes_without_a_partner_are_missed_false_or_of_the_wrong_class():
 
 
 def test_a_class_without_boxes_does_not_count():
-    metric = AveragePrecision(2)
+    metric = AveragePrecision(2, 100)
     corners = np.array([[0.0, 0, 40, 40]])
     none = np.zeros(1, bool)
     truths = Boxes(corners, np.array([0]), np.empty(0), none)

@@ -43,6 +43,18 @@ def test_boxes_are_clipped_moved_and_padded():
     assert decoded["box_ignored"].dtype == tf.uint8
 
 
+def test_predictions_have_room_for_the_boxes_of_the_most_crowded_image():
+    for count, expected in ((3, 100), (250, 250)):
+        fields = {
+            "boxes": tf.TensorSpec((count, 4), tf.float32),
+            "box_labels": tf.TensorSpec((count,), tf.int32),
+        }
+        target = boxes(Info({"train": 1}, fields, class_names=NAMES))
+        assert target.metadata["max_boxes"] == expected
+        fixed = boxes(Info({"train": 1}, fields, class_names=NAMES), max_boxes=20)
+        assert fixed.metadata["max_boxes"] == 20
+
+
 def test_an_unknown_class_is_refused():
     with pytest.raises(tf.errors.InvalidArgumentError, match="not from 0 to 1"):
         geometry = tf.constant([1, 1, 0, 0, 64, 96.0])
