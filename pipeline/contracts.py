@@ -600,12 +600,9 @@ class TargetBase(BatchDecoder, abc.ABC):
         """The ground truth of a decoded example, in words; empty if it is not given."""
         return ""
 
-    def explained_output(self, outputs: Any, answered: Any = None) -> tf.Tensor | None:
+    def explained_output(self, outputs: Any) -> tf.Tensor | None:
         """The output value of each example that is attributed to the input, float32
         (batch,), such as the logit of the prediction; None: there is none.
-
-        `answered` are the outputs with the prediction, such as those of the whole
-        example if a part of it is left out; None: `outputs`.
         """
         return None
 
@@ -747,12 +744,6 @@ class Task(TargetBase):
         """As in `Input`."""
         return ""
 
-    def occlusions(
-        self, example: Mapping[str, Any]
-    ) -> tuple[list[str], dict[str, np.ndarray]] | None:
-        """As in `Input`."""
-        return None
-
     def similarity(self, info: Info) -> Similarity | None:
         """As in `Input`."""
         return None
@@ -872,19 +863,8 @@ class Input(BatchDecoder, abc.ABC):
     def html(self, example: Mapping[str, Any]) -> str:
         """HTML that shows an example in the report of a run, such as an audio element
         with a data URI; all texts in it are escaped. Empty: the example is drawn.
-
-        As for `draw`, the field `influence`, if there is one, has how much each part of
-        `occlusions` adds to the prediction, float32 (parts,).
         """
         return ""
-
-    def occlusions(
-        self, example: Mapping[str, Any]
-    ) -> tuple[list[str], dict[str, np.ndarray]] | None:
-        """The names of the parts of a decoded example, such as its words, and decoded
-        examples that each lack one of them, fields (parts, ...); None: there are none.
-        """
-        return None
 
     def similarity(self, info: Info) -> Similarity | None:
         """How near duplicates among raw examples are found; None: only exact copies

@@ -71,7 +71,6 @@ FORCEABLE: dict[str, tuple[str, ...]] = {
         "global_clipnorm",
         "clipnorm",
         "clipvalue",
-        "clip_adaptive",
     ),
     "runtime": ("precision", "replicas", "xla", "deterministic"),
 }

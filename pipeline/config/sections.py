@@ -330,10 +330,6 @@ class TrainConfig(FunctionSection):
     """Clip the gradient of each variable to this norm."""
     clipvalue: Positive | None = None
     """Clip each element of the gradient to plus or minus this value."""
-    clip_adaptive: Share | None = None
-    """Adaptive gradient clipping: clip the gradient norm of each unit to this fraction
-    of its weight norm, such as 0.01.
-    """
     ema: Share | None = None
     """Test and export the exponential moving average of the weights with this momentum,
     such as 0.999; the average lags by about 1 / (1 - momentum) steps, and by at most a
@@ -403,7 +399,6 @@ class TrainConfig(FunctionSection):
                 "--train.global-clipnorm": self.global_clipnorm is not None,
                 "--train.clipnorm": self.clipnorm is not None,
                 "--train.clipvalue": self.clipvalue is not None,
-                "--train.clip-adaptive": self.clip_adaptive is not None,
             }
         )
         only_one(

@@ -59,7 +59,3 @@ class ExportedNetwork:
         """The predictions for a few decoded examples."""
         predictions = self._predictions(batch_of(examples))
         return {name: values.numpy() for name, values in predictions.items()}
-
-    def outputs(self, examples: Mapping[str, np.ndarray]) -> Any:
-        """The outputs for a few decoded examples; None if they are not known."""
-        return self._task.outputs_of(self._predictions(batch_of(examples)))

@@ -29,7 +29,6 @@ from pipeline.evaluation.evaluate import Predict, SplitResult
 from pipeline.evaluation.exported import ExportedNetwork
 from pipeline.evaluation.predictions import (
     Evaluation,
-    output_function,
     prediction_function,
 )
 from pipeline.serving import version_manifest
@@ -217,7 +216,6 @@ def evaluate_split(
         name,
         result,
         prediction_function(model, task),
-        output_function(model, task),
         training_examples,
         model,
     )
@@ -229,7 +227,6 @@ def _evaluation(
     split: str,
     result: SplitResult,
     prediction: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
-    outputs: Callable[[Mapping[str, np.ndarray]], Any],
     training_examples: int,
     network: Any = None,
 ) -> Evaluation:
@@ -243,7 +240,6 @@ def _evaluation(
         splits[split],
         locate,
         prediction,
-        outputs,
         network,
         result.pictures,
         result.has_loss,
@@ -316,6 +312,5 @@ def evaluate_export(
         name,
         result,
         network.predict,
-        network.outputs,
         training_examples,
     )

@@ -9,18 +9,15 @@ import numpy as np
 
 from pipeline.contracts import Task
 from pipeline.data.splits import Split
-from pipeline.evaluation import importance, occlusion
+from pipeline.evaluation import importance
 from pipeline.evaluation.evaluate import batch_of
 from pipeline.evaluation.importance import Importances
-from pipeline.evaluation.occlusion import Influence
 from pipeline.training.train_step import forward
 from pipeline.utils import console
 from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
 
 _CHUNK = 4096  # rows of a file that are formatted at once
-_EXPLAINED = 3  # mistakes in the terminal
-_PARTS = 4  # of each
 _COLUMNS = 6  # of a table, whose importance is printed
 _MAX_SECONDS = 5.0  # that their importance may take
 
@@ -39,8 +36,6 @@ class Evaluation:
     """Returns the name of an example by its id."""
     predict: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
     """Returns the predictions for a few decoded examples."""
-    outputs: Callable[[Mapping[str, np.ndarray]], Any] | None = None
-    """Returns the outputs for a few decoded examples; None if they are not known."""
     network: Any = None
     """The network, if it is available."""
     pictures: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -95,23 +90,6 @@ class Evaluation:
             return self.examples.raw(positions)
         except UsageError:  # the files are gone
             return {}
-
-    def influence(self, position: int) -> Influence | None:
-        """How much each part of an example, such as a word, adds to its prediction;
-        None if it has no parts.
-        """
-        if position not in self._influences:
-            value = None
-            if self.outputs is not None:
-                columns = self.examples.take(np.array([position]))
-                example = {name: column[0] for name, column in columns.items()}
-                value = occlusion.influence(self.outputs, self.task, example)
-            self._influences[position] = value
-        return self._influences[position]
-
-    @functools.cached_property
-    def _influences(self) -> dict[int, Influence | None]:
-        return {}
 
     @functools.cached_property
     def importances(self) -> Importances | None:
@@ -200,9 +178,7 @@ class Evaluation:
             sentence += self._example(order[:1])
         sentence = sentence.replace("\n", "\\n")
         mistakes = f"{'mistakes':10} {sentence}"
-        explanations = self._explanations(order[:_EXPLAINED])
-        columns = self._important_columns()
-        return "\n".join([*self._summary, mistakes, *columns, *explanations])
+        return "\n".join([*self._summary, mistakes, *self._important_columns()])
 
     def _important_columns(self) -> Iterator[str]:
         """A line about the columns that matter most for the predictions."""
@@ -220,18 +196,6 @@ class Evaluation:
             f"{'importance':10} {', '.join(parts)}"
             f" (how much worse the {importances.metric} is if the column is shuffled)"
         )
-
-    def _explanations(self, positions: np.ndarray) -> Iterator[str]:
-        """Lines about the most influential parts of examples."""
-        for position in positions.tolist():
-            influence = self.influence(position)
-            if influence is None:
-                return
-            id = int(self.table["id"][position])
-            parts = [
-                f"{part} {value:+.3f}" for part, value in influence.strongest(_PARTS)
-            ]
-            yield f"{'influence':10} {self.locate(id)}: {', '.join(parts)}"
 
     def _example(self, position: np.ndarray) -> str:
         """Describes a prediction, as the end of a sentence about the worst."""
@@ -281,15 +245,3 @@ def prediction_function(
         return {name: np.asarray(values) for name, values in predictions.items()}
 
     return predict
-
-
-def output_function(
-    model: Any, task: Task
-) -> Callable[[Mapping[str, np.ndarray]], Any]:
-    """A function from decoded examples to the outputs from which the task predicts."""
-
-    def outputs(examples: Mapping[str, np.ndarray]) -> Any:
-        _, values, _ = forward(task, model, batch_of(examples))
-        return task.target_outputs(values)
-
-    return outputs

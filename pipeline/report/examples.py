@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from pipeline.contracts import Task
-from pipeline.evaluation.occlusion import Influence
 from pipeline.evaluation.predictions import Evaluation
 from pipeline.report import blocks
 from pipeline.report.blocks import Card
@@ -32,12 +31,10 @@ def answered(
     evaluation: Evaluation,
     positions: np.ndarray,
     heat: np.ndarray | None = None,
-    influences: Sequence[Influence | None] = (),
 ) -> list[Card]:
     """Cards of examples of an evaluation with their predictions.
 
-    `heat`, (positions, height, width), is laid over what is drawn; `influences` are
-    those of `Evaluation.influence`, for the input to show.
+    `heat`, (positions, height, width), is laid over what is drawn.
     """
     examples, predictions = evaluation.predict_rows(positions)
     raw = evaluation.raw(positions)
@@ -47,8 +44,6 @@ def answered(
     for row, id in enumerate(examples["id"].tolist()):
         example: dict[str, Any] = _row(examples, row)
         example["raw"] = _row(raw, row)
-        if influences and (influence := influences[row]):
-            example["influence"] = influence.values
         prediction = _row(predictions, row)
 
         def draw(

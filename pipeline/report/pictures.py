@@ -103,8 +103,6 @@ def mistakes(evaluation: "Evaluation") -> NotebookFigure:
     picture.suptitle(title, fontsize=10)
     for number, (example, prediction) in enumerate(shown):
         axes = picture.add_subplot(rows, columns, number + 1)
-        if influence := evaluation.influence(int(order[number])):
-            example["influence"] = influence.values
         evaluation.task.draw(axes, example, prediction)
         name = evaluation.locate(int(example["id"]))
         file = name.encode(errors="replace").decode()

@@ -118,9 +118,7 @@ def least_certain(subject: Subject) -> Iterator[Block]:
 
 
 def explanations(subject: Subject) -> Iterator[Block]:
-    """Grad-CAM of mistakes, or else of the least certain predictions; of examples with
-    parts, such as words, the influence of these.
-    """
+    """Grad-CAM of mistakes, or else of the least certain predictions."""
     evaluation = subject.evaluation
     worst, _ = evaluation.worst
     order = worst if len(worst) else evaluation.least_certain
@@ -129,7 +127,6 @@ def explanations(subject: Subject) -> Iterator[Block]:
         evaluation.network, evaluation.task, evaluation.examples.take(positions)
     )
     if heat is None:
-        yield from _influences(evaluation, positions)
         return
     yield Text(
         "Highlighted regions contributed most to the prediction (Grad-CAM, on the last"
@@ -137,19 +134,6 @@ def explanations(subject: Subject) -> Iterator[Block]:
         " background."
     )
     yield Cards(examples.answered(evaluation, positions, heat))
-
-
-def _influences(evaluation: Evaluation, positions: np.ndarray) -> Iterator[Block]:
-    """The examples with their parts highlighted, if they have any."""
-    influences = [evaluation.influence(position) for position in positions.tolist()]
-    if not any(influences):
-        return
-    yield Text(
-        "Orange parts speak for the prediction and blue ones against it: the color is"
-        " stronger the more the probability, or the number, of the prediction changes"
-        " if the part is left out (occlusion)."
-    )
-    yield Cards(examples.answered(evaluation, positions, influences=influences))
 
 
 def columns(subject: Subject) -> Iterator[Block]:

@@ -210,7 +210,6 @@ class Run:
             self.splits[self.test_split],
             self.trainer.data.source.location,
             predictions.prediction_function(self.network, self.task),
-            predictions.output_function(self.network, self.task),
             self.network,
             pictures,
         )

@@ -168,11 +168,6 @@ class InputWithColumns(Input):
         html = self._input.html(example)
         return html and html + self._columns.html(example)
 
-    def occlusions(
-        self, example: Mapping[str, Any]
-    ) -> tuple[list[str], dict[str, np.ndarray]] | None:
-        return self._input.occlusions(example)
-
     def similarity(self, info: Info) -> Similarity | None:
         return self._input.similarity(info)
 

@@ -151,13 +151,11 @@ class SeveralInputs(Input):
         for name in names:
             fields[name] = _select(example, name)
             fields[name]["raw"] = _select(example.get("raw", {}), name)
-            if "influence" in example:
-                fields[name]["influence"] = example["influence"]
         for name in names:
             if "image" in fields[name]:
                 return name, fields[name]
         for name in names:
-            if self._parts[name].occlusions(fields[name]) is not None:
+            if self._parts[name].html(fields[name]):
                 return name, fields[name]
         return names[0], fields[names[0]]
 
@@ -169,17 +167,6 @@ class SeveralInputs(Input):
     def html(self, example: Mapping[str, Any]) -> str:
         name, fields = self._drawn(example)
         return self._parts[name].html(fields)
-
-    def occlusions(
-        self, example: Mapping[str, Any]
-    ) -> tuple[list[str], dict[str, np.ndarray]] | None:
-        """The parts of the part that stands for the example."""
-        name, fields = self._drawn(example)
-        occluded = self._parts[name].occlusions(fields)
-        if occluded is None:
-            return None
-        words, variants = occluded
-        return words, {f"{name}/{field}": value for field, value in variants.items()}
 
     def limitations(self) -> list[str]:
         sentences: dict[str, None] = {}  # ordered, without duplicates

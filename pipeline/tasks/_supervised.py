@@ -229,8 +229,8 @@ class Supervised(Task):
     def truth(self, example: Mapping[str, Any]) -> str:
         return self.objective.truth(example)
 
-    def explained_output(self, outputs: Any, answered: Any = None) -> tf.Tensor | None:
-        return self.objective.explained_output(outputs, answered)
+    def explained_output(self, outputs: Any) -> tf.Tensor | None:
+        return self.objective.explained_output(outputs)
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
@@ -246,11 +246,6 @@ class Supervised(Task):
 
     def html(self, example: Mapping[str, Any]) -> str:
         return self.input.html(example)
-
-    def occlusions(
-        self, example: Mapping[str, Any]
-    ) -> tuple[list[str], dict[str, np.ndarray]] | None:
-        return self.input.occlusions(example)
 
     def similarity(self, info: Info) -> Similarity | None:
         return self.input.similarity(info)

@@ -57,8 +57,7 @@ def largest_distance(one, two, settings, steps=1, floor=0.0, **options):
     moved; and of the moving statistics.
 
     The distance moved counts at least `floor` of that of all weights together: where
-    the exact gradient is 0 (a bias before a normalization), or clipping leaves nearly
-    nothing of it (adaptive clipping of a bias), only rounding is left.
+    the exact gradient is 0 (a bias before a normalization), only rounding is left.
     """
     first, moved = trained(one, settings, steps)
     second, _ = trained(two, settings, steps, **options)
@@ -77,11 +76,11 @@ def largest_distance(one, two, settings, steps=1, floor=0.0, **options):
 
 @on_two_replicas
 def test_updates_are_those_of_one_device(one, two):
-    """With adaptive clipping, accumulation, weight decay, L2, averages, and a copy of
+    """With clipping of each variable, accumulation, weight decay, L2, averages, and a copy of
     the examples on each device.
     """
     assert two.replicas == 2
-    train = {**CLIPPED, "global_clipnorm": None, "clip_adaptive": 0.01, "ema": 0.9}
+    train = {**CLIPPED, "global_clipnorm": None, "clipnorm": 0.01, "ema": 0.9}
     stores = []
 
     def store(columns):

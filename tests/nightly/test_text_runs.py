@@ -54,8 +54,6 @@ def test_several_labels_and_numbers_of_texts(workplace, column, values, predicti
     np.testing.assert_allclose(
         run.predict(text=ODD)[prediction], predictions, rtol=1e-4
     )
-    influence = run.evaluation.influence(0)
-    assert influence.parts and np.isfinite(influence.values).all()
 
 
 def test_a_text_beside_numbers(workplace):
@@ -69,4 +67,4 @@ def test_a_text_beside_numbers(workplace):
         predictions = client.predict(title=ODD, numbers=numbers[: len(ODD)])
     assert set(predictions["label"]) <= {"no", "yes"}
     report = (run.directory / "report.html").read_text(encoding="utf-8")
-    assert "<mark" in report and "&lt;" in report and "<b>" not in report
+    assert "&lt;" in report and "<b>" not in report

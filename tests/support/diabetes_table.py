@@ -21,7 +21,7 @@ def loaded(source, settings=RECIPE):
     """The task with all its metadata, and the splits."""
     included = splits.included(source)
     parts, _ = splits.divide(included, settings.data)
-    metadata, _ = dataset.learn(make(source.info), parts["train"], None)
+    metadata, _ = dataset.learn(make(source.info), parts["train"], None, settings)
     return make(metadata), batching.load(included, parts, make(metadata), settings)[0]
 
 

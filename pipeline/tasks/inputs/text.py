@@ -3,8 +3,9 @@ word pieces of a pretrained network.
 """
 
 import html
+import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from unicodedata import east_asian_width
 
@@ -36,12 +37,7 @@ _MAX_WORDS = 512
 _MAX_BYTES = 4096
 _MAX_COUNTED = 2_000_000  # different words; the rarest are forgotten above
 _MIN_COUNT = 2  # times that a word of the vocabulary occurs
-_MAX_PARTS = 100  # words whose influence is measured
 _MAX_SHOWN = 2000  # bytes of a text that is shown
-_FOR, _AGAINST = (255, 140, 0), (60, 130, 255)
-"""Colors of words that speak for a prediction and against it."""
-_Color = tuple[int, int, int, float]
-"""Red, green and blue from 0 to 255, and the opacity."""
 _COLUMNS, _LINES = 32, 11
 """Of a drawn text."""
 
@@ -297,23 +293,6 @@ class TextInput(Input):
             texts.append(words.encode())
         return {"text": texts}
 
-    def occlusions(
-        self, example: Mapping[str, Any]
-    ) -> tuple[list[str], dict[str, np.ndarray]]:
-        """The first words, and the text without each of them."""
-        words = self._parts(example)
-        count = min(len(words), self._length, _MAX_PARTS)
-        join = "" if self._unit == "characters" else " "
-        texts = [join.join(words[:n] + words[n + 1 :]).encode() for n in range(count)]
-        fields = self._decode(tf.constant(texts, tf.string, [count]))
-        variants = {name: values.numpy() for name, values in fields.items()}
-        return words[:count], variants
-
-    def _parts(self, example: Mapping[str, Any]) -> list[str]:
-        """The words of a decoded example."""
-        content = _text(np.asarray(example["text"]))
-        return list(content) if self._unit == "characters" else content.split()
-
     def similarity(self, info: Info) -> Similarity:
         """Words and pairs of words that two texts share."""
         return Similarity(
@@ -330,22 +309,9 @@ class TextInput(Input):
         return near_texts.sketch(words[0])
 
     def html(self, example: Mapping[str, Any]) -> str:
-        """The beginning of the text; its words in the colors of their influence, if
-        this is there.
-        """
-        if "influence" not in example:
-            return f"<p>{_escape(self._beginning(example))}</p>"
-        pieces = []
-        for word, value, color in self._colors(example):
-            piece = _escape(word)
-            if color is not None:
-                *rgb, opacity = color
-                style = f"rgb({' '.join(map(str, rgb))} / {opacity:.2f})"
-                piece = f'<mark title="{value:+.3f}" style="background:{style}">{piece}'
-                piece += "</mark>"
-            pieces.append(piece)
-        join = "" if self._unit == "characters" else " "
-        return f"<p>{join.join(pieces)}</p>"
+        """The beginning of the text."""
+        text = self._beginning(example).encode(errors="replace").decode()
+        return f"<p>{html.escape(text)}</p>"
 
     def _beginning(self, example: Mapping[str, Any]) -> str:
         content = example.get("raw", {}).get(self._field)
@@ -353,47 +319,23 @@ class TextInput(Input):
             return content[:_MAX_SHOWN].decode(errors="replace")
         return _text(np.asarray(example["text"])[:_MAX_SHOWN])
 
-    def _colors(
-        self, example: Mapping[str, Any]
-    ) -> Iterator[tuple[str, float, _Color | None]]:
-        """Yields each word with its influence, and a color with its opacity."""
-        values = example["influence"]
-        highest = max(float(np.abs(values).max(initial=0)), 1e-12)
-        for number, word in enumerate(self._parts(example)[:_MAX_SHOWN]):
-            if number >= len(values):
-                yield word, 0.0, None
-                continue
-            value = float(values[number])
-            color = _FOR if value > 0 else _AGAINST
-            yield word, value, (*color, abs(value) / highest)
-
     def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Writes the beginning of the text, as `html`."""
+        """Writes the beginning of the text."""
         axes.set(xticks=[], yticks=[])
-        gap = 1
-        pieces: list[tuple[str, _Color | None]]
-        if "influence" in example:
-            pieces = [(word, color) for word, _, color in self._colors(example)]
-            gap = int(self._unit != "characters")
-        else:
-            pieces = [(word, None) for word in self._beginning(example).split()]
-        for word, color, line, column in _layout(pieces, gap):
-            box = None
-            if color is not None:
-                *rgb, opacity = color
-                fill = (*(value / 255 for value in rgb), opacity)
-                box = {"facecolor": fill, "edgecolor": "none", "pad": 0.6}
-            axes.text(
-                0.02 + 0.96 * column / _COLUMNS,
-                0.98 - 0.96 * line / _LINES,
-                word,
-                fontsize=5.5,
-                family=["monospace", "sans-serif"],
-                va="top",
-                parse_math=False,
-                bbox=box,
-                transform=axes.transAxes,
-            )
+        text = self._beginning(example)
+        # Characters of Chinese, for example, are twice as wide.
+        is_wide = any(east_asian_width(character) in "WF" for character in text)
+        lines = textwrap.wrap(text, _COLUMNS // 2 if is_wide else _COLUMNS)
+        axes.text(
+            0.02,
+            0.98,
+            "\n".join(lines[:_LINES]),
+            fontsize=5.5,
+            family=["monospace", "sans-serif"],
+            va="top",
+            parse_math=False,
+            transform=axes.transAxes,
+        )
 
     def limitations(self) -> list[str]:
         return [
@@ -408,34 +350,6 @@ def _longest(lengths: np.ndarray, most: int) -> int:
     """The length of 99% of the texts, from 1 to `most`."""
     length = int(np.quantile(lengths, _MAX_QUANTILE, method="higher"))
     return min(max(length, 1), most)
-
-
-def _layout(
-    pieces: Sequence[tuple[str, _Color | None]], gap: int
-) -> Iterator[tuple[str, _Color | None, int, int]]:
-    """Yields words with their colors, lines and columns until the lines are full; a
-    longer word than a line is divided.
-    """
-    line = column = 0
-    for word, color in pieces:
-        for start in range(0, len(word), _COLUMNS):
-            part = word[start : start + _COLUMNS]
-            if column + _width(part) > _COLUMNS:
-                line, column = line + 1, 0
-            if line == _LINES:
-                return
-            yield part, color, line, column
-            column += _width(part) + gap
-
-
-def _width(text: str) -> int:
-    """Columns of a text: two for a wide character, such as of Chinese."""
-    return sum(1 + (east_asian_width(character) in "WF") for character in text)
-
-
-def _escape(text: str) -> str:
-    """Text for a page in UTF-8."""
-    return html.escape(text.encode(errors="replace").decode())
 
 
 def _text(content: np.ndarray) -> str:

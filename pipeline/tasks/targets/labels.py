@@ -260,11 +260,9 @@ class LabelTarget(Target):
     def truth(self, example: Mapping[str, Any]) -> str:
         return self._names(example["labels"])
 
-    def explained_output(self, outputs: Any, answered: Any = None) -> tf.Tensor:
+    def explained_output(self, outputs: Any) -> tf.Tensor:
         """The logit of the most probable label."""
-        if answered is None:
-            answered = outputs
-        return tf.gather(outputs, tf.argmax(answered, axis=-1), axis=-1, batch_dims=1)
+        return tf.reduce_max(outputs, axis=-1)
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]

@@ -292,7 +292,7 @@ class NumberTarget(Target):
         numbers = np.ravel(example["target"])[:3]
         return " ".join(f"{float(value):.4g}" for value in numbers)
 
-    def explained_output(self, outputs: Any, answered: Any = None) -> tf.Tensor:
+    def explained_output(self, outputs: Any) -> tf.Tensor:
         """The first number."""
         return outputs[:, 0]
 

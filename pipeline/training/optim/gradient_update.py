@@ -192,7 +192,7 @@ class UpdateRule:
         def take_step() -> None:
             if tf.distribute.has_strategy():
                 _assign(self._statistics, statistics)
-            clipped = clip_gradients(self._options, gradients, norm, variables)
+            clipped = clip_gradients(self._options, gradients, norm)
             self._apply_optimizer(clipped, variables)
             self._update_averages(variables)
             self.step_stats.record_good_step(norm, half_squares, variables)

@@ -223,21 +223,17 @@ def test_another_field_is_refused():
         text(info)
 
 
-def test_a_text_is_shown_with_its_words_in_the_colors_of_their_influence():
-    own_input = made()
-    example = decoded(own_input, "The <film> is bad")
-    example["influence"] = np.array([0, 0, -0.5, 0, 0.25], np.float32)
-    shown = own_input.html(example)
-    assert '"-0.500" style="background:rgb(60 130 255 / 1.00)">film</mark>' in shown
-    assert '"+0.250" style="background:rgb(255 140 0 / 0.50)">is</mark> bad' in shown
-    assert "&lt;" in shown and "<film" not in shown
-    figure = Figure()
-    own_input.draw(figure.add_subplot(), example)
-    (axes,) = figure.axes
-    words = [piece.get_text() for piece in axes.texts]
-    assert words == ["the", "<", "film", ">", "is", "bad"]
-    color = axes.texts[2].get_bbox_patch().get_facecolor()
-    np.testing.assert_allclose(color, (60 / 255, 130 / 255, 1, 1))
+def test_a_text_is_escaped_in_the_report_and_drawn_in_lines():
+    text_input = made()
+    example = decoded(text_input, "The <film> is bad")
+    assert text_input.html(example) == "<p>the &lt; film &gt; is bad</p>"
+    for text, width in (("ab " * 100, 32), ("\u6f22" * 100, 16)):
+        figure = Figure()
+        example["raw"] = {"text": text.encode()}
+        text_input.draw(figure.add_subplot(), example)
+        (drawn,) = figure.axes[0].texts
+        lines = drawn.get_text().split("\n")
+        assert 3 < len(lines) <= 11 and max(map(len, lines)) <= width
 
 
 def test_the_beginning_of_any_text_is_shown():
@@ -247,4 +243,4 @@ def test_the_beginning_of_any_text_is_shown():
     assert own_input.html(example).startswith("<p>&lt;b&gt;\ufffd\0long")
     figure = Figure()
     own_input.draw(figure.add_subplot(), example)
-    assert 10 < len(figure.axes[0].texts) < 100
+    assert 10 < len(figure.axes[0].texts[0].get_text().split()) < 100

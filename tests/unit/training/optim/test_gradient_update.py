@@ -14,7 +14,6 @@ from pipeline.layers.nested import leaf_layers
 from pipeline.training.callbacks.log_learning_rate import LogLearningRate
 from pipeline.training.callbacks.unfreeze import Unfreeze
 from pipeline.training.optim import gradient_update
-from pipeline.training.optim.gradient_clipping import clip_adaptively
 from pipeline.utils.errors import UsageError
 
 
@@ -63,23 +62,6 @@ def test_the_layers_of_a_nested_model_are_unfrozen_in_their_order():
             if layer.variables
         ]
         assert names == [*"abcd"[: len(nested.weights) // 2], "d"]
-
-
-def test_adaptive_clipping_follows_the_paper():
-    generator = np.random.default_rng(3)
-    weights = [
-        generator.normal(size=s).astype(np.float32)
-        for s in ((3, 3, 2, 4), (5, 4), (4,))
-    ]
-    weights[2][0] = 0.0
-    gradients = [generator.normal(size=w.shape).astype(np.float32) for w in weights]
-    clipped = clip_adaptively(gradients, 0.1, weights)
-    for weight, gradient, result in zip(weights, gradients, clipped, strict=True):
-        for unit in range(weight.shape[-1]):
-            length = np.linalg.norm(gradient[..., unit])
-            bound = 0.1 * max(np.linalg.norm(weight[..., unit]), 1e-3)
-            wanted = gradient[..., unit] * min(1.0, bound / length)
-            np.testing.assert_allclose(result[..., unit], wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
