@@ -22,7 +22,7 @@ from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
-from pipeline.training import cross_validation, event_files, stored_losses, user_model
+from pipeline.training import cross_validation, stored_losses, tensorboard, user_model
 from pipeline.training.model_builder import copy_network, of_user_network
 from pipeline.training.train_step import SteppedModel
 from pipeline.training.trainer import Trainer
@@ -106,7 +106,7 @@ class Handoff:
             run_result.write(result, self.run, fallback)  # the export may be killed
             if self.config.log.tensorboard:
                 epoch = max(0, self.checkpoint.epoch - 1)
-                event_files.write_results(self.run, split, epoch, result[split])
+                tensorboard.write_results(self.run, split, epoch, result[split])
             result = self._export(result)
             result["stages"] = progress_bar.stage_seconds(self.start)
             written, why = run_result.write(result, self.run, fallback)

@@ -12,7 +12,7 @@ from pipeline.config.search_space import Dimension
 from pipeline.report import blocks, page
 from pipeline.report.blocks import Block, Table, Text
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.training import event_files
+from pipeline.training import tensorboard
 from pipeline.utils import console, files
 from pipeline.utils.columns import Columns
 
@@ -141,6 +141,6 @@ def _axes(label: str) -> tuple[Figure, Any]:
 
 def _write_options(run: RunDirectory, trial: "optuna.trial.FrozenTrial") -> None:
     """Writes the options of a trial for TensorBoard's tab HParams."""
-    event_files.write_hparams(
+    tensorboard.write_hparams(
         run, trial.params, trial.user_attrs["metric"], trial.user_attrs["value"]
     )

@@ -139,12 +139,13 @@ def test_the_best_config_gives_the_same_model(killed, workplace):
 
 
 def test_options_of_tensorboard_are_written(killed):
-    from pipeline.training import event_files
+    from tensorboard.backend.event_processing import event_accumulator
 
     folder, *_ = killed
     number = next(t.number for t in trials_of(folder) if "value" in t.user_attrs)
-    events = event_files.read(folder / f"trials/{number:03}/tensorboard/hparams")
-    tags = [value.tag for event in events for value in event.summary.value]
+    folder = folder / f"trials/{number:03}/tensorboard/hparams"
+    board = event_accumulator.EventAccumulator(str(folder)).Reload()
+    tags = board.Tags()["tensors"]
     assert tags == ["_hparams_/session_start_info", "validation_accuracy"]
 
 

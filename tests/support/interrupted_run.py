@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from pipeline.fit import fit
 from pipeline.runtime.signals import ELSEWHERE, StopSignals
+from pipeline.training import tensorboard
 from pipeline.utils.errors import Terminated
 
 # 8 steps an epoch, and one call of validation; everything that is state:
@@ -58,16 +58,10 @@ def everything(run, folder):
 
 def scalars(folder):
     found = []
-    for path in sorted(folder.glob("tensorboard/*/events*")):
-        for record in tf.data.TFRecordDataset(str(path)):
-            event = tf.compat.v1.Event.FromString(record.numpy())
-            for value in event.summary.value:
-                if (
-                    value.tag.startswith("epoch_")
-                    and "examples_per_second" not in value.tag
-                ):
-                    number = value.simple_value
-                    found.append((path.parent.name, value.tag, event.step, number))
+    for part in sorted(folder.glob("tensorboard/*")):
+        for step, tag, number in tensorboard.read_scalars(part):
+            if tag.startswith("epoch_") and "examples_per_second" not in tag:
+                found.append((part.name, tag, step, number))
     return found
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from pipeline.training import event_files
+from pipeline.training import tensorboard
 from pipeline.training.callback_context import CallbackContext
 from pipeline.utils import files
 from pipeline.utils.console import say
@@ -58,6 +58,6 @@ class EvaluatePredictions(keras.callbacks.Callback):
                 path = run.pictures / f"{name}-{epoch:04}.png"
                 files.write_bytes(path, png(picture))
             if self._context.log.tensorboard:
-                event_files.write_pictures(run)
+                tensorboard.write_pictures(run)
         except (OSError, tf.errors.OpError) as error:
             say("note", f"{run.pictures} cannot be written: {reason(error)}")

@@ -1,6 +1,7 @@
 """Logs metrics as lines of JSON and for TensorBoard."""
 
 import json
+import textwrap
 import time
 from typing import Any
 
@@ -8,9 +9,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.training import event_files
+from pipeline.training import tensorboard
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.event_files import EventFile
 from pipeline.utils import files
 from pipeline.utils.console import say
 from pipeline.utils.errors import reason
@@ -46,7 +46,7 @@ class MetricLogger(keras.callbacks.Callback):
         self._batches = context.batches
         self._checkpoint = context.checkpoint
         self._tensorboard = context.log.tensorboard
-        self._writers: dict[str, EventFile] = {}
+        self._writers: dict[str, tf.summary.SummaryWriter] = {}
         self._is_current = False
         """Whether all earlier epochs have been written."""
         self._reported = False
@@ -65,11 +65,9 @@ class MetricLogger(keras.callbacks.Callback):
         rate = float(np.asarray(self.model.optimizer.learning_rate))
         values = {**(logs or {}), "learning_rate": rate}
         try:
-            writer = self._writer("train")
-            step = self.model.step.position
-            for name, value in values.items():
-                writer.add(step, f"{_BATCH_PREFIX}{name}", simple_value=value)
-            writer.flush()
+            with self._writer("train").as_default(self.model.step.position):
+                for name, value in values.items():
+                    tf.summary.scalar(f"{_BATCH_PREFIX}{name}", value)
         except (OSError, tf.errors.OpError) as error:
             self._report_failure(error)
 
@@ -114,13 +112,16 @@ class MetricLogger(keras.callbacks.Callback):
     def _begin_scalars(self) -> None:
         """Starts over with the config and the points up to the checkpoint."""
         folder = self._run.tensorboard / "train"
-        points = [event for event in event_files.read(folder) if _is_point(event)]
-        last_step = self._checkpoint.step
-        points = [event for event in points if event.step <= last_step]
-        self._writers = {"train": EventFile(folder, points)}
-        if self._run.config.is_file():
-            text = self._run.config.read_text(encoding="utf-8")
-            self._writers["train"].add_text("config", text)
+        scalars = list(tensorboard.read_scalars(folder))
+        self._writers = {}
+        with self._writer("train").as_default():
+            for step, tag, value in scalars:
+                if tag.startswith(_BATCH_PREFIX) and step <= self._checkpoint.step:
+                    tf.summary.scalar(tag, value, step)
+            if self._run.config.is_file():
+                text = self._run.config.read_text(encoding="utf-8")
+                # A block of code in Markdown, which is shown unchanged.
+                tf.summary.text("config", textwrap.indent(text, "    "), 0)
 
     def _write_scalars(self, epochs: range) -> None:
         if not self._is_current:
@@ -129,16 +130,11 @@ class MetricLogger(keras.callbacks.Callback):
             for name, values in self._checkpoint.history.items():
                 part = "validation" if name.startswith("val_") else "train"
                 tag = f"epoch_{name.removeprefix('val_')}"
-                self._writer(part).add(epoch, tag, simple_value=values[epoch])
-        for writer in self._writers.values():
-            writer.flush()
+                with self._writer(part).as_default(epoch):
+                    tf.summary.scalar(tag, values[epoch])
 
-    def _writer(self, part: str) -> EventFile:
+    def _writer(self, part: str) -> tf.summary.SummaryWriter:
         if part not in self._writers:
-            self._writers[part] = EventFile(self._run.tensorboard / part)
+            folder = self._run.tensorboard / part
+            self._writers[part] = tensorboard.new_writer(folder)
         return self._writers[part]
-
-
-def _is_point(event: Any) -> bool:
-    """Whether an event is a point within an epoch."""
-    return any(value.tag.startswith(_BATCH_PREFIX) for value in event.summary.value)

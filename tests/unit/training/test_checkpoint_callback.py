@@ -19,7 +19,7 @@ from toy_problem import Steps
 from pipeline.config.sections import LogConfig, TrainConfig
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import Stopped, StopSignals
-from pipeline.training import event_files
+from pipeline.training import tensorboard
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.callbacks.metric_logger import MetricLogger
@@ -251,15 +251,8 @@ class Logged:
         ]
 
     def read_within(self):
-        events = event_files.read(self.run.tensorboard / "train")
-        values = [
-            (event.step, value) for event in events for value in event.summary.value
-        ]
-        return [
-            (step, v.tag, v.simple_value)
-            for step, v in values
-            if v.tag.startswith("batch_")
-        ]
+        values = tensorboard.read_scalars(self.run.tensorboard / "train")
+        return [point for point in values if point[1].startswith("batch_")]
 
     def read_scalars(self):
         return pytest.approx([value for *_, value in scalars(self.run.path)])
@@ -349,7 +342,7 @@ def test_points_within_epochs_are_kept_up_to_the_checkpoint(logged, monkeypatch)
     board = event_accumulator.EventAccumulator(str(logged.run.tensorboard / "train"))
     board.Reload()
     (text,) = board.Tensors("config")
-    assert text.tensor_proto.string_val == [b'    {"seed": 1}\n']
+    assert text.tensor_proto.string_val == [b'    {"seed": 1}']
 
 
 def test_the_results_and_pictures_are_shown_once(logged):
@@ -358,16 +351,15 @@ def test_the_results_and_pictures_are_shown_once(logged):
         (logged.run.path / name).write_bytes(tf.io.encode_png(picture).numpy())
     for accuracy in (0.5, 0.75):
         metrics = {"accuracy": accuracy, "examples": 7, "per_class": {}}
-        event_files.write_results(logged.run, "test", 3, metrics)
+        tensorboard.write_results(logged.run, "test", 3, metrics)
     board = event_accumulator.EventAccumulator(str(logged.run.tensorboard / "test"))
     board.Reload()
-    assert board.Tags()["images"] == ["confusion_matrix", "mistakes"]
-    (image,) = board.Images("mistakes")
-    assert (image.width, image.height) == (5, 3)
-    (point,) = board.Scalars("epoch_accuracy")
-    assert (point.step, point.value) == (3, 0.75) and board.Tags()["scalars"] == [
-        "epoch_accuracy"
-    ]
+    names = ["confusion_matrix", "epoch_accuracy", "mistakes"]
+    assert sorted(board.Tags()["tensors"]) == names
+    (picture,) = board.Tensors("mistakes")
+    assert picture.tensor_proto.string_val[:2] == [b"5", b"3"]
+    (point,) = board.Tensors("epoch_accuracy")
+    assert (point.step, tf.make_ndarray(point.tensor_proto)) == (3, 0.75)
 
 
 @pytest.mark.parametrize("calls", [1, 3])

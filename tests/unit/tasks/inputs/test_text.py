@@ -227,9 +227,9 @@ def test_a_text_is_escaped_in_the_report_and_drawn_in_lines():
     text_input = made()
     example = decoded(text_input, "The <film> is bad")
     assert text_input.html(example) == "<p>the &lt; film &gt; is bad</p>"
-    for text, width in (("ab " * 100, 32), ("\u6f22" * 100, 16)):
+    for words, width in (("ab " * 100, 32), ("\u6f22" * 100, 16)):
         figure = Figure()
-        example["raw"] = {"text": text.encode()}
+        example["raw"] = {"text": words.encode()}
         text_input.draw(figure.add_subplot(), example)
         (drawn,) = figure.axes[0].texts
         lines = drawn.get_text().split("\n")
