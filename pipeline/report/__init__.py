@@ -1,0 +1,4 @@
+"""What a person looks at: `Run`, pictures, `report.html`, the comparison of runs.
+
+It computes nothing that is not shown; metrics and tests are in `evaluation`.
+"""

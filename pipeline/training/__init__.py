@@ -1,0 +1,5 @@
+"""One training attempt, from a built model to its last checkpoint.
+
+Also a user's own Keras objects (`user_*.py`) in a run. What happens to the trained
+model is in `evaluation` and `export`.
+"""

@@ -3,6 +3,7 @@
 import ast
 import functools
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -40,13 +41,6 @@ def function_options() -> set[str]:
     return {option for function in functions for option in function.options}
 
 
-def _blocks(path: Path, language: str) -> list[str]:
-    found = re.findall(
-        r"^```(\S*)\n(.*?)^```$", _read(path), flags=re.DOTALL | re.MULTILINE
-    )
-    return [block for kind, block in found if kind == language]
-
-
 def test_the_readme_lists_the_commands():
     listed = dict(
         re.findall(
@@ -56,28 +50,21 @@ def test_the_readme_lists_the_commands():
     assert listed == COMMANDS
 
 
-def test_the_trees_of_readme_and_architecture_are_those_of_the_package():
-    folders = {path.parent.name for path in PACKAGE.rglob("__init__.py")}
-    registries = {Path(folder).name for folder, _ in registry.REGISTRIES.values()}
-    for page in (README, REPOSITORY / "docs/architecture.md"):
-        (tree,) = (
-            block for block in _blocks(page, "") if block.startswith("pipeline/\n")
-        )
-        tree = tree.partition("\ntests/")[0]
-        listed = set(re.findall(r"(\w+)/", tree))
-        assert (
-            {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
-            <= listed
-            <= folders
-        )
-        assert set(re.findall(r"(\w+)/ \*", tree)) == registries
-        for name in re.findall(r"\w+\.py", tree):
-            assert list(PACKAGE.rglob(name)), name
-        if page == README:
-            assert {path.name for path in PACKAGE.glob("[!_]*.py")} <= set(
-                re.findall(r"\w+\.py", tree)
-            )
-    assert listed == folders, "docs/architecture.md lists all"
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md"])
+def test_the_source_tree_is_that_of_the_docstrings(page):
+    """`python docs/source_tree.py` writes it."""
+    source_tree = runpy.run_path(str(REPOSITORY / "docs/source_tree.py"))
+    text = _read(REPOSITORY / page)
+    assert text == source_tree["updated"](page)
+    assert "  training/ " in text and "  models/ *" in text
+
+
+def test_each_module_and_package_says_what_it_is_for():
+    for path in PACKAGE.rglob("*.py"):
+        docstring = ast.get_docstring(ast.parse(_read(path))) or ""
+        assert docstring.partition("\n\n")[0].rstrip().endswith((".", ":")), path
+        if path.name == "__init__.py" and path.parent != PACKAGE:
+            assert len(docstring.splitlines()) <= 5, path
 
 
 @pytest.mark.parametrize("path", [*TEXTS, *BENCHMARKS], ids=lambda path: path.name)

@@ -1,0 +1,5 @@
+"""What is predicted: classes, labels, numbers, masks, boxes, transcripts.
+
+A target decodes y, adds the output layer, has loss and metrics, and turns outputs into
+predictions.
+"""

@@ -1,0 +1,1 @@
+"""Metrics beside those of Keras and of the targets."""
