@@ -1,4 +1,4 @@
-"""Makes the pictures in docs/screenshots: a run with its bar, and a report.
+"""Makes the pictures in docs/screenshots: a run with its bar, its report and curves.
 
 By hand, where Chromium is installed: `python docs/screenshots.py`. It trains `digits`,
 which takes less than a minute.
@@ -21,7 +21,7 @@ COLUMNS = 120
 # While this epoch is trained, the picture of the terminal is made. The network is wide
 # and a call short, so that an epoch takes seconds.
 EPOCH = 5
-OPTIONS = ["--epochs", "8", "--model.filters", "128"]
+OPTIONS = ["--epochs", "8", "--model.filters", "512"]
 OPTIONS += ["--train.steps-per-execution", "3"]
 _ERASE = re.compile(r"\x1b\[2K")
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
@@ -36,7 +36,7 @@ _TERMINAL = """
 
 
 def main() -> None:
-    """Trains, and writes both pictures."""
+    """Trains, and writes the pictures."""
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -48,6 +48,7 @@ def main() -> None:
         _photograph(page, FOLDER / "bar.png", 1000, height)
         report = folder / "runs/digits-1/report.html"
         _photograph(report, FOLDER / "report.png", 1000, 900)
+        _reduce(report.with_name("curves.png"), FOLDER / "curves.png")
 
 
 def _train(folder: Path) -> str:
@@ -92,8 +93,12 @@ def _photograph(page: Path, picture: Path, width: int, height: int) -> None:
     size = f"--window-size={width},{height}"
     target = [f"--screenshot={picture}", page.as_uri()]
     subprocess.run([browser, *options, size, *target], check=True, capture_output=True)
-    # Few colors make a small file.
-    Image.open(picture).convert("RGB").quantize(128).save(picture, optimize=True)
+    _reduce(picture, picture)
+
+
+def _reduce(source: Path, picture: Path) -> None:
+    """Saves a picture with few colors, which makes a small file."""
+    Image.open(source).convert("RGB").quantize(128).save(picture, optimize=True)
     print(f"{picture.name}: {picture.stat().st_size / 1000:.0f} kB")
 
 
