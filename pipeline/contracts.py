@@ -9,9 +9,8 @@ padding) and `epoch` (int64), both of shape (batch,).
 
 import abc
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import keras
 import numpy as np
@@ -341,9 +340,9 @@ class Evaluator(abc.ABC):
     def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
         """Adds a batch, without padding.
 
-        `predictions` are those of `Task.predict` and `loss`, float32 (batch,); `batch`
-        has the decoded fields. All are tensors. Of an export, `outputs` is None and
-        `loss` NaN if `Task.outputs_of` cannot recover them.
+        `predictions` are those of `Target.predict` and `loss`, float32 (batch,);
+        `batch` has the decoded fields. All are tensors. Of an export, `outputs` is None
+        and `loss` NaN if `Target.outputs_of` cannot recover them.
         """
 
     @abc.abstractmethod
@@ -375,6 +374,16 @@ class Calibrator(abc.ABC):
         """The metadata, such as a temperature."""
 
 
+_KEPT = ("id", "group", "sample_weight")
+"""Fields of a raw example that neither the input nor the target reads."""
+
+
+def plain_name(name: Any, part: Any) -> str:
+    """The name of an input or target in words, without its module."""
+    name = str(name or type(part).__name__)
+    return name.rpartition(".")[2].rpartition(":")[2].replace("_", " ")
+
+
 def _without(metadata: Metadata, names: frozenset[str]) -> Metadata:
     return {name: value for name, value in metadata.items() if name not in names}
 
@@ -394,12 +403,11 @@ class BatchDecoder:
             cls.decodes_batches = False
 
 
-class TargetBase(BatchDecoder, abc.ABC):
-    """What is learned from examples, measured and predicted: a `Task` or a `Target`.
+class Target(BatchDecoder, abc.ABC):
+    """What is predicted: from raw fields of an example to loss, metrics, predictions.
 
-    It is created from its metadata alone: facts about the data that are not weights,
-    such as class names, sizes and means. The metadata is JSON and saved with the run,
-    so that every later process creates the same object.
+    A registered function `(info, **options)` creates it for a source (`Info`), or from
+    the metadata of a run. A target does not know the input.
     """
 
     selection_metric: tuple[str, int] = ("loss", -1)
@@ -415,16 +423,11 @@ class TargetBase(BatchDecoder, abc.ABC):
     not_decoded: frozenset[str] = frozenset()
     """Names of metadata that `decode` does not read, such as means or a temperature."""
 
+    needs_geometry = False
+    """Whether decoded examples keep the geometry of their input, for `predict`."""
+
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
-
-    @property
-    def decode_metadata(self) -> Metadata:
-        """The metadata that `decode` may read: all but `not_decoded`.
-
-        Examples that another run has cached on disk are used only if these are equal.
-        """
-        return _without(self.metadata, self.not_decoded)
 
     def learn(self, examples: TrainingExamples) -> Metadata:
         """Learns metadata from the training examples; it replaces entries of its names.
@@ -434,6 +437,14 @@ class TargetBase(BatchDecoder, abc.ABC):
         nothing is needed, `examples.batches` is not called, which reads the data.
         """
         return {}
+
+    @abc.abstractmethod
+    def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
+        """The decoded fields of a raw example; `geometry` comes from `Input.decode`."""
+
+    def match(self, source: Source) -> "Target":
+        """The same target for the examples of another source; see `Task.match`."""
+        return self
 
     def check(
         self,
@@ -470,6 +481,17 @@ class TargetBase(BatchDecoder, abc.ABC):
         `columns` maps each split to its short fields.
         """
         return iter(())
+
+    @abc.abstractmethod
+    def y(self, batch: Example) -> Any:
+        """What the loss compares the outputs with, from a decoded batch."""
+
+    @abc.abstractmethod
+    def head(self, features: Any, mask: Any = None) -> Any:
+        """Outputs in float32 from a model's features.
+
+        `mask` says which of the features are not padding, if the model returns it.
+        """
 
     @abc.abstractmethod
     def loss(self) -> Callable[[Any, Any], tf.Tensor]:
@@ -609,11 +631,7 @@ class TargetBase(BatchDecoder, abc.ABC):
     def draw(
         self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
-        """Draws one example and its prediction; a target, only the prediction.
-
-        `example` has the decoded fields, and as `raw` the fields of the source, if it
-        is available.
-        """
+        """Draws a prediction over its example; see `Task.draw`."""
         return None
 
     def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
@@ -634,6 +652,14 @@ class TargetBase(BatchDecoder, abc.ABC):
         """
         return "mse", "mae"
 
+    def serve(self, outputs: Any, batch: Example) -> Example:
+        """The predictions of the export, which may have more than `predict`."""
+        return self.predict(outputs, batch)
+
+    def standalone(self, outputs: Any) -> Any:
+        """The predictions of `Task.standalone` from the outputs of the network."""
+        return outputs
+
 
 @dataclasses.dataclass(frozen=True)
 class ExpectedArguments:
@@ -649,134 +675,12 @@ class ExpectedArguments:
     """The name of the output, if the user's network has several."""
 
 
-class Task(TargetBase):
-    """The problem to solve: inputs, targets, head, loss, metrics and predictions.
-
-    A registered function creates the task for a source (`Info`), or from the metadata
-    of a run; `learn` adds the metadata that depends on the training examples.
-    """
-
-    compared: tuple[str, ...] | None = ()
-    """As in `Input`."""
-    user_outputs: tuple[str, ...] = ()
-    """Names of the outputs of a user's whole network, which are a dictionary; empty if
-    the task has a head.
-    """
-
-    def user_arguments(
-        self, y: Any, outputs: Any, takes: "ExpectedArguments"
-    ) -> tuple[Any, Any]:
-        """`y_true` and `y_pred` of a user's loss or metric, from those of a step."""
-        return y, outputs
-
-    def target_outputs(self, outputs: Any) -> Any:
-        """The part of the network's outputs from which the task predicts."""
-        return outputs
-
-    @property
-    def test_passes(self) -> int:
-        """How many examples a test passes through the network in addition to those
-        of its split, such as in the steps of a sampler.
-        """
-        return 0
-
-    @property
-    def title(self) -> str:
-        """What is predicted, for people; by default, the name of the class in words."""
-        words = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", type(self).__name__)
-        return " ".join(words).lower()
-
-    def with_metadata(self, changes: Metadata) -> "Task":
-        """The same task with changed metadata, such as a temperature."""
-        return type(self)({**self.metadata, **changes})
-
-    @abc.abstractmethod
-    def decode(self, example: Example) -> Example:
-        """Decodes a raw example into compact numbers of fixed shape.
-
-        The result is deterministic and cached; requests to the server are decoded in
-        the same way. Texts and encoded files of the raw example must be left out.
-        """
-
-    @property
-    def decoders(self) -> list[Any]:
-        """The objects whose classes define `decode`; examples that are cached on disk
-        are decoded again if their code has changed.
-        """
-        return [self]
-
-    def match(self, source: Source) -> "Task":
-        """The same task for the examples of another source, which may name its fields
-        or number its classes differently.
-
-        Raises UsageError if the source has something that the task does not know.
-        """
-        return self
-
-    @abc.abstractmethod
-    def prepare(self, batch: Example) -> Example:
-        """Turns a decoded batch into the network's input; also part of the export."""
-
-    @abc.abstractmethod
-    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
-        """Turns a prepared batch into (inputs, y, weight).
-
-        `seeds` has shape (batch,), int64.
-        """
-
-    @abc.abstractmethod
-    def inputs(self) -> Any:
-        """The network's symbolic inputs."""
-
-    def model_inputs(self, inputs: Any) -> Any:
-        """As in `Input`."""
-        return inputs
-
-    @abc.abstractmethod
-    def head(self, features: Any, inputs: Any) -> Any:
-        """Turns a model's features into the network's outputs, always in float32."""
-
-    def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws one example without a prediction; see `draw`."""
-        axes.axis("off")
-
-    def html(self, example: Mapping[str, Any]) -> str:
-        """As in `Input`."""
-        return ""
-
-    def similarity(self, info: Info) -> Similarity | None:
-        """As in `Input`."""
-        return None
-
-    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
-        """As in `Input`."""
-        return {}
-
-    def learned_columns(self) -> list[LearnedColumn]:
-        """As in `Input`."""
-        return []
-
-    @abc.abstractmethod
-    def serving_inputs(self) -> list[ServingInput]:
-        """The signatures of the export, `serving_default` first."""
-
-    @abc.abstractmethod
-    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
-        """The predictions of `model(inputs, training=False)` for a requested batch."""
-
-    def standalone(self, network: keras.Model) -> keras.Model:
-        """Converts a network to a Keras model from raw inputs to predictions, which
-        works without this package.
-        """
-        return keras.Model(network.inputs, network.outputs)
-
-
 class Input(BatchDecoder, abc.ABC):
     """What is given: from raw fields of an example to an input of the network.
 
     A registered function `(info, **options)` creates it for a source (`Info`), or from
     the metadata of a run. An input does not know what is predicted from it. Methods
-    without a description mean the same as in `Task`.
+    without a description mean the same as in `Task` or `Target`.
     """
 
     not_decoded: frozenset[str] = frozenset()
@@ -789,7 +693,13 @@ class Input(BatchDecoder, abc.ABC):
         self.metadata = metadata
 
     @property
+    def title(self) -> str:
+        """What is given, for people."""
+        return plain_name(self.metadata.get("input"), self)
+
+    @property
     def decode_metadata(self) -> Metadata:
+        """As in `Task`; also that of the target."""
         return _without(self.metadata, self.not_decoded)
 
     def with_metadata(self, metadata: Metadata) -> "Input":
@@ -828,10 +738,12 @@ class Input(BatchDecoder, abc.ABC):
         return self
 
     @abc.abstractmethod
-    def prepare(self, batch: Example) -> Example: ...
+    def prepare(self, batch: Example) -> Example:
+        """Turns a decoded batch into the network's input; also part of the export."""
 
     @abc.abstractmethod
-    def inputs(self) -> Any: ...
+    def inputs(self) -> Any:
+        """The network's symbolic inputs."""
 
     @abc.abstractmethod
     def network_inputs(self, batch: Example) -> Any:
@@ -849,7 +761,7 @@ class Input(BatchDecoder, abc.ABC):
 
     @abc.abstractmethod
     def signatures(self) -> list[ServingInput]:
-        """The ways in which a request can provide this input."""
+        """The signatures of the export, `serving_default` first."""
 
     def standalone(self) -> tuple[Any, Any]:
         """Raw inputs of a Keras model, and the prepared tensors made from them."""
@@ -888,42 +800,184 @@ class Input(BatchDecoder, abc.ABC):
         return []
 
 
-class Target(TargetBase):
-    """What is wanted: from raw fields of an example to loss, metrics and predictions.
+class Task(BatchDecoder):
+    """The problem to solve: an input and a target, joined.
 
-    A registered function `(info, **options)` creates it for a source (`Info`), or from
-    the metadata of a run. A target does not know the input.
+    A registered function creates the task for a source (`Info`), or from the metadata
+    of a run; `learn` adds the metadata that depends on the training examples. Metadata
+    are facts about the data that are not weights, such as class names, sizes and means.
+    They are JSON and saved with the run, so that every later process creates the same
+    object.
     """
 
-    needs_geometry = False
-    """Whether decoded examples keep the geometry of their input, for `predict`."""
+    decodes_batches = True  # if the input and the target do
+    not_decoded: frozenset[str] = frozenset()
+    """Further names of metadata that `decode` does not read."""
+    user_outputs: tuple[str, ...] = ()
+    """Names of the outputs of a user's whole network, which are a dictionary; empty if
+    the target has a head.
+    """
 
-    @abc.abstractmethod
-    def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
-        """The decoded fields of a raw example; `geometry` comes from `Input.decode`."""
+    def __init__(self, metadata: Metadata, input: "Input", target: "Target") -> None:
+        self.metadata = metadata
+        self.input = input
+        self.target = target
+        self.decodes_batches &= input.decodes_batches and target.decodes_batches
 
-    def match(self, source: Source) -> "Target":
-        """As in `Task`."""
-        return self
+    @property
+    def title(self) -> str:
+        """Such as "classes from image"."""
+        target = plain_name(self.metadata.get("target"), self.target)
+        return f"{target} from {self.input.title}"
 
-    @abc.abstractmethod
-    def y(self, batch: Example) -> Any:
-        """What the loss compares the outputs with, from a decoded batch."""
+    @property
+    def decode_metadata(self) -> Metadata:
+        """The metadata that `decode` may read: all but `not_decoded`.
 
-    @abc.abstractmethod
-    def head(self, features: Any, mask: Any = None) -> Any:
-        """Outputs in float32 from a model's features.
-
-        `mask` says which of the features are not padding, if the model returns it.
+        Examples that another run has cached on disk are used only if these are equal.
         """
+        names = self.not_decoded | self.target.not_decoded
+        return _without(self.input.decode_metadata, names)
 
-    def serve(self, outputs: Any, batch: Example) -> Example:
-        """The predictions of the export, which may have more than `predict`."""
-        return self.predict(outputs, batch)
+    @property
+    def decoders(self) -> list[Any]:
+        """The objects whose classes define `decode`; examples that are cached on disk
+        are decoded again if their code has changed.
+        """
+        return [self, *self.input.decoders, self.target]
 
-    def standalone(self, outputs: Any) -> Any:
-        """The predictions of `Task.standalone` from the outputs of the network."""
+    @property
+    def test_passes(self) -> int:
+        """How many examples a test passes through the network in addition to those
+        of its split, such as in the steps of a sampler.
+        """
+        return 0
+
+    def with_metadata(self, changes: Metadata) -> Self:
+        """The same task with changed metadata, such as a temperature."""
+        metadata = {**self.metadata, **changes}
+        input = self.input.with_metadata(metadata)
+        return type(self)(metadata, input, type(self.target)(metadata))
+
+    def match(self, source: Source) -> Self:
+        """The same task for the examples of another source, which may name its fields
+        or number its classes differently.
+
+        Raises UsageError if the source has something that the task does not know.
+        """
+        input = self.input.match(source)
+        return type(self)(self.metadata, input, self.target.match(source))
+
+    def learn(self, examples: TrainingExamples) -> Metadata:
+        """Learns metadata from the training examples; it replaces entries of its names.
+
+        It is called before any example is decoded, on an object with the metadata of
+        the source alone, and only when a run begins: a resumed run has the result. If
+        nothing is needed, `examples.batches` is not called, which reads the data.
+        """
+        return {**self.input.learn(examples), **self.target.learn(examples)}
+
+    def decode(self, example: Example) -> Example:
+        """Decodes a raw example into compact numbers of fixed shape.
+
+        The result is deterministic and cached; requests to the server are decoded in
+        the same way. Texts and encoded files of the raw example must be left out.
+        """
+        kept = {name: example[name] for name in _KEPT if name in example}
+        fields, geometry = self.input.decode(example)
+        truths = self.target.decode(example, geometry)
+        if self.target.needs_geometry and geometry is not None:
+            truths["geometry"] = geometry
+        return {**kept, **fields, **truths}
+
+    def check(
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
+    ) -> None:
+        """Raises UsageError if a decoded example cannot be used for training.
+
+        `columns` are the short fields of a split; `locate` returns the name of an
+        example by id.
+        """
+        self.input.check(columns, split, locate)
+        self.target.check(columns, split, locate)
+
+    def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
+        """Notes about the training examples, from their short fields.
+
+        Raises UsageError if nothing can be learned from them.
+        """
+        return [*self.input.review(), *self.target.review(columns)]
+
+    def step_inputs(
+        self, batch: Example, seeds: tf.Tensor
+    ) -> tuple[Any, Any, tf.Tensor]:
+        """Turns a decoded batch into (inputs, y, weight) of a training step.
+
+        `seeds` has shape (batch,), int64.
+        """
+        batch = self.input.prepare(batch)
+        return self.input.network_inputs(batch), self.target.y(batch), batch["weight"]
+
+    def head(self, features: Any, inputs: Any) -> Any:
+        """Turns a model's features into the network's outputs, always in float32.
+
+        `features` is a tensor, or a dictionary of `features` and their `mask`.
+        """
+        features = self.input.join(features, inputs)
+        if isinstance(features, Mapping):
+            return self.target.head(features["features"], features.get("mask"))
+        return self.target.head(features)
+
+    def target_outputs(self, outputs: Any) -> Any:
+        """The part of the network's outputs that the target gets: for its loss, metrics
+        and predictions.
+        """
         return outputs
+
+    def of_target(
+        self, function: Callable[[Any, Any], tf.Tensor]
+    ) -> Callable[[Any, Any], tf.Tensor]:
+        """A loss of the target, as a function of y and the outputs of the network."""
+        return lambda y, outputs: function(y, self.target_outputs(outputs))
+
+    def user_arguments(
+        self, y: Any, outputs: Any, takes: ExpectedArguments
+    ) -> tuple[Any, Any]:
+        """`y_true` and `y_pred` of a user's loss or metric, from those of a step."""
+        return y, outputs
+
+    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
+        """The predictions of `model(inputs, training=False)` for a requested batch."""
+        inputs = self.input.network_inputs(self.input.prepare(batch))
+        outputs = self.target_outputs(model(inputs, training=False))
+        return self.target.serve(outputs, batch)
+
+    def standalone(self, network: keras.Model) -> keras.Model:
+        """Converts a network to a Keras model from raw inputs to predictions, which
+        works without this package.
+        """
+        inputs, prepared = self.input.standalone()
+        inner = keras.Model(network.inputs, network.outputs[0], name="network")
+        outputs = inner(keras.tree.flatten(prepared))
+        return keras.Model(inputs, self.target.standalone(outputs))
+
+    def draw(
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
+    ) -> None:
+        """Draws one example and its prediction.
+
+        `example` has the decoded fields, and as `raw` the fields of the source, if it
+        is available.
+        """
+        self.input.draw(axes, example)
+        self.target.draw(axes, example, prediction)
+
+    def limitations(self) -> list[str]:
+        """Sentences of the model card about what to expect from the predictions."""
+        return [*self.target.limitations(), *self.input.limitations()]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -159,7 +159,7 @@ def _exact_copies(
     chance.
     """
     in_test = np.zeros(len(parts.get("test", ())), bool)
-    compared = task.compared
+    compared = task.input.compared
     if config.clean.enabled or config.clean.allow_leakage or compared is None:
         return [], in_test
     keys: list[np.ndarray] = []
@@ -327,7 +327,7 @@ def _weigh_classes(
 ) -> tuple[Mapping[str, float], list[Decision]]:
     """The weights of the classes, and what to say about them or their sizes."""
     requested = config.train.class_weight
-    counts = task.class_counts(columns)
+    counts = task.target.class_counts(columns)
     weights = class_balance.class_weights(requested, counts, task.title)
     if counts is None or config.dry_run:
         return weights, []

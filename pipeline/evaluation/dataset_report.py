@@ -41,7 +41,7 @@ def statistics(data: LoadedData) -> Lines:
     columns = {}
     for name, split in data.splits.items():
         columns[name] = {key: split.column(key) for key in split.store.short}
-    yield from data.task.describe(columns)
+    yield from data.task.target.describe(columns)
     yield from files(data.source)
     yield from table_columns(data)
     train = data.splits["train"]
@@ -157,7 +157,7 @@ def pictures(data: LoadedData, config: Config) -> list[PageSection]:
             config.data.augment,
             config.runtime.seed,
             data.source.location,
-            data.task.spatial_fields,
+            data.task.target.spatial_fields,
         )
     return sections
 
@@ -204,7 +204,7 @@ def _examples(data: LoadedData) -> list[PageSection]:
         example = {name: column[row] for name, column in subset.items()}
         axes = figure.add_subplot(rows, _COLUMNS, row + 1)
         own_input.draw(axes, example)
-        data.task.draw_truth(axes, example)
+        data.task.target.draw_truth(axes, example)
         name = data.source.location(int(example["id"]))
         name = name.encode(errors="replace").decode()
         axes.set_title(name[-32:], fontsize=8, parse_math=False)

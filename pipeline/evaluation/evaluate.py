@@ -39,7 +39,7 @@ class Predictions(NamedTuple):
     outputs: Any
     """Of the network; None if they cannot be recovered from an export's predictions."""
     predictions: Example
-    """Those of `Task.predict`, and `loss`, if it is known."""
+    """Those of `Target.predict`, and `loss`, if it is known."""
 
 
 Predict = Callable[[Any, Task, Batches], Iterator[Predictions]]
@@ -51,7 +51,7 @@ def predictions(
 ) -> Iterator[Predictions]:
     """Yields the predictions of a network, as `Predict`."""
     for batch, y, values, loss in outputs(model, task, batches):
-        predictions = dict(task.predict(values, batch))
+        predictions = dict(task.target.predict(task.target_outputs(values), batch))
         if loss is not None:
             predictions["loss"] = loss
         yield Predictions(batch, y, values, predictions)
@@ -130,7 +130,7 @@ def loss_function(
         return model.step.loss
     if model.user_loss or task.user_outputs:
         return model.user_loss
-    return task.loss()
+    return task.target.loss()
 
 
 def _masks(outputs: Any) -> dict[str, tf.Tensor]:
@@ -151,7 +151,7 @@ class SplitResult:
     metrics: dict[str, Any]
     """Metrics of the task and of `train.metrics`, as JSON values."""
     table: dict[str, np.ndarray]
-    """`id`, and the columns of `Task.table`, (examples,)."""
+    """`id`, and the columns of `Target.table`, (examples,)."""
     pictures: dict[str, np.ndarray]
     """Name -> picture of the predictions, uint8 (height, width, 3)."""
     has_loss: bool = True
@@ -171,7 +171,7 @@ def evaluate(
     them; None if they are not available or it would take too long. `predict` calls the
     model.
     """
-    evaluator = task.evaluator(model)
+    evaluator = task.target.evaluator(model)
     added = [_copy(metric) for metric in _added_metrics(model)]
     parts = []
     has_loss = True
@@ -182,7 +182,9 @@ def evaluate(
         evaluator.update(task.target_outputs(values), predictions, batch)
         for metric in added:
             metric.update_state(y, values)
-        parts.append({"id": batch["id"].numpy(), **task.table(predictions, batch)})
+        parts.append(
+            {"id": batch["id"].numpy(), **task.target.table(predictions, batch)}
+        )
     if training is not None and evaluator.reads_training:
         for batch in examples(training):
             evaluator.update_training(batch)
@@ -232,7 +234,7 @@ def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
 
 def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
     """Calibrates the task on examples that the model was not trained on."""
-    calibrator = task.calibrator(model)
+    calibrator = task.target.calibrator(model)
     if calibrator is None:
         return {}
     for batch, _, results, _ in outputs(model, task, held_out):

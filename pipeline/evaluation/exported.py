@@ -26,9 +26,9 @@ class ExportedNetwork:
             # Its variables live as long as this object.
             self._loaded = tf.saved_model.load(path)
         self._serve = self._loaded.signatures["serving_default"]
-        self._input = task.serving_inputs()[0]
+        self._input = task.input.signatures()[0]
         self._task = task
-        self._loss = None if task.user_outputs else task.loss()
+        self._loss = None if task.user_outputs else task.target.loss()
 
     def predictions(
         self, model: Any, task: Task, batches: Batches
@@ -40,20 +40,20 @@ class ExportedNetwork:
     def _predict(self, batch: Example) -> Predictions:
         task = self._task
         predictions = dict(self._predictions(batch))
-        outputs = task.outputs_of(predictions)
-        _, y, _ = task.target(task.prepare(batch), batch["id"])
+        outputs = task.target.outputs_of(predictions)
+        _, y, _ = task.step_inputs(batch, batch["id"])
         if outputs is not None and self._loss is not None:
             predictions["loss"] = self._loss(y, outputs)
         return Predictions(batch, y, outputs, predictions)
 
     def _predictions(self, batch: Example) -> Example:
-        """The predictions of `Task.predict` for a decoded batch."""
+        """The predictions of `Target.predict` for a decoded batch."""
         columns = {name: values.numpy() for name, values in batch.items()}
         request = self._input.request(columns)
         arguments = {}
         for name, spec in self._input.specs.items():
             arguments[name] = tf.constant(request[name], spec.dtype)
-        return self._task.served_predictions(self._serve(**arguments), batch)
+        return self._task.target.served_predictions(self._serve(**arguments), batch)
 
     def predict(self, examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The predictions for a few decoded examples."""

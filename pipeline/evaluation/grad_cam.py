@@ -34,11 +34,11 @@ def heat_maps(
         return None
     batch = {name: tf.constant(values) for name, values in examples.items()}
     batch["weight"] = tf.ones(len(examples["id"]))
-    inputs, _, _ = task.target(task.prepare(batch), batch["id"])
+    inputs, _, _ = task.step_inputs(batch, batch["id"])
     maps: list[tf.Tensor] = []
     with tf.GradientTape() as tape:
         outputs = _call(graph_of(network), inputs, maps, tape)
-        score = task.explained_output(task.target_outputs(outputs))
+        score = task.target.explained_output(task.target_outputs(outputs))
     if score is None or not maps:
         return None
     features = maps[-1]

@@ -65,7 +65,7 @@ def measure(
     if not even a batch is possible, the task has no columns, or the metric is
     undefined.
     """
-    columns = task.learned_columns()
+    columns = task.input.learned_columns()
     if not columns:
         return None
     repeats = min(_MAX_REPEATS, _MAX_SHUFFLES // len(columns))
@@ -85,7 +85,7 @@ def measure(
     intact = metric(examples)
     if intact is None:
         return None
-    _, direction = task.selection_metric
+    _, direction = task.target.selection_metric
     random = np.random.default_rng(0)
     orders = [random.permutation(len(positions)) for _ in range(repeats)]
     importances = []
@@ -99,7 +99,7 @@ def measure(
         mean = float(np.mean(worse))
         importances.append(Importance(column.name, mean, float(np.std(worse))))
     importances.sort(key=lambda importance: -importance.mean)
-    name, _ = task.selection_metric
+    name, _ = task.target.selection_metric
     return Importances(name, len(positions), repeats, intact, importances)
 
 
@@ -129,7 +129,7 @@ def _metric_function(
     if it is undefined.
     """
     loss = evaluate.loss_function(model, task)
-    name, _ = task.selection_metric
+    name, _ = task.target.selection_metric
 
     @tf.function(reduce_retracing=True)
     def predict(batch: Example) -> tuple[Any, tf.Tensor]:
@@ -139,13 +139,14 @@ def _metric_function(
         return outputs, loss(y, outputs)
 
     def metric(examples: Mapping[str, np.ndarray]) -> float | None:
-        evaluator = task.evaluator(model)
+        evaluator = task.target.evaluator(model)
         for start in range(0, len(examples["id"]), size):
             rows = {key: v[start : start + size] for key, v in examples.items()}
             batch = evaluate.batch_of(rows)
             outputs, losses = predict(batch)
-            predictions = {**task.predict(outputs, batch), "loss": losses}
-            evaluator.update(task.target_outputs(outputs), predictions, batch)
+            outputs = task.target_outputs(outputs)
+            predictions = {**task.target.predict(outputs, batch), "loss": losses}
+            evaluator.update(outputs, predictions, batch)
         value = evaluator.result().get(name)
         return None if value is None or not np.isfinite(value) else float(value)
 

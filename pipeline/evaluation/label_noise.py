@@ -78,7 +78,7 @@ def rank(
 
 def has_classes(task: Task) -> bool:
     """Whether the task chooses one class for each example."""
-    output = task.output
+    output = task.target.output
     is_class = output is not None and output.activation == "softmax"
     return output is not None and is_class and len(output.shape) == 1
 
@@ -269,7 +269,7 @@ def _probabilities(network: Any, task: Task, batches: Batches) -> list[Predictio
     """The probabilities of all classes for each batch, with `id` and `truth`."""
     parts = []
     for batch, _, outputs, _ in evaluate.outputs(network, task, batches):
-        predictions = task.predict(outputs, batch)
+        predictions = task.target.predict(task.target_outputs(outputs), batch)
         if "label" not in batch or "probabilities" not in predictions:
             raise UsageError("--label-noise: the task has no classes")
         part = {

@@ -169,7 +169,7 @@ def _specs(source: Source, task: Task) -> dict[str, tf.TensorSpec]:
     try:
         return decoded_specs(source, task)
     except (LookupError, ValueError):
-        inputs = tf.nest.flatten(task.inputs())
+        inputs = tf.nest.flatten(task.input.inputs())
         shapes = ", ".join(f"{x.name} {x.shape[1:]}" for x in inputs)
         fields = []
         for name, spec in source.info.fields.items():

@@ -158,11 +158,11 @@ def _train_stock_keras(
     _disable_dropout(model)
     pretrained.set_weights(model, weights)
     examples = (batches.gather(batch) for batch in batches.dataset(0))
-    ready = [task.target(task.prepare(batch), batch["id"]) for batch in examples]
+    ready = [task.step_inputs(batch, batch["id"]) for batch in examples]
     inputs, y, _ = keras.tree.map_structure(
         lambda *parts: np.concatenate(parts), *ready
     )
-    loss = task.loss()
+    loss = task.target.loss()
     pieces = settings.train.accumulate
     optimizer = keras.optimizers.SGD(
         LEARNING_RATE,

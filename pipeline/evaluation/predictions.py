@@ -30,7 +30,7 @@ class Evaluation:
     task: Task
     metrics: dict[str, Any]
     table: Mapping[str, np.ndarray]
-    """`id` and the columns of `Task.table`, in the order of the examples."""
+    """`id` and the columns of `Target.table`, in the order of the examples."""
     examples: Split
     locate: Callable[[int], str]
     """Returns the name of an example by its id."""
@@ -62,7 +62,7 @@ class Evaluation:
         """The rows at these positions of the table, for people."""
         selected = {name: column[positions] for name, column in self.table.items()}
         ids = selected.pop("id").tolist()
-        columns = self.task.readable(selected)
+        columns = self.task.target.readable(selected)
         values = {name: column.tolist() for name, column in columns.items()}
         return Columns(file=[self.locate(id) for id in ids], **values)
 
@@ -75,7 +75,7 @@ class Evaluation:
 
     def tables(self) -> dict[str, Columns]:
         """File name -> further tables of the task."""
-        return self.task.tables(self.table)
+        return self.task.target.tables(self.table)
 
     def predict_rows(self, positions: np.ndarray) -> tuple[dict[str, np.ndarray], Any]:
         """The decoded examples at these positions, and the predictions for them."""
@@ -153,12 +153,12 @@ class Evaluation:
     @property
     def warning(self) -> str:
         """A sentence about a model that has learned nothing; empty if it has."""
-        return no_skill_warning(self.task.no_better_than(self.metrics))
+        return no_skill_warning(self.task.target.no_better_than(self.metrics))
 
     @property
     def _summary(self) -> list[str]:
         """The lines of the task, and notes about training examples and the loss."""
-        lines = self.task.summary(self.metrics, self.split)
+        lines = self.task.target.summary(self.metrics, self.split)
         if self.training_examples:
             lines.append(
                 f"{'note':10} the model was trained on {self.training_examples:,} of"
@@ -241,7 +241,7 @@ def prediction_function(
     def predict(examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         batch = batch_of(examples)
         _, outputs, _ = forward(task, model, batch)
-        predictions = task.predict(outputs, batch)
+        predictions = task.target.predict(task.target_outputs(outputs), batch)
         return {name: np.asarray(values) for name, values in predictions.items()}
 
     return predict

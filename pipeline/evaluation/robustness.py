@@ -45,7 +45,7 @@ def measure(
     """
     if most_seconds <= 0:
         return None
-    corruptions = evaluation.task.corruptions()
+    corruptions = evaluation.task.input.corruptions()
     positions = spread(len(evaluation), _EXAMPLES)
     columns = evaluation.examples.take(positions)
     metric = _metric_function(evaluation, options)
@@ -61,7 +61,7 @@ def measure(
         for strength in STRENGTHS:
             values.append(metric(corrupt(columns, strength)))
         corrupted[name] = values
-    name, _ = evaluation.task.selection_metric
+    name, _ = evaluation.task.target.selection_metric
     return Robustness(name, len(positions), clean, corrupted)
 
 
@@ -69,7 +69,7 @@ def _metric_function(
     evaluation: Evaluation, options: TrainConfig
 ) -> Callable[[Mapping[str, np.ndarray]], float]:
     """A function from decoded examples to the metric by which models are compared."""
-    name, _ = evaluation.task.selection_metric
+    name, _ = evaluation.task.target.selection_metric
 
     def metric(columns: Mapping[str, np.ndarray]) -> float:
         rows = np.arange(len(columns["id"]))

@@ -50,7 +50,7 @@ def try_out(config: "Config", task: "Task", examples: "Split") -> None:
     progress_bar.stage("trying", ", ".join(FILES[name] for name in formats))
     from_logits = model_builder.takes_logits(task, config.train)
     network = model_builder.network(task, config.model, "float32", from_logits)
-    inputs = task.serving_inputs()[0].request(examples.take(np.arange(1)))
+    inputs = task.input.signatures()[0].request(examples.take(np.arange(1)))
     for name, values in inputs.items():
         if isinstance(values, list):
             inputs[name] = strings(values)
@@ -86,7 +86,7 @@ def write(
     import tensorflow as tf
 
     failed: dict[str, str] = {}
-    default = task.serving_inputs()[0]
+    default = task.input.signatures()[0]
     specs = list(default.specs.values())
 
     def numbers(*arguments: Any) -> dict[str, Any]:

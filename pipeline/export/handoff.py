@@ -214,8 +214,10 @@ class Handoff:
         )
         result["best_epoch"] = self.checkpoint.best_epoch
         result["weights"] = self.weights
-        result["selection_metric"] = list(task.selection_metric)
-        result["no_better_than"] = task.no_better_than(result[self.test_split]) or None
+        result["selection_metric"] = list(task.target.selection_metric)
+        result["no_better_than"] = (
+            task.target.no_better_than(result[self.test_split]) or None
+        )
         if summary := cross_validation.read(self.run):
             result["cross_validation"] = summary
         result["trained"] = {
@@ -316,7 +318,7 @@ def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
     task = dataset.create_task(config, metadata)
     if task.user_outputs:
         from_logits = stored_losses.from_logits(run.losses)
-        model = of_user_network(plain, plain, task.inputs(), task, from_logits)
+        model = of_user_network(plain, plain, task.input.inputs(), task, from_logits)
         stored_losses.restore(run.losses, model)
         return model
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]

@@ -100,9 +100,9 @@ def export(
             parent,
             manifest["signatures"],
             manifest["options"]["batch_sizes"],
-            task.prediction_notes(),
+            task.target.prediction_notes(),
         )
-        metric = task.selection_metric
+        metric = task.target.selection_metric
         published = repository.publish(directory, parent, config.export, metric, ready)
     except BaseException as error:
         if directory:
@@ -225,7 +225,7 @@ def _save(directory: Path, exported: SteppedModel, task: Task) -> Endpoints:
     functions = {}
     variables = {}
     handles: dict[int, None] = {}  # ordered, without duplicates
-    for serving_input in task.serving_inputs():
+    for serving_input in task.input.signatures():
         name = serving_input.name
         specs = list(serving_input.specs.values())
         function = serving_function(task, network, serving_input)
@@ -284,7 +284,7 @@ def make_requests(
 ) -> dict[str, dict[str, Any]]:
     """Signature -> its arguments by name, for decoded examples."""
     requests = {}
-    for serving_input in task.serving_inputs():
+    for serving_input in task.input.signatures():
         requests[serving_input.name] = serving_input.request(examples)
     return requests
 
@@ -323,7 +323,7 @@ def difference(
     if both networks compute in float32 and the exported network is not a copy of the
     trained network.
     """
-    default = task.serving_inputs()[0]
+    default = task.input.signatures()[0]
     function = serving_function(task, model, default)
     specs = list(default.specs.values())
     trained = _predictions(
@@ -388,7 +388,7 @@ def _predictions(
 def _describe_signatures(task: Task, endpoints: Endpoints) -> dict[str, dict[str, Any]]:
     """Signature -> its inputs and outputs, and what files and arguments mean."""
     signatures = {}
-    for serving_input in task.serving_inputs():
+    for serving_input in task.input.signatures():
         signatures[serving_input.name] = {
             **_describe(*endpoints[serving_input.name]),
             "files": list(serving_input.files),

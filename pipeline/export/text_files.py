@@ -61,7 +61,7 @@ def model_card(
     measure = "recall" if "recall" in columns else "".join(columns[:1])
     columns.sort(key=lambda column: column != measure)
     tested = metrics.get(test_split)
-    no_better_than = task.no_better_than(tested) if tested else None
+    no_better_than = task.target.no_better_than(tested) if tested else None
     trained_precision = manifest["trained_precision"].removeprefix("mixed_")
     return _render(
         "MODEL_CARD.md",
@@ -80,7 +80,7 @@ def model_card(
         worst=sorted(classes.items(), key=lambda item: item[1][measure])[:_MAX_CLASSES],
         differences=differences(manifest["difference"]),
         warning=no_skill_warning(no_better_than),
-        notes=task.prediction_notes(),
+        notes=task.target.prediction_notes(),
         limits=task.limitations(),
         config_json=json.dumps(config.as_json(), indent=2, ensure_ascii=False),
     )
@@ -114,7 +114,7 @@ def write(
 ) -> None:
     """Writes the files in a model's directory, unless a user has edited them.
 
-    `notes` are those of `Task.prediction_notes`.
+    `notes` are those of `Target.prediction_notes`.
 
     `models.config` is written once, because it determines which versions are served. No
     file has a number as its name, because a server would treat it as a version.

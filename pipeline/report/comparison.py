@@ -308,12 +308,13 @@ def _model(runs: Sequence[Run]) -> Model:
     tables = [_read_predictions(run) for run in runs]
     scores = []
     for run, table in zip(runs, tables, strict=True):
-        found = dataset.create_task(run.config, _metadata(run)).scores(table)
-        if not found:
+        task = dataset.create_task(run.config, _metadata(run))
+        run_scores = task.target.scores(table)
+        if not run_scores:
             raise UsageError(
                 f"{run.directory}: no metric can be computed from its predictions"
             )
-        scores.append(found)
+        scores.append(run_scores)
     names = {_names(table) for table in tables}
     if len(names) > 1:
         raise UsageError(

@@ -48,7 +48,7 @@ def _counts(loaded: LoadedData) -> Iterator[Block]:
     of_split = {}
     for name, split in loaded.splits.items():
         short = {key: split.column(key) for key in split.store.short}
-        classes = loaded.task.class_counts(short)
+        classes = loaded.task.target.class_counts(short)
         if classes is None:
             yield Grid([splits])
             return
@@ -89,7 +89,9 @@ def _augmented(subject: Subject) -> Iterator[Block]:
     columns = train.take(image_sizes.spread(len(train), _AUGMENTED))
     count = len(columns["id"])
     batch = {name: tf.constant(values) for name, values in columns.items()}
-    augmenter = Augmenter(config.data.augment, config.runtime.seed, task.spatial_fields)
+    augmenter = Augmenter(
+        config.data.augment, config.runtime.seed, task.target.spatial_fields
+    )
     yield Heading(f"With augmentation: {', '.join(config.data.augment)}")
     for epoch in (0, 1):
         batch["epoch"] = tf.fill([count], tf.constant(epoch, tf.int64))

@@ -54,7 +54,7 @@ def answered(
         sketch = _Sketch(draw, evaluation.locate(id))
         sketch.title = sketch.title or _cells(rows, row)
         sketch.heat = None if heat is None else heat[row]
-        sketch.html = task.html(example) if heat is None else ""
+        sketch.html = task.input.html(example) if heat is None else ""
         cards.append(sketch)
     return _finished(cards)
 
@@ -68,12 +68,12 @@ def plain(
         example = _row(examples, row)
 
         def draw(axes: Any, example: Any = example) -> None:
-            task.draw_input(axes, example)
+            task.input.draw(axes, example)
 
         sketch = _Sketch(draw, name)
-        sketch.title = task.truth(example)
+        sketch.title = task.target.truth(example)
         sketch.color = ""
-        sketch.html = task.html(example)
+        sketch.html = task.input.html(example)
         cards.append(sketch)
     return _finished(cards)
 

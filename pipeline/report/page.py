@@ -121,7 +121,7 @@ def _lead(subject: Subject) -> Iterator[Line]:
     try:
         if warning := evaluation.warning:
             yield Line(f"{warning[0].upper()}{warning[1:]}.", "bad")
-        headline = evaluation.task.headline(evaluation.metrics)
+        headline = evaluation.task.target.headline(evaluation.metrics)
         if headline and not run_sections.is_tested_by_folds(subject):
             yield Line(f"{_prefix(subject)}{headline}.")
         for note in evaluation.notes:

@@ -63,7 +63,7 @@ def drawings(
     if history is not None:
         yield "curves.png", lambda: curves(history)
     yield "mistakes.png", lambda: mistakes(evaluation)
-    figures = evaluation.task.pictures(evaluation.metrics, evaluation.table)
+    figures = evaluation.task.target.pictures(evaluation.metrics, evaluation.table)
     yield from (
         (name, functools.partial(figures.__getitem__, name)) for name in figures
     )
@@ -94,7 +94,7 @@ def mistakes(evaluation: "Evaluation") -> NotebookFigure:
     """Draws the worst predictions with their examples and the names of their files."""
     order, title = evaluation.worst
     shown = _examples(evaluation, order[:SHOWN]) if len(order) else []
-    if shown and evaluation.task.html(shown[0][0]):
+    if shown and evaluation.task.input.html(shown[0][0]):
         shown = shown[:_SHOWN_AS_TEXT]
     columns = min(_COLUMNS, len(shown))
     rows = -(-len(shown) // _COLUMNS)

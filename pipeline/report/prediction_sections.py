@@ -27,7 +27,9 @@ def predictions(subject: Subject) -> Iterator[Block]:
     yield Text(f"Measured on {len(evaluation):,} examples: {subject.place}.")
     cells: list[list[Block]] = [[Heading("Metrics"), Table(_metrics(subject))]]
     try:
-        for panel in evaluation.task.panels(evaluation.metrics, evaluation.table):
+        for panel in evaluation.task.target.panels(
+            evaluation.metrics, evaluation.table
+        ):
             cells.append(_cell(panel))
     finally:
         yield Grid(cells)
@@ -83,7 +85,7 @@ def mistakes(subject: Subject) -> Iterator[Block]:
         return
     yield Table(errors)
     pictures = examples.answered(evaluation, order[:_ERRORS])
-    has_columns = bool(evaluation.task.learned_columns())
+    has_columns = bool(evaluation.task.input.learned_columns())
     if has_columns or not all(card.is_wide for card in pictures):
         yield Cards(pictures)
 
@@ -139,7 +141,7 @@ def explanations(subject: Subject) -> Iterator[Block]:
 def columns(subject: Subject) -> Iterator[Block]:
     """The columns of a table: what was learned of them, and their importance."""
     evaluation = subject.evaluation
-    learned = evaluation.task.learned_columns()
+    learned = evaluation.task.input.learned_columns()
     if not learned:
         return
     importances = evaluation.importances

@@ -311,7 +311,7 @@ class Run:
         from pipeline.data import table
         from pipeline.serving import file_predictions, signatures
 
-        serving_inputs = {part.name: part for part in task.serving_inputs()}
+        serving_inputs = {part.name: part for part in task.input.signatures()}
         served = {}
         for name, serving_input in serving_inputs.items():
             served[name] = signatures.of_specs(serving_input.specs.values())

@@ -52,7 +52,9 @@ class Subject:
         if self.run is None or self.run.config.report.robustness == "off":
             return False
         evaluation = self.evaluation
-        return evaluation.network is not None and bool(evaluation.task.corruptions())
+        return evaluation.network is not None and bool(
+            evaluation.task.input.corruptions()
+        )
 
     @functools.cached_property
     def robustness(self) -> Robustness | None:

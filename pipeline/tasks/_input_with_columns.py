@@ -46,6 +46,10 @@ class InputWithColumns(Input):
         self.compared = input.compared
         self.not_decoded = input.not_decoded
 
+    @property
+    def title(self) -> str:
+        return f"{self._input.title} and columns"
+
     def with_metadata(self, metadata: Metadata) -> "InputWithColumns":
         return InputWithColumns(metadata, self._input.with_metadata(metadata))
 

@@ -16,6 +16,7 @@ from pipeline.contracts import (
     ServingInput,
     TrainingExamples,
 )
+from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError
 
 
@@ -35,6 +36,12 @@ class SeveralInputs(Input):
         for name, part in parts.items():
             compared += [f"{name}/{field}" for field in part.compared or ()]
         self.compared = tuple(compared)
+
+    @property
+    def title(self) -> str:
+        """Such as "a (image) and b (features)"."""
+        titles = [f"{name} ({part.title})" for name, part in self._parts.items()]
+        return join_words(titles)
 
     def with_metadata(self, metadata: Metadata) -> "SeveralInputs":
         parts = {}
@@ -56,7 +63,7 @@ class SeveralInputs(Input):
     @property
     def decode_metadata(self) -> Metadata:
         inputs = {name: part.decode_metadata for name, part in self._parts.items()}
-        return {"inputs": inputs}
+        return {**self.metadata, "inputs": inputs}
 
     def decode(self, example: Example) -> tuple[Example, None]:
         fields: Example = {}

@@ -21,15 +21,15 @@ from pipeline.contracts import (
     Evaluator,
     Example,
     Info,
+    Input,
     Metadata,
     OutputSpec,
     Panel,
     Request,
     ServingInput,
-    Similarity,
     Source,
+    Target,
     Task,
-    TrainingExamples,
 )
 from pipeline.data import seeds as random
 from pipeline.serving import request_guards
@@ -130,35 +130,15 @@ class Generation(Task):
     int64 (), which is 0 if the source has no classes.
     """
 
-    selection_metric = ("loss", -1)
-    not_decoded = frozenset(
-        (
-            *("class_names", "guidance", "drop_label", "samples", "judge"),
-            *("steps", "differences"),
-        )
-    )
-
-    decodes_batches = True
-
     def __init__(
         self,
         metadata: Metadata,
-        images: ImageInput | None = None,
-        labels: ClassTarget | None = None,
+        input: Input | None = None,
+        target: Target | None = None,
     ) -> None:
-        super().__init__(metadata)
-        self.images = images or ImageInput(metadata)
-        self.labels = labels or ClassTarget({"class_names": metadata["class_names"]})
-        self.decodes_batches &= (
-            self.images.decodes_batches and self.labels.decodes_batches
+        super().__init__(
+            metadata, input or NoisyImages(metadata), target or Velocity(metadata)
         )
-        self.class_names: list[str] = metadata["class_names"]
-        self.image_shape = self.images.image_shape
-        self.guidance = float(metadata.get("guidance", 2.0))
-        self.steps = int(metadata.get("steps", _STEPS))
-        self.output = OutputSpec(self.image_shape)
-        self._sampler: tuple[Any, Callable[..., tf.Tensor]] | None = None
-        """The last network, and the compiled function that draws with it."""
 
     @property
     def title(self) -> str:
@@ -167,38 +147,10 @@ class Generation(Task):
     @property
     def test_passes(self) -> int:
         """Each step of a sample takes four: two evaluations, with and without class."""
-        passes = self.steps * self.metadata["samples"]
+        passes = Sampler(self.metadata).steps * self.metadata["samples"]
         if "steps" not in self.metadata:  # they are chosen after training
             passes += (_EXACT + _CHOICES[0] + _CHOICES[1]) * _GOLDEN
         return 4 * passes
-
-    @property
-    def decoders(self) -> list[Any]:
-        return [self, self.images, self.labels]
-
-    def match(self, source: Source) -> "Generation":
-        labels = self.labels
-        if "label" in source.info.fields:
-            labels = labels.match(source)
-        return Generation(self.metadata, self.images.match(source), labels)
-
-    def learn(self, examples: TrainingExamples) -> Metadata:
-        return self.images.learn(examples)
-
-    def decode(self, example: Example) -> Example:
-        kept: Example = {k: v for k, v in example.items() if k in ("id", "group")}
-        fields = {**kept, **self.images.decode(example)[0]}
-        if "label" not in example:
-            return {**fields, "label": tf.zeros_like(example["id"])}
-        return {**fields, **self.labels.decode(example, None)}
-
-    def check(
-        self,
-        columns: Mapping[str, np.ndarray],
-        split: str,
-        locate: Callable[[int], str],
-    ) -> None:
-        self.labels.check(columns, split, locate)
 
     def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
         if "judge" in self.metadata:
@@ -206,25 +158,10 @@ class Generation(Task):
         remedy = "--task.options judge=RUN, a run that classifies these images"
         return [Decision("note", "samples are drawn, but not measured", remedy)]
 
-    def class_counts(self, columns: Mapping[str, np.ndarray]) -> dict[str, int]:
-        return self.labels.class_counts(columns)
-
-    def describe(
-        self, columns: Mapping[str, Mapping[str, np.ndarray]]
-    ) -> Iterator[tuple[str, str]]:
-        return self.labels.describe(columns)
-
-    def prepare(self, batch: Example) -> Example:
-        """Scales pixels from -1 to 1."""
-        pixels = tf.cast(batch["image"], tf.float32)
-        return {**batch, "image": pixels * (2.0 / 255) - 1.0}
-
-    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
-        """Inputs at a random time, the velocity there, and the weight.
-
-        The seed of an example decides its time, its noise and whether its class is
-        hidden. Times are logit-normal: Esser et al., "Scaling rectified flow
-        transformers", ICML 2024, section 3.1.
+    def step_inputs(
+        self, batch: Example, seeds: tf.Tensor
+    ) -> tuple[Any, Any, tf.Tensor]:
+        """Inputs at a random time, the velocity there, and the weight; see `_noisy`.
 
         Raises UsageError for images that augmentation has mixed.
         """
@@ -233,54 +170,158 @@ class Generation(Task):
                 "--data.augment: generation would draw images like those that mixup and"
                 " cutmix make; remove them"
             )
-        time = tf.sigmoid(random.normal(seeds, (), _TIME))
-        noise = random.normal(seeds, self.image_shape, _NOISE)
-        share = time[:, None, None, None]
-        is_hidden = random.uniform(seeds, _DROP) < self.metadata["drop_label"]
-        label = tf.cast(batch["label"], tf.int32)
-        label = tf.where(is_hidden, len(self.class_names), label)
-        inputs = {
-            "image": share * batch["image"] + (1 - share) * noise,
-            "time": time,
-            "class": label,
-        }
-        return inputs, batch["image"] - noise, batch["weight"]
+        inputs, velocity = _noisy(self.input.prepare(batch), seeds, self.metadata)
+        return inputs, velocity, batch["weight"]
+
+    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
+        """Returns `images`, uint8 (batch, height, width, channels)."""
+        sampler = Sampler(self.metadata)
+        seeds, classes = batch["seed"], batch["class"]
+        return {"images": sampler.sample(model, seeds, classes, batch["guidance"])}
+
+    def standalone(self, network: keras.Model) -> keras.Model:
+        return keras.Model(network.inputs, network.outputs)
+
+    def draw(
+        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
+    ) -> None:
+        """Draws an example beside what it was taken for when it was noisy."""
+        both = np.concatenate([example["image"], prediction["denoised"]], axis=1)
+        self.input.draw(axes, {"image": both})
+        self.target.draw(axes, example, prediction)
+
+
+def _noisy(
+    batch: Example, seeds: tf.Tensor, metadata: Metadata
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Inputs of the network from prepared images at a random time, and the velocity.
+
+    The seed of an example decides its time, its noise and whether its class is hidden.
+    Times are logit-normal: Esser et al., "Scaling rectified flow transformers", ICML
+    2024, section 3.1.
+    """
+    time = tf.sigmoid(random.normal(seeds, (), _TIME))
+    noise = random.normal(seeds, tuple(metadata["image_shape"]), _NOISE)
+    share = time[:, None, None, None]
+    is_hidden = random.uniform(seeds, _DROP) < metadata["drop_label"]
+    label = tf.cast(batch["label"], tf.int32)
+    label = tf.where(is_hidden, len(metadata["class_names"]), label)
+    inputs = {
+        "image": share * batch["image"] + (1 - share) * noise,
+        "time": time,
+        "class": label,
+    }
+    return inputs, batch["image"] - noise
+
+
+def _scaled(images: tf.Tensor) -> tf.Tensor:
+    """Pixels from -1 to 1."""
+    return tf.cast(images, tf.float32) * (2.0 / 255) - 1.0
+
+
+def _pixels(images: tf.Tensor) -> tf.Tensor:
+    """Images from -1 to 1 as uint8."""
+    images = request_guards.finite(images, "images")
+    pixels = tf.round((images + 1) * 127.5)
+    return tf.cast(tf.clip_by_value(pixels, 0, 255), tf.uint8)
+
+
+class NoisyImages(ImageInput):
+    """A noisy image, its time from 0 to 1, and the number of its class, which is the
+    number of classes if it is hidden.
+    """
+
+    decodes_batches = True
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self._class_names: list[str] = metadata["class_names"]
+        self._guidance = float(metadata.get("guidance", 2.0))
+
+    def prepare(self, batch: Example) -> Example:
+        return {**batch, "image": _scaled(batch["image"])}
 
     def inputs(self) -> dict[str, keras.KerasTensor]:
-        """A noisy image, its time from 0 to 1, and the number of its class, which is
-        the number of classes if it is hidden.
-        """
         return {
             "image": keras.Input(self.image_shape, dtype="float32", name="image"),
             "time": keras.Input((), dtype="float32", name="time"),
             "class": keras.Input((), dtype="int32", name="class"),
         }
 
-    def head(self, features: Any, inputs: Any) -> keras.KerasTensor:
-        """The velocity of each pixel; UsageError unless features are a map of the size
-        of the images.
-        """
-        if (
-            tuple(features.shape[1:3]) != self.image_shape[:2]
-            or len(features.shape) < 4
-        ):
-            raise UsageError(
-                "--model.name: generation needs a map of the size of the images, such"
-                " as that of diffusion_unet"
-            )
-        velocity = keras.layers.Conv2D(
-            self.image_shape[2],
-            3,
-            padding="same",
-            kernel_initializer="zeros",
-            dtype="float32",
-            name="velocity",
-        )
-        return velocity(features)
+    def network_inputs(self, batch: Example) -> dict[str, tf.Tensor]:
+        """As the seeds of an evaluation decide, which are the ids."""
+        inputs, _ = _noisy(batch, batch["id"], self.metadata)
+        return inputs
 
-    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
-        """The squared error of the velocity, averaged over the pixels."""
-        return _squared_error
+    def signatures(self) -> list[ServingInput]:
+        """`serving_default` takes a seed, a class and the guidance of each picture."""
+        specs = {
+            "seed": tf.TensorSpec((None,), tf.int64, name="seed"),
+            "class_id": tf.TensorSpec((None,), tf.int32, name="class_id"),
+            "guidance": tf.TensorSpec((None,), tf.float32, name="guidance"),
+        }
+        names = ", ".join(f"{i} ({n})" for i, n in enumerate(self._class_names[:10]))
+        if len(self._class_names) > 10:
+            names += ", ..."
+        return [
+            ServingInput(
+                "serving_default",
+                specs,
+                self._read,
+                self._request,
+                meaning=f"`class_id` is {names}; `guidance` is from 0 to"
+                f" {_MAX_GUIDANCE:g}",
+                defaults={
+                    "seed": 0,
+                    "class_id": 0,
+                    "guidance": self._guidance,
+                },
+                counts_up=("seed",),
+                names={"class_id": tuple(self._class_names)},
+            )
+        ]
+
+    def _read(self, seed: tf.Tensor, label: tf.Tensor, guidance: tf.Tensor) -> Example:
+        seed = request_guards.batch(seed, (None,))
+        count = tf.shape(seed)[0]
+        label = request_guards.batch(label, (None,))
+        label = request_guards.count(label, count, "class_id")
+        label = request_guards.between(label, 0, len(self._class_names) - 1, "class_id")
+        guidance = request_guards.batch(guidance, (None,))
+        guidance = request_guards.count(guidance, count, "guidance")
+        guidance = request_guards.between(guidance, 0, _MAX_GUIDANCE, "guidance")
+        return {"seed": seed, "class": label, "guidance": guidance}
+
+    def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
+        """A picture of the class of each of the first examples."""
+        labels = columns["label"][:_GOLDEN].astype(np.int32)
+        return {
+            "seed": np.arange(len(labels), dtype=np.int64),
+            "class_id": labels,
+            "guidance": np.full(len(labels), self._guidance, np.float32),
+        }
+
+    def standalone(self) -> tuple[Any, Any]:
+        inputs = self.inputs()
+        return inputs, inputs
+
+    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
+        return {}
+
+    def limitations(self) -> list[str]:
+        return []
+
+
+class Sampler:
+    """Draws images with a network, by the metadata of the task."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.class_names: list[str] = metadata["class_names"]
+        self.image_shape = tuple(metadata["image_shape"])
+        self.guidance = float(metadata.get("guidance", 2.0))
+        self.steps = int(metadata.get("steps", _STEPS))
+        self._sampler: tuple[Any, Callable[..., tf.Tensor]] | None = None
+        """The last network, and the compiled function that draws with it."""
 
     def sample(
         self,
@@ -326,38 +367,7 @@ class Generation(Task):
         noise = random.normal(seeds, self.image_shape, _NOISE)
         start = (tf.constant(0), noise)
         _, images = tf.while_loop(lambda step, _: step < steps, advance, start)
-        return self._pixels(images)
-
-    def _pixels(self, images: tf.Tensor) -> tf.Tensor:
-        """Images from -1 to 1 as uint8."""
-        images = request_guards.finite(images, "images")
-        pixels = tf.round((images + 1) * 127.5)
-        return tf.cast(tf.clip_by_value(pixels, 0, 255), tf.uint8)
-
-    def predict(self, outputs: Any, batch: Example) -> Example:
-        """Returns `time`, float32 (batch,), and `denoised`: the image that the velocity
-        points to, uint8 (batch, height, width, channels).
-        """
-        prepared = self.prepare({**batch, "weight": batch["label"]})
-        inputs, _, _ = self.target(prepared, batch["id"])  # as in evaluation
-        rest = 1 - inputs["time"][:, None, None, None]
-        denoised = inputs["image"] + rest * tf.cast(outputs, tf.float32)
-        return {"time": inputs["time"], "denoised": self._pixels(denoised)}
-
-    def served_predictions(self, served: Example, batch: Example) -> Example:
-        raise UsageError(
-            "an export that draws pictures cannot be evaluated on data; evaluate its"
-            " run: pipeline evaluate RUN"
-        )
-
-    def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
-        return SampleEvaluator(self, model)
-
-    def calibrator(self, model: Callable[..., Any] | None = None) -> Calibrator | None:
-        """Chooses the number of steps, unless it is an option."""
-        if model is None or "steps" in self.metadata:
-            return None
-        return _Steps(self, model)
+        return _pixels(images)
 
     def draw_samples(
         self,
@@ -396,6 +406,107 @@ class Generation(Task):
             tf.TensorSpec([], tf.int32),
         )
 
+
+class Velocity(Target):
+    """The velocity from noise to an image, from which images are drawn."""
+
+    decodes_batches = True
+    not_decoded = frozenset(
+        (
+            *("class_names", "guidance", "drop_label", "samples", "judge"),
+            *("steps", "differences"),
+        )
+    )
+
+    def __init__(self, metadata: Metadata, labels: ClassTarget | None = None) -> None:
+        super().__init__(metadata)
+        self._labels = labels or ClassTarget({"class_names": metadata["class_names"]})
+        self.sampler = Sampler(metadata)
+        self.output = OutputSpec(self.sampler.image_shape)
+
+    def match(self, source: Source) -> "Velocity":
+        labels = self._labels
+        if "label" in source.info.fields:
+            labels = labels.match(source)
+        return Velocity(self.metadata, labels)
+
+    def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
+        if "label" not in example:
+            return {"label": tf.zeros_like(example["id"])}
+        return self._labels.decode(example, None)
+
+    def check(
+        self,
+        columns: Mapping[str, np.ndarray],
+        split: str,
+        locate: Callable[[int], str],
+    ) -> None:
+        self._labels.check(columns, split, locate)
+
+    def class_counts(self, columns: Mapping[str, np.ndarray]) -> dict[str, int]:
+        return self._labels.class_counts(columns)
+
+    def describe(
+        self, columns: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Iterator[tuple[str, str]]:
+        return self._labels.describe(columns)
+
+    def y(self, batch: Example) -> tf.Tensor:
+        """As the seeds of an evaluation decide, which are the ids."""
+        _, velocity = _noisy(batch, batch["id"], self.metadata)
+        return velocity
+
+    def head(self, features: Any, mask: Any = None) -> keras.KerasTensor:
+        """The velocity of each pixel; UsageError unless features are a map of the size
+        of the images.
+        """
+        if (
+            tuple(features.shape[1:3]) != self.sampler.image_shape[:2]
+            or len(features.shape) < 4
+        ):
+            raise UsageError(
+                "--model.name: generation needs a map of the size of the images, such"
+                " as that of diffusion_unet"
+            )
+        velocity = keras.layers.Conv2D(
+            self.sampler.image_shape[2],
+            3,
+            padding="same",
+            kernel_initializer="zeros",
+            dtype="float32",
+            name="velocity",
+        )
+        return velocity(features)
+
+    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
+        """The squared error of the velocity, averaged over the pixels."""
+        return _squared_error
+
+    def predict(self, outputs: Any, batch: Example) -> Example:
+        """Returns `time`, float32 (batch,), and `denoised`: the image that the velocity
+        points to, uint8 (batch, height, width, channels).
+        """
+        prepared = {**batch, "image": _scaled(batch["image"])}
+        inputs, _ = _noisy(prepared, batch["id"], self.metadata)  # as in evaluation
+        rest = 1 - inputs["time"][:, None, None, None]
+        denoised = inputs["image"] + rest * tf.cast(outputs, tf.float32)
+        return {"time": inputs["time"], "denoised": _pixels(denoised)}
+
+    def served_predictions(self, served: Example, batch: Example) -> Example:
+        raise UsageError(
+            "an export that draws pictures cannot be evaluated on data; evaluate its"
+            " run: pipeline evaluate RUN"
+        )
+
+    def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
+        return SampleEvaluator(self, model)
+
+    def calibrator(self, model: Callable[..., Any] | None = None) -> Calibrator | None:
+        """Chooses the number of steps, unless it is an option."""
+        if model is None or "steps" in self.metadata:
+            return None
+        return _Steps(self.sampler, model)
+
     def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """`class`, `time` and `loss`."""
         return {
@@ -405,7 +516,7 @@ class Generation(Task):
         }
 
     def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        names = np.array(self.class_names)
+        names = np.array(self.sampler.class_names)
         return {**columns, "class": names[columns["class"]]}
 
     def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
@@ -413,9 +524,10 @@ class Generation(Task):
         differences = self.metadata.get("differences")
         if not differences:
             return []
+        count = self.sampler.steps
         parts = [f"{steps} steps {value:.1f}" for steps, value in differences.items()]
         return [
-            f"{'sampler':10} {self.steps} steps, {2 * self.steps} evaluations of the"
+            f"{'sampler':10} {count} steps, {2 * count} evaluations of the"
             f" network; mean difference of pixels, of 255, from {_EXACT} steps:"
             f" {', '.join(parts)}"
         ]
@@ -451,71 +563,14 @@ class Generation(Task):
         )
 
     def truth(self, example: Mapping[str, Any]) -> str:
-        return self.labels.truth(example)
+        return self._labels.truth(example)
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
     ) -> None:
-        """Draws an example beside what it was taken for when it was noisy."""
-        both = np.concatenate([example["image"], prediction["denoised"]], axis=1)
-        self.images.draw(axes, {"image": both})
+        """Adds the class and the time as the title."""
         time = float(prediction["time"])
         axes.set_title(f"{self.truth(example)}, denoised from {time:.2f}", fontsize=8)
-
-    def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
-        self.images.draw(axes, example)
-
-    def similarity(self, info: Info) -> Similarity | None:
-        return self.images.similarity(info)
-
-    def serving_inputs(self) -> list[ServingInput]:
-        """`serving_default` takes a seed, a class and the guidance of each picture."""
-        specs = {
-            "seed": tf.TensorSpec((None,), tf.int64, name="seed"),
-            "class_id": tf.TensorSpec((None,), tf.int32, name="class_id"),
-            "guidance": tf.TensorSpec((None,), tf.float32, name="guidance"),
-        }
-        names = ", ".join(f"{i} ({n})" for i, n in enumerate(self.class_names[:10]))
-        if len(self.class_names) > 10:
-            names += ", ..."
-        return [
-            ServingInput(
-                "serving_default",
-                specs,
-                self._read,
-                self._request,
-                meaning=f"`class_id` is {names}; `guidance` is from 0 to"
-                f" {_MAX_GUIDANCE:g}",
-                defaults={"seed": 0, "class_id": 0, "guidance": self.guidance},
-                counts_up=("seed",),
-                names={"class_id": tuple(self.class_names)},
-            )
-        ]
-
-    def _read(self, seed: tf.Tensor, label: tf.Tensor, guidance: tf.Tensor) -> Example:
-        seed = request_guards.batch(seed, (None,))
-        count = tf.shape(seed)[0]
-        label = request_guards.batch(label, (None,))
-        label = request_guards.count(label, count, "class_id")
-        label = request_guards.between(label, 0, len(self.class_names) - 1, "class_id")
-        guidance = request_guards.batch(guidance, (None,))
-        guidance = request_guards.count(guidance, count, "guidance")
-        guidance = request_guards.between(guidance, 0, _MAX_GUIDANCE, "guidance")
-        return {"seed": seed, "class": label, "guidance": guidance}
-
-    def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
-        """A picture of the class of each of the first examples."""
-        labels = columns["label"][:_GOLDEN].astype(np.int32)
-        return {
-            "seed": np.arange(len(labels), dtype=np.int64),
-            "class_id": labels,
-            "guidance": np.full(len(labels), self.guidance, np.float32),
-        }
-
-    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
-        """Returns `images`, uint8 (batch, height, width, channels)."""
-        seeds, classes = batch["seed"], batch["class"]
-        return {"images": self.sample(model, seeds, classes, batch["guidance"])}
 
     def prediction_notes(self) -> list[str]:
         return [
@@ -526,7 +581,7 @@ class Generation(Task):
             ),
             (
                 "`guidance` says how much a picture follows its class: 1 is as learned,"
-                f" the default of `predict` is {self.guidance:g}."
+                f" the default of `predict` is {self.sampler.guidance:g}."
             ),
         ]
 
@@ -551,15 +606,16 @@ class SampleEvaluator(Evaluator):
     Samples are of all classes in turn, with the seeds 0, 1, ...
     """
 
-    def __init__(self, task: Generation, model: Callable[..., Any] | None) -> None:
-        self._task = task
+    def __init__(self, target: Velocity, model: Callable[..., Any] | None) -> None:
+        self._sampler = sampler = target.sampler
+        metadata = target.metadata
         self._count = 0
         self._loss = np.zeros(_BINS)
         self._by_time = np.zeros(_BINS)
         self._times: list[np.ndarray] = []
-        self._sums = np.zeros((2, *task.image_shape))
+        self._sums = np.zeros((2, *sampler.image_shape))
         """Of the pixels from -1 to 1, and of their squares."""
-        self._real = np.empty((0, *task.image_shape), np.uint8)
+        self._real = np.empty((0, *sampler.image_shape), np.uint8)
         """Images of the split, as many as samples, and the number that chose each."""
         self._chosen = np.empty(0, np.float32)
         self._features: list[np.ndarray] = []
@@ -570,19 +626,19 @@ class SampleEvaluator(Evaluator):
         """Of the samples and of as many real images, among the training images."""
         self._model = model if callable(model) else None
         self.reads_training = self._model is not None
-        if self._model is not None and "judge" in task.metadata:
-            judge = Path(task.metadata["judge"])
-            self._judge = quality.Judge(judge, task.class_names)
+        if self._model is not None and "judge" in metadata:
+            judge = Path(metadata["judge"])
+            self._judge = quality.Judge(judge, sampler.class_names)
         # In the order of the classes.
-        numbers = np.arange(task.metadata.get("samples", 256))
-        self._asked = numbers * len(task.class_names) // len(numbers)
+        numbers = np.arange(metadata.get("samples", 256))
+        self._asked = numbers * len(sampler.class_names) // len(numbers)
 
     def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
         losses = predictions["loss"].numpy().astype(np.float64)
         bins = (predictions["time"].numpy() * _BINS).astype(np.int64).clip(0, _BINS - 1)
         self._count += len(losses)
         self._times.append(predictions["time"].numpy())
-        pixels = self._task.prepare(batch)["image"].numpy().astype(np.float64)
+        pixels = _scaled(batch["image"]).numpy().astype(np.float64)
         self._sums += pixels.sum(axis=0), (pixels**2).sum(axis=0)
         self._loss += np.bincount(bins, losses, _BINS)
         self._by_time += np.bincount(bins, minlength=_BINS)
@@ -614,7 +670,7 @@ class SampleEvaluator(Evaluator):
 
     def _draw(self) -> np.ndarray:
         if self._samples is None and self._model is not None:
-            self._samples = self._task.draw_samples(self._model, self._asked)
+            self._samples = self._sampler.draw_samples(self._model, self._asked)
         return np.asarray(self._samples)
 
     def result(self) -> dict[str, Any]:
@@ -684,7 +740,7 @@ class SampleEvaluator(Evaluator):
         """
         if self._samples is None:
             return {}
-        count = len(self._task.class_names)
+        count = len(self._sampler.class_names)
         shown = []
         for label in np.linspace(0, count - 1, min(count, 10)).round():
             rows = np.flatnonzero(self._asked == label)[:_COLUMNS]
@@ -702,8 +758,8 @@ class SampleEvaluator(Evaluator):
 class _Steps(Calibrator):
     """Chooses the fewest steps whose samples are close to those of many steps."""
 
-    def __init__(self, task: Generation, model: Callable[..., Any]) -> None:
-        self._task = task
+    def __init__(self, sampler: Sampler, model: Callable[..., Any]) -> None:
+        self._sampler = sampler
         self._model = model
 
     def update(self, outputs: Any, batch: Example) -> None:
@@ -711,7 +767,7 @@ class _Steps(Calibrator):
 
     def result(self) -> Metadata:
         """`steps`, and `differences`: steps -> mean difference of pixels."""
-        classes = np.arange(_GOLDEN) % len(self._task.class_names)
+        classes = np.arange(_GOLDEN) % len(self._sampler.class_names)
         exact = self._draw(classes, _EXACT)
         differences = {}
         for steps in _CHOICES:
@@ -722,5 +778,5 @@ class _Steps(Calibrator):
         return {"steps": steps, "differences": differences}
 
     def _draw(self, classes: np.ndarray, steps: int) -> np.ndarray:
-        samples = self._task.draw_samples(self._model, classes, steps)
+        samples = self._sampler.draw_samples(self._model, classes, steps)
         return samples.astype(np.float64)

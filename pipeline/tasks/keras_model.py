@@ -12,9 +12,11 @@ from pipeline.contracts import (
     Example,
     ExpectedArguments,
     Info,
+    Input,
     Metadata,
     Request,
     ServingInput,
+    Target,
     Task,
 )
 from pipeline.serving import request_guards
@@ -49,7 +51,7 @@ def keras_model(
         UsageError: The names of the data differ from those of the network.
     """
     if isinstance(info, Supervised):
-        return KerasModel(info.metadata, info.input, info.objective)
+        return KerasModel(info.metadata, info.input, info.target)
     if isinstance(info, Task):
         return info
     if not isinstance(info, Info):
@@ -134,7 +136,7 @@ class KerasModel(Supervised):
         form of the user's array.
         """
         prediction = outputs[USER]
-        expected = self.output
+        expected = self.target.output
         if expected is None or expected.activation != "softmax":
             return y, prediction
         is_single = prediction.shape[-1] == 1 and expected.shape[-1] != 1
@@ -147,33 +149,6 @@ class KerasModel(Supervised):
             return y, prediction
         index = tf.argmax(y, axis=-1)
         return (index[:, None] if shape == (1,) else index), prediction
-
-    def loss(self) -> Callable[[Any, Any], tf.Tensor]:
-        loss = super().loss()
-        return lambda y, outputs: loss(y, outputs[TASK])
-
-    def training_loss(
-        self,
-        label_smoothing: float,
-        class_weight: Mapping[str, float],
-        loss: Callable[[Any, Any], tf.Tensor] | None = None,
-    ) -> Callable[[Any, Any], tf.Tensor]:
-        if loss is not None:
-            return super().training_loss(label_smoothing, class_weight, loss)
-        task_loss = super().training_loss(label_smoothing, class_weight)
-        return lambda y, outputs: task_loss(y, outputs[TASK])
-
-    def metrics(self) -> list[keras.metrics.Metric]:
-        return [TaskMetric(metric) for metric in super().metrics()]
-
-    def predict(self, outputs: Any, batch: Example) -> Example:
-        return super().predict(outputs[TASK], batch)
-
-    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
-        def task_outputs(inputs: Any, training: bool) -> Any:
-            return model(inputs, training=training)[TASK]
-
-        return super().serve(task_outputs, batch)
 
 
 class TaskMetric(keras.metrics.Metric):
@@ -199,62 +174,64 @@ class TaskMetric(keras.metrics.Metric):
 
 
 class KerasModelOfArrays(Task):
-    """A network with any inputs and outputs, and a loss for each output with a y.
-
-    Decoded examples have `x/NAME` for each input, and `y/NAME` for each output with
-    a loss; a text is `x/NAME/text`, uint8 (..., bytes).
-    """
+    """A network with any inputs and outputs, and a loss for each output with a y."""
 
     kinds = _KINDS
-    decodes_batches = True
 
-    def __init__(self, metadata: Metadata) -> None:
-        super().__init__(metadata)
-        self._inputs: Mapping[str, Any] = metadata["inputs"]
-        self._targets: Mapping[str, Any] = metadata["targets"]
+    def __init__(
+        self,
+        metadata: Metadata,
+        input: Input | None = None,
+        target: Target | None = None,
+    ) -> None:
+        super().__init__(
+            metadata, input or ArrayInput(metadata), target or ArrayTarget(metadata)
+        )
         self.user_outputs = tuple(metadata["outputs"])
 
     @property
     def title(self) -> str:
         """Such as "custom loss of price and kind"."""
-        return f"custom loss of {join_words(list(self._targets))}"
+        return f"custom loss of {join_words(list(self.metadata['targets']))}"
 
-    def headline(self, metrics: Mapping[str, Any]) -> str:
-        """The metrics that the user has chosen, or else the loss."""
-        numbers = {k: v for k, v in metrics.items() if isinstance(v, float)}
-        chosen = {k: v for k, v in numbers.items() if not k.endswith("loss")}
-        parts = [f"{name} {value:.3f}" for name, value in (chosen or numbers).items()]
-        return ", ".join(parts)
+    def user_arguments(
+        self, y: Any, outputs: Any, takes: ExpectedArguments
+    ) -> tuple[Any, Any]:
+        return y[takes.output], outputs[takes.output]
 
-    def decode(self, example: Example) -> Example:
-        """Names the arrays of x and y as the network does."""
-        kept = ("id", "group", "sample_weight")
-        fields = {name: example[name] for name in kept if name in example}
+    def standalone(self, network: keras.Model) -> keras.Model:
+        return keras.Model(network.inputs, network.outputs)
+
+
+class ArrayInput(Input):
+    """Arrays as they are. Decoded examples have `x/NAME` for each input of the network;
+    a text is `x/NAME/text`, uint8 (..., bytes).
+    """
+
+    decodes_batches = True
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self._inputs: Mapping[str, Any] = metadata["inputs"]
+
+    def decode(self, example: Example) -> tuple[Example, None]:
+        """Names the arrays of x as the network does."""
+        fields = {}
         for name, part in self._inputs.items():
             ending = _TEXT if part["dtype"] == "string" else ""
             fields[f"x/{name}{ending}"] = example[part["field"]]
-        for name, part in self._targets.items():
-            fields[f"y/{name}"] = example[part["field"]]
-        return fields
-
-    def describe(
-        self, columns: Mapping[str, Mapping[str, np.ndarray]]
-    ) -> Iterator[tuple[str, str]]:
-        for kind, parts in (("input", self._inputs), ("target", self._targets)):
-            for name, part in parts.items():
-                yield kind, f"{name}: {part['dtype']} of shape {tuple(part['shape'])}"
+        return fields, None
 
     def prepare(self, batch: Example) -> Example:
         return dict(batch)
 
-    def target(self, batch: Example, seeds: tf.Tensor) -> tuple[Any, Any, tf.Tensor]:
-        y = {name: batch[f"y/{name}"] for name in self._targets}
-        return self._network_inputs(batch), y, batch["weight"]
-
-    def _network_inputs(self, batch: Example) -> Any:
+    def network_inputs(self, batch: Example) -> Any:
+        """Also of a request, whose fields are the names of the inputs."""
         inputs = {}
         for name, part in self._inputs.items():
-            if part["dtype"] == "string":
+            if name in batch:
+                inputs[name] = batch[name]
+            elif part["dtype"] == "string":
                 inputs[name] = _text_of(batch[f"x/{name}{_TEXT}"])
             else:
                 inputs[name] = batch[f"x/{name}"]
@@ -266,7 +243,91 @@ class KerasModelOfArrays(Task):
             inputs[name] = keras.Input(part["shape"], dtype=part["dtype"], name=name)
         return _single(inputs)
 
-    def head(self, features: Any, inputs: Any) -> Any:
+    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
+        """Draws the first input: an image, a series as lines, or a text."""
+        name, part = next(iter(self._inputs.items()))
+        axes.axis("off")
+        if part["dtype"] == "string":
+            text = _strings_of(example[f"x/{name}{_TEXT}"])
+            shown = text.ravel()[0].decode("utf-8", "replace")
+            axes.text(0.5, 0.5, shown[:60], ha="center", wrap=True, parse_math=False)
+            return
+        values = np.asarray(example[f"x/{name}"], np.float32)
+        channels = values.shape[-1] if values.ndim == 3 else 1
+        is_image = values.ndim in (2, 3) and min(values.shape[:2]) >= _SIDE
+        if is_image and channels in (1, 3, 4):
+            low, high = values.min(), values.max()
+            values = (values - low) / max(float(high - low), 1e-9)
+            axes.imshow(values, cmap="gray")
+        elif values.ndim in (1, 2):
+            axes.plot(values)
+
+    def signatures(self) -> list[ServingInput]:
+        """`serving_default` takes the arrays of x by the names of the network."""
+        specs = {}
+        for name, part in self._inputs.items():
+            specs[name] = tf.TensorSpec((None, *part["shape"]), part["dtype"], name)
+        return [ServingInput("serving_default", specs, self._read, self._request)]
+
+    def _read(self, *arguments: tf.Tensor) -> Example:
+        """Rejects wrong shapes, unequal numbers of examples, and non-finite numbers."""
+        batch: Example = {}
+        count = None
+        for (name, part), values in zip(self._inputs.items(), arguments, strict=True):
+            values = request_guards.batch(values, (None, *part["shape"]))
+            if count is not None:
+                values = request_guards.count(values, count, name)
+            count = tf.shape(values)[0]
+            if values.dtype.is_floating:
+                values = request_guards.finite(values, name)
+            batch[name] = values
+        return batch
+
+    def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
+        request: dict[str, Any] = {}
+        for name, part in self._inputs.items():
+            if part["dtype"] == "string":
+                request[name] = _strings_of(columns[f"x/{name}{_TEXT}"])
+            else:
+                request[name] = columns[f"x/{name}"]
+        return request
+
+
+class ArrayTarget(Target):
+    """Arrays as they are, for the user's losses. Decoded examples have `y/NAME` for
+    each output with a loss.
+    """
+
+    decodes_batches = True
+
+    def __init__(self, metadata: Metadata) -> None:
+        super().__init__(metadata)
+        self._targets: Mapping[str, Any] = metadata["targets"]
+
+    def headline(self, metrics: Mapping[str, Any]) -> str:
+        """The metrics that the user has chosen, or else the loss."""
+        numbers = {k: v for k, v in metrics.items() if isinstance(v, float)}
+        chosen = {k: v for k, v in numbers.items() if not k.endswith("loss")}
+        parts = [f"{name} {value:.3f}" for name, value in (chosen or numbers).items()]
+        return ", ".join(parts)
+
+    def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
+        """Names the arrays of y as the network does."""
+        targets = self._targets.items()
+        return {f"y/{name}": example[part["field"]] for name, part in targets}
+
+    def describe(
+        self, columns: Mapping[str, Mapping[str, np.ndarray]]
+    ) -> Iterator[tuple[str, str]]:
+        for kind in ("inputs", "targets"):
+            for name, part in self.metadata[kind].items():
+                shape = tuple(part["shape"])
+                yield kind[:-1], f"{name}: {part['dtype']} of shape {shape}"
+
+    def y(self, batch: Example) -> dict[str, tf.Tensor]:
+        return {name: batch[f"y/{name}"] for name in self._targets}
+
+    def head(self, features: Any, mask: Any = None) -> Any:
         raise UsageError(
             "--task.name keras_model needs a whole network with its outputs: pass"
             " model=... a keras.Model"
@@ -310,7 +371,7 @@ class KerasModelOfArrays(Task):
         single: dict[str, np.ndarray] = {}
         several: dict[str, np.ndarray] = {}
         arrays = {}
-        for name in self.user_outputs:
+        for name in self.metadata["outputs"]:
             arrays[name] = predictions[name].numpy()
             if name in self._targets:
                 arrays[f"{name}_true"] = batch[f"y/{name}"].numpy()
@@ -318,68 +379,6 @@ class KerasModelOfArrays(Task):
             columns = _columns(name, values)
             (single if len(columns) == 1 else several).update(columns)
         return {"loss": predictions["loss"].numpy(), **single, **several}
-
-    def draw(
-        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
-    ) -> None:
-        self.draw_input(axes, example)
-
-    def draw_input(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws the first input: an image, a series as lines, or a text."""
-        name, part = next(iter(self._inputs.items()))
-        axes.axis("off")
-        if part["dtype"] == "string":
-            text = _strings_of(example[f"x/{name}{_TEXT}"])
-            shown = text.ravel()[0].decode("utf-8", "replace")
-            axes.text(0.5, 0.5, shown[:60], ha="center", wrap=True, parse_math=False)
-            return
-        values = np.asarray(example[f"x/{name}"], np.float32)
-        channels = values.shape[-1] if values.ndim == 3 else 1
-        is_image = values.ndim in (2, 3) and min(values.shape[:2]) >= _SIDE
-        if is_image and channels in (1, 3, 4):
-            low, high = values.min(), values.max()
-            values = (values - low) / max(float(high - low), 1e-9)
-            axes.imshow(values, cmap="gray")
-        elif values.ndim in (1, 2):
-            axes.plot(values)
-
-    def serving_inputs(self) -> list[ServingInput]:
-        """`serving_default` takes the arrays of x by the names of the network."""
-        specs = {}
-        for name, part in self._inputs.items():
-            specs[name] = tf.TensorSpec((None, *part["shape"]), part["dtype"], name)
-        return [ServingInput("serving_default", specs, self._read, self._request)]
-
-    def _read(self, *arguments: tf.Tensor) -> Example:
-        """Rejects wrong shapes, unequal numbers of examples, and non-finite numbers."""
-        batch: Example = {}
-        count = None
-        for (name, part), values in zip(self._inputs.items(), arguments, strict=True):
-            values = request_guards.batch(values, (None, *part["shape"]))
-            if count is not None:
-                values = request_guards.count(values, count, name)
-            count = tf.shape(values)[0]
-            if values.dtype.is_floating:
-                values = request_guards.finite(values, name)
-            batch[name] = values
-        return batch
-
-    def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
-        request: dict[str, Any] = {}
-        for name, part in self._inputs.items():
-            if part["dtype"] == "string":
-                request[name] = _strings_of(columns[f"x/{name}{_TEXT}"])
-            else:
-                request[name] = columns[f"x/{name}"]
-        return request
-
-    def serve(self, model: Callable[..., Any], batch: Example) -> Example:
-        return self.predict(model(_single(batch), training=False), batch)
-
-    def user_arguments(
-        self, y: Any, outputs: Any, takes: ExpectedArguments
-    ) -> tuple[Any, Any]:
-        return y[takes.output], outputs[takes.output]
 
 
 class MeanLoss(Evaluator):

@@ -74,7 +74,7 @@ def _network(
     from_logits: bool | None,
 ) -> SteppedModel:
     with policy_scope(precision):
-        inputs = task.inputs()
+        inputs = task.input.inputs()
         if registry.builds_whole_model(options.name):
             return _user_network(task, options, inputs, from_logits)
         try:
@@ -104,7 +104,7 @@ def _features(options: config.ModelConfig, inputs: Any, task: Task) -> Any:
     """
     why = "returns a keras.Model"
     try:
-        arguments = [task.model_inputs(inputs)]
+        arguments = [task.input.model_inputs(inputs)]
         if registry.find("models", options.name).takes_metadata:
             arguments.append(task.metadata)
         features = registry.call("models", options.name, options.options, *arguments)
@@ -130,7 +130,7 @@ def _user_network(
         shape = {name: tuple(tensor.shape[1:]) for name, tensor in inputs.items()}
     else:
         shape = tuple(inputs.shape[1:])
-    classes = task.output.shape[-1] if task.output else 1
+    classes = task.target.output.shape[-1] if task.target.output else 1
     name = options.name
     try:
         original = registry.call("models", name, options.options, shape, classes)
@@ -264,7 +264,7 @@ def build(
             random_states,
             class_weight=class_weight,
             accumulate=accumulate,
-            augmenter=Augmenter(operations, seed, task.spatial_fields),
+            augmenter=Augmenter(operations, seed, task.target.spatial_fields),
             loss=_loss(task, settings.train),
             metrics=_metrics(model, settings.train),
             xla=xla,
@@ -273,7 +273,7 @@ def build(
         model.compile(optimizer=optimizer, jit_compile=False, auto_scale_loss=False)
     with explain_decode_errors(train, train.first_step, 1):
         part = ReplicaPart(total=machine.replicas)
-        augmenter = Augmenter(settings.data.augment, seed, task.spatial_fields)
+        augmenter = Augmenter(settings.data.augment, seed, task.target.spatial_fields)
         fields = augmenter.try_out(train, accumulate, part)
         if "share" in fields:
             _require_shares(task, settings.train)
@@ -297,9 +297,9 @@ def _load_and_freeze(
 def _metadata_of_outputs(task: Task) -> dict[str, Any]:
     """What losses and metrics are created from: metadata, and the outputs."""
     metadata = {**task.metadata}
-    if task.output is not None:
-        metadata["output_shape"] = task.output.shape
-        metadata["activation"] = task.output.activation
+    if task.target.output is not None:
+        metadata["output_shape"] = task.target.output.shape
+        metadata["activation"] = task.target.output.activation
     return metadata
 
 
@@ -375,7 +375,7 @@ def _metrics(
     """Builds the metrics of the options under unique names, except the task's."""
     task = model.task
     metadata = _metadata_of_outputs(task)
-    built_in = {metric.name for metric in task.metrics()}
+    built_in = {metric.name for metric in task.target.metrics()}
     taken = {*_COLUMNS, *built_in}
     taken |= {f"val_{name}" for name in taken}
     metrics = []
@@ -471,7 +471,9 @@ def _try_out(model: SteppedModel, options: config.TrainConfig, train: Batches) -
 def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
     """Calls `adapt` of each layer that needs it with the first training examples."""
     steps = math.ceil(ADAPT_EXAMPLES / train.batch_size)
-    has_classes = task.output is not None and task.output.activation != "linear"
+    has_classes = (
+        task.target.output is not None and task.target.output.activation != "linear"
+    )
     for layer in model.layers:
         if has_classes and hasattr(layer, "adapt_to_classes"):
             layer.adapt_to_classes(layer, _inputs_and_targets(model, layer, train))
@@ -480,8 +482,8 @@ def _adapt(model: SteppedModel, task: Task, train: Batches) -> None:
         inputs_of_layer = keras.Model(model.inputs, layer.input)
         values = []
         for batch in train.dataset(0).take(steps):
-            batch = task.prepare(train.gather(batch))
-            inputs, _, _ = task.target(batch, batch["id"])
+            batch = train.gather(batch)
+            inputs, _, _ = task.step_inputs(batch, batch["id"])
             values.append(inputs_of_layer(keras.tree.flatten(inputs)).numpy())
         layer.adapt(np.concatenate(values)[:ADAPT_EXAMPLES])
 
@@ -493,8 +495,8 @@ def _inputs_and_targets(
     inputs_of_layer = keras.Model(model.inputs, layer.input)
     task = model.task
     for batch in train.dataset(0).take(train.steps_per_epoch):
-        batch = task.prepare(train.gather(batch))
-        inputs, y, _ = task.target(batch, batch["id"])
+        batch = train.gather(batch)
+        inputs, y, _ = task.step_inputs(batch, batch["id"])
         yield inputs_of_layer(keras.tree.flatten(inputs)).numpy(), np.asarray(y)
 
 

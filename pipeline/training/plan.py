@@ -378,7 +378,7 @@ def _seconds_per_pixel(config: Config, source: Source, precision: str) -> float:
         shape = (_TIMED_IMAGES, *x.shape[1:])
         return tf.cast(tf.random.stateless_uniform(shape, (0, 1)), x.dtype)
 
-    inputs = tf.nest.map_structure(values, task.inputs())
+    inputs = tf.nest.map_structure(values, task.input.inputs())
 
     @tf.function
     def gradients() -> tf.Tensor:

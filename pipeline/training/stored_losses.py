@@ -80,5 +80,5 @@ def _loss(losses: dict[str, Any], weights: dict[str, float], task: Task) -> Any:
     if task.user_outputs != (user_model.USER,):
         return of_outputs(OutputLosses(losses, weights), task)
     if not losses:
-        return task.loss()
+        return task.of_target(task.target.loss())
     return UserLoss(losses[user_model.USER]).of(task, user_model.USER)

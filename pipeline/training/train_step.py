@@ -12,6 +12,7 @@ from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
 from pipeline.layers import nested
+from pipeline.tasks.keras_model import TaskMetric
 from pipeline.training import xla_support
 from pipeline.training.optim.gradient_accumulation import accumulate_gradients
 from pipeline.training.optim.gradient_update import UpdateRule
@@ -62,12 +63,16 @@ class Step:
         self.update = update
         self._random_states = random_states
         self.augment = augmenter
-        self.loss = loss or task.loss()
-        self._training_loss = task.training_loss(
+        self.loss = loss or task.of_target(task.target.loss())
+        training_loss = task.target.training_loss(
             options.label_smoothing, class_weight, loss
         )
+        self._training_loss = training_loss if loss else task.of_target(training_loss)
+        task_metrics = task.target.metrics()
+        if task.user_outputs:
+            task_metrics = [TaskMetric(metric) for metric in task_metrics]
         # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
-        self.metrics = [keras.metrics.Mean("loss"), *task.metrics(), *metrics]
+        self.metrics = [keras.metrics.Mean("loss"), *task_metrics, *metrics]
         self.added_metrics = metrics
         update.metric_variables = [
             variable for metric in self.metrics for variable in metric.variables
@@ -201,8 +206,7 @@ class Step:
 
     def _inputs(self, batch: Example) -> tuple[Any, Any, tf.Tensor]:
         """Returns (inputs, y, weight) of a decoded batch after augmentation."""
-        prepared = self._task.prepare(self.augment(batch))
-        return self._task.target(prepared, self.augment.seeds(batch))
+        return self._task.step_inputs(self.augment(batch), self.augment.seeds(batch))
 
     def _penalty(self, variables: list[keras.Variable]) -> tf.Tensor | float:
         if not self._options.l2:
@@ -266,7 +270,7 @@ def forward(
 ) -> tuple[Any, Any, tf.Tensor]:
     """Returns (y, outputs, weight) of a batch, without augmentation or dropout."""
     # Nothing random is drawn here, so any seeds will do.
-    inputs, y, weight = task.target(task.prepare(batch), batch["id"])
+    inputs, y, weight = task.step_inputs(batch, batch["id"])
     return y, model(inputs, training=False), weight
 
 
@@ -311,7 +315,7 @@ class SteppedModel(keras.Model):
         else:
             model = self.task.standalone(self)
             model = model if is_nested else _flatten(model)
-            loss, metric = self.task.standalone_loss()
+            loss, metric = self.task.target.standalone_loss()
         metrics = None if metric is None else [metric]
         model.compile(optimizer, loss, metrics=metrics, auto_scale_loss=False)
         model.is_compiled_by_run = True  # `fit` uses what a user has compiled

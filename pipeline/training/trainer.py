@@ -95,7 +95,7 @@ class Trainer:
         self.unaugmented = batching.training(data.splits["train"], config.train, seed)
         """Training batches without augmentation."""
         self.batches, self.augmentation_decisions = augmentation.apply_on_host(
-            self.unaugmented, config.data, seed, data.task.spatial_fields
+            self.unaugmented, config.data, seed, data.task.target.spatial_fields
         )
         """Training batches for the engine, and where they are augmented."""
         # Evaluating `train` takes as long as a third of an epoch, so it is evaluated
@@ -211,7 +211,7 @@ class Trainer:
         has_validation = "validation" in self.evaluation_batches
         if self.config.train.evaluate_every is None or not has_validation:
             return EarlyStopping(patience)
-        metric, direction = self.data.task.selection_metric
+        metric, direction = self.data.task.target.selection_metric
         return EarlyStopping(patience, f"val_{metric}", direction)
 
     def _evaluate_validation(self) -> Callable[[Any], Any] | None:

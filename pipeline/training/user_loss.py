@@ -64,7 +64,8 @@ class UserLoss:
         loss = self.loss
         if not task.user_outputs and self.from_logits is not None:
             # A binary loss would treat each logit as that of an independent class.
-            has_one_class = task.output and task.output.activation == "softmax"
+            output_spec = task.target.output
+            has_one_class = output_spec and output_spec.activation == "softmax"
             is_binary = "binary" in self.name.lower()
             loss = _with_logits(loss, not (is_binary and has_one_class))
         logits = from_logits_of(loss)

@@ -159,7 +159,7 @@ def _require_classes(
 
     Keras would take the argmax of a single number, which is always 0.
     """
-    expected = task.output
+    expected = task.target.output
     has_classes = expected is not None and expected.activation == "softmax"
     if shape[-1:] != (1,) or not has_classes:
         return

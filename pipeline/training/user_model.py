@@ -404,7 +404,7 @@ def connect(
     if type(network) in (keras.Sequential, FUNCTIONAL):
         activation = activation_of(last_operation(network.outputs[0]))
     logits, is_probability = _task_outputs(output, activation, from_logits, task)
-    expected = task.output
+    expected = task.target.output
     if expected is None or expected.activation == "linear":
         loss: Any = keras.losses.MeanSquaredError()
         metric: Any = "mae"
@@ -456,7 +456,7 @@ def _task_outputs(
     output is probabilities.
     """
     shape = tuple(output.shape[1:])
-    expected = task.output
+    expected = task.target.output
     if expected is None or expected.activation == "linear":
         if expected is not None:
             _require_numbers(output, expected.shape)
@@ -561,7 +561,7 @@ class _Logits(keras.layers.Layer):
 
 def _usual_loss(output: Any, task: Task, from_logits: bool) -> tuple[Any, Any]:
     """The loss of Keras for the labels of a task and such outputs, and the accuracy."""
-    expected: Any = task.output
+    expected: Any = task.target.output
     if output.shape[-1] != expected.shape[-1] or expected.activation == "sigmoid":
         threshold = 0.0 if from_logits else 0.5
         accuracy = keras.metrics.BinaryAccuracy("accuracy", threshold=threshold)
@@ -687,7 +687,7 @@ def require_equal_outputs(user: UserNetwork, task: Task, train: Batches) -> None
         return
     first = train.gather(next(iter(train.dataset(0))))
     batch = {name: values[:_COMPARED] for name, values in first.items()}
-    inputs, _, _ = task.target(task.prepare(batch), batch["id"])
+    inputs, _, _ = task.step_inputs(batch, batch["id"])
     values = _structured(inputs, original)
     if isinstance(inputs, tf.Tensor) and len(original.inputs) == 1:
         shape = original.inputs[0].shape[1:]

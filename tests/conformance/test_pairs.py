@@ -85,48 +85,51 @@ def pair(request):
     decoded = [task.decode(example) for example in source.examples("train")]
     batch = {key: tf.stack([example[key] for example in decoded]) for key in decoded[0]}
     batch |= {"weight": tf.ones([SIZE]), "epoch": tf.zeros([SIZE], tf.int64)}
-    symbolic = task.inputs()
+    symbolic = task.input.inputs()
     model = keras.Model(symbolic, task.head(model_of(symbolic, task), symbolic))
     return task, batch, model
 
 
 def test_from_a_batch_to_losses_metrics_and_answers(pair):
     task, batch, model = pair
-    metric_name, direction = task.selection_metric
+    metric_name, direction = task.target.selection_metric
     assert direction in (-1, 1)
     assert all(value.dtype != tf.string for value in batch.values())
-    prepared = task.prepare(batch)
-    inputs, y, weight = task.target(prepared, tf.range(SIZE, dtype=tf.int64))
+    prepared = task.input.prepare(batch)
+    inputs, y, weight = task.step_inputs(prepared, tf.range(SIZE, dtype=tf.int64))
     np.testing.assert_array_equal(weight, np.ones(SIZE))
     outputs = model(inputs, training=False)
-    assert task.output is None or tuple(outputs.shape[1:]) == task.output.shape
-    losses = task.loss()(y, outputs)
+    assert (
+        task.target.output is None
+        or tuple(outputs.shape[1:]) == task.target.output.shape
+    )
+    losses = task.target.loss()(y, outputs)
     assert losses.shape == (SIZE,) and losses.dtype == tf.float32
-    alone = task.loss()(y[:1], outputs[:1])
+    alone = task.target.loss()(y[:1], outputs[:1])
     np.testing.assert_allclose(alone, losses[:1], rtol=1e-5)
-    for metric in task.metrics():
+    for metric in task.target.metrics():
         metric.update_state(y, outputs, sample_weight=weight)
         assert np.isfinite(metric.result())
-    predictions = {**task.predict(outputs, prepared), "loss": losses}
+    predictions = {**task.target.predict(outputs, prepared), "loss": losses}
     assert all(len(value) == SIZE for value in predictions.values())
-    whole = task.evaluator()
+    whole = task.target.evaluator()
     whole.update(outputs, predictions, batch)
     metrics = whole.result()
     json.dumps(metrics)
     assert metric_name in metrics and metrics["examples"] == SIZE
-    pieces = task.evaluator()
+    pieces = task.target.evaluator()
     for rows in (slice(0, 7), slice(7, None)):
         pieces.update(*(part(values, rows) for values in (outputs, predictions, batch)))
     flat = keras.tree.flatten(metrics)
     for one, other in zip(flat, keras.tree.flatten(pieces.result()), strict=True):
         assert one == other or one == pytest.approx(other)
-    table = task.table(predictions, batch)
+    table = task.target.table(predictions, batch)
     assert all(len(column) == SIZE for column in table.values())
-    readable = task.readable(table)
+    readable = task.target.readable(table)
     assert all(len(column.tolist()) == SIZE for column in readable.values())
-    assert all(isinstance(line, str) for line in task.summary(metrics, "test"))
+    assert all(isinstance(line, str) for line in task.target.summary(metrics, "test"))
     assert all(isinstance(sentence, str) for sentence in task.limitations())
-    for figure in task.pictures(metrics, table).values():
+    for figure in task.target.pictures(metrics, table).values():
         figure.canvas.draw()
 
 
@@ -138,8 +141,8 @@ def test_an_example_is_drawn_with_its_answer(pair):
     from matplotlib.figure import Figure
 
     task, batch, model = pair
-    inputs, _, _ = task.target(task.prepare(batch), batch["id"])
-    predictions = task.predict(model(inputs), batch)
+    inputs, _, _ = task.step_inputs(batch, batch["id"])
+    predictions = task.target.predict(model(inputs), batch)
     figure = Figure()
     example = {name: value[0].numpy() for name, value in batch.items()}
     prediction = {name: value[0].numpy() for name, value in predictions.items()}
@@ -154,9 +157,9 @@ def test_signatures_take_their_requests_and_refuse_others(pair):
     columns = {name: value.numpy() for name, value in batch.items()}
     requests = savedmodel.make_requests(task, columns)
     assert next(iter(requests)) == "serving_default"
-    inputs, _, _ = task.target(task.prepare(batch), batch["id"])
-    expected = task.predict(model(inputs, training=False), batch)
-    for serving_input in task.serving_inputs():
+    inputs, _, _ = task.step_inputs(batch, batch["id"])
+    expected = task.target.predict(model(inputs, training=False), batch)
+    for serving_input in task.input.signatures():
         function = savedmodel.serving_function(task, model, serving_input)
         specs = list(serving_input.specs.values())
         traced = tf.function(function, input_signature=specs, autograph=False)
@@ -175,17 +178,17 @@ def test_signatures_take_their_requests_and_refuse_others(pair):
 def test_an_export_is_measured_as_the_network(pair):
     """Without the loss if its predictions do not tell the outputs of the network."""
     task, batch, model = pair
-    inputs, y, _ = task.target(task.prepare(batch), batch["id"])
+    inputs, y, _ = task.step_inputs(batch, batch["id"])
     outputs = model(inputs, training=False)
-    loss = task.loss()(y, outputs)
-    default = task.serving_inputs()[0]
+    loss = task.target.loss()(y, outputs)
+    default = task.input.signatures()[0]
     request = default.request({name: value.numpy() for name, value in batch.items()})
     served = task.serve(model, default.read(*map(tf.constant, request.values())))
-    served = task.served_predictions(served, batch)
-    told = task.outputs_of(served)
-    found = tf.fill([SIZE], np.nan) if told is None else task.loss()(y, told)
-    whole, exported = task.evaluator(), task.evaluator()
-    whole.update(outputs, {**task.predict(outputs, batch), "loss": loss}, batch)
+    served = task.target.served_predictions(served, batch)
+    told = task.target.outputs_of(served)
+    found = tf.fill([SIZE], np.nan) if told is None else task.target.loss()(y, told)
+    whole, exported = task.target.evaluator(), task.target.evaluator()
+    whole.update(outputs, {**task.target.predict(outputs, batch), "loss": loss}, batch)
     exported.update(told, {**served, "loss": found}, batch)
     expected, metrics = whole.result(), exported.result()
     assert told is None or np.isfinite(found).all()

@@ -102,8 +102,8 @@ def test_the_model_of_a_recipe_can_be_built(name, workplace):
     task = task_for(name, config)
     network = model_builder.network(task, config.model, "float32")
     assert network.count_params() > 0
-    if task.output is not None:
-        assert tuple(network.output.shape[1:]) == task.output.shape
+    if task.target.output is not None:
+        assert tuple(network.output.shape[1:]) == task.target.output.shape
 
 
 def test_every_recipe_has_a_case():

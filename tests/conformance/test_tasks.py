@@ -35,7 +35,7 @@ def test_a_task_is_made_again_from_its_metadata(name):
         again = registry.call("tasks", name, {}, metadata)
         assert isinstance(again, Task) and dict(again.metadata) == metadata
         assert again.with_metadata({"temperature": 2.0}).metadata["temperature"] == 2.0
-        assert again.serving_inputs()[0].name == "serving_default"
+        assert again.input.signatures()[0].name == "serving_default"
         made += 1
     assert made
 

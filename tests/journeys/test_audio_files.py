@@ -94,7 +94,7 @@ def test_requests_are_decoded_as_in_training(tmp_path, rate, bits, channels):
     task = task.with_metadata({"rate": 8000, "seconds": 0.25})
     trained = [task.decode(example)["audio"] for example in source.examples("train")]
     (signature,) = (
-        item for item in task.serving_inputs() if item.name == "audio_bytes"
+        item for item in task.input.signatures() if item.name == "audio_bytes"
     )
     served = tf.function(signature.read)(tf.constant([content, content]))["audio"]
     np.testing.assert_array_equal(served, tf.stack(trained))

@@ -214,7 +214,7 @@ def test_a_network_of_the_user_takes_all_inputs(trained, monkeypatch):
     run = fit("patients.csv", **options)
     examples = run.splits["test"].take(np.arange(5))
     batch = evaluate.batch_of(examples)
-    inputs, _, _ = run.task.target(run.task.prepare(batch), batch["id"])
+    inputs, _, _ = run.task.step_inputs(batch, batch["id"])
     logits = np.asarray(run.evaluation.outputs(examples))
     np.testing.assert_allclose(
         run.model.predict(inputs, verbose=0)[:, 0],

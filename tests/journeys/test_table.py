@@ -57,7 +57,7 @@ def test_the_recipe_ends_with_a_verified_export(run):
     )
     metadata = json.loads((run.directory / "metadata.json").read_text())
     assert metadata == run.task.metadata and metadata["feature_names"][2] == "bmi"
-    assert run.task.selection_metric == ("r2", 1)
+    assert run.task.target.selection_metric == ("r2", 1)
     about = version_manifest.read(run.export)
     assert (about["metrics"]["r2"], about["evaluated_split"]) == (
         run.test["r2"],

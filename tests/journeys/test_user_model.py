@@ -116,7 +116,7 @@ def test_data_keep_their_type(workplace, kind):
     np.testing.assert_array_equal(
         splits["train"].column("label"), Y[splits["train"].column("id")]
     )
-    default, *others = task.serving_inputs()
+    default, *others = task.input.signatures()
     assert default.specs["images"].dtype == dtype
     names = [serving_input.name for serving_input in others]
     assert names == (["image_bytes"] if dtype == "uint8" else [])

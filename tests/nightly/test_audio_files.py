@@ -53,6 +53,6 @@ def test_common_voice(tmp_path):
     data = load(tmp_path / "train.tsv", "--source.group", "client_id")
     assert data.task.metadata["rate"] == RATE
     tokens = data.splits["train"].column("transcript")[0]
-    assert data.task.objective.text_of(tokens) == "hello, world!"
+    assert data.task.target.text_of(tokens) == "hello, world!"
     counts = [len(split.column("id")) for split in data.splits.values()]
     assert sum(counts) == 30 and set(counts) <= {6, 12, 18}

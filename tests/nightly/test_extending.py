@@ -55,5 +55,5 @@ def test_a_whole_task_of_the_page_is_trained_and_exported(mine, few_epochs):
     assert run.test["loss"] == pytest.approx(losses[-1], rel=0.5)
     assert run.result["verification"]["passed"]
     images = run.splits["test"].column("image")[:3]
-    error = np.abs(run.predict(image=images)["image"] - images / 128)
+    error = np.abs(run.predict(images=images)["image"] - images / 128)
     assert error.mean() < 0.2

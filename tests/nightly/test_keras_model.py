@@ -86,7 +86,7 @@ def texts_of(contents):
 
 def require_answers_of_the_export(run):
     examples = run.splits["test"].take(np.arange(3))
-    request = run.task.serving_inputs()[0].request(examples)
+    request = run.task.input.signatures()[0].request(examples)
     with Client(run.export) as client:
         served = client.predict(**request)
     trained = run.predict(**request)

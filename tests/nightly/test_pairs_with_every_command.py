@@ -61,7 +61,7 @@ def command(module, *arguments, cwd):
 def ask(client, run):
     """The predictions of an exported model and of the run to three test examples."""
     examples = run.splits["test"].take(np.arange(3))
-    request = run.task.serving_inputs()[0].request(examples)
+    request = run.task.input.signatures()[0].request(examples)
     return client.predict(**request), run.predict(**request)
 
 

@@ -128,7 +128,7 @@ def task_of(info, input, target):
 
 def model_of(inputs, task):
     """Features that suit the target: a vector, a map or a sequence."""
-    is_map = task.output is not None and len(task.output.shape) > 1
+    is_map = task.target.output is not None and len(task.target.output.shape) > 1
     if is_map or task.metadata["target"] == "boxes":
         return keras.layers.Conv2D(4, 3, padding="same")(inputs)
     if task.metadata["target"] == "transcript":

@@ -9,10 +9,10 @@ from pipeline.data.splits import Split
 from pipeline.evaluation.predictions import Evaluation
 
 
-def measure(task, outputs, batch, loss):
-    """(metrics, table) of these outputs, as the evaluator and the table of a task give
+def measure(target, outputs, batch, loss):
+    """(metrics, table) of these outputs, as the evaluator and the table of a target give
     them in two batches."""
-    evaluator = task.evaluator()
+    evaluator = target.evaluator()
     tables = []
     half = len(outputs) // 2
     for rows in (slice(0, half), slice(half, None)):
@@ -20,9 +20,12 @@ def measure(task, outputs, batch, loss):
             continue
         part = {name: tf.constant(values[rows]) for name, values in batch.items()}
         results = tf.constant(outputs[rows])
-        predictions = {**task.predict(results, part), "loss": tf.constant(loss[rows])}
+        predictions = {
+            **target.predict(results, part),
+            "loss": tf.constant(loss[rows]),
+        }
         evaluator.update(results, predictions, part)
-        tables.append(task.table(predictions, part))
+        tables.append(target.table(predictions, part))
     table = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
     return evaluator.result(), table
 
@@ -45,11 +48,11 @@ def evaluation_of(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
     metadata = {"class_names": names, "image_shape": list(shape)}
     task = registry.load("tasks", "image_classification")(metadata)
     loss = -np.log(probabilities[np.arange(count), labels])
-    metrics, table = measure(task, outputs, {"label": labels}, loss)
+    metrics, table = measure(task.target, outputs, {"label": labels}, loss)
 
     def predict(examples):
         results = tf.constant(outputs[examples["id"] - 1000])
-        predictions = task.predict(results, {})
+        predictions = task.target.predict(results, {})
         return {name: values.numpy() for name, values in predictions.items()}
 
     return Evaluation(

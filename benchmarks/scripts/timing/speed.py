@@ -251,7 +251,7 @@ def serving_lines(
         folder, model, task, training.config, split, metrics={}, trained={}
     )
     columns = split.take(np.arange(_BATCHES[-1]) % len(split))
-    request = task.serving_inputs()[0].request(columns)
+    request = task.input.signatures()[0].request(columns)
     session = Session(folder)
     latencies: dict[int, list[float]] = {size: [] for size in _BATCHES}
 

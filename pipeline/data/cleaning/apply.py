@@ -31,7 +31,7 @@ class Findings:
         target = config.task.target_options.get("field")
         similarity = None
         if task is not None and config.clean.near:
-            similarity = task.similarity(source.info)
+            similarity = task.input.similarity(source.info)
         self.scan = scan.scan(source, decode, target, similarity)
         entries = issues.find(source, self.scan, config.clean.near)
         self.entries = _resolve_leakage(entries, config)

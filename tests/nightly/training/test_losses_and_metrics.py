@@ -25,7 +25,7 @@ def test_metrics_are_in_history_and_result(tmp_path):
     ]
     for split in ("validation", "test"):
         columns = run.splits[split].take(np.arange(len(run.splits[split])))
-        images = run.task.prepare({"image": columns["image"]})["image"]
+        images = run.task.input.prepare({"image": columns["image"]})["image"]
         wanted = by_numpy(columns["label"], run.network(images, training=False).numpy())
         found = json.loads((run.directory / "result.json").read_text())[split]
         assert {name: found[name] for name in wanted} == wanted

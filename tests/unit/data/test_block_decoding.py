@@ -130,7 +130,7 @@ def test_a_subclass_says_itself_that_it_decodes_batches():
     task = task_of(source_of("features", "label"))
     parts = (task.metadata, task.input)
     assert not Supervised(*parts, Single(task.metadata)).decodes_batches
-    assert not Joined(*parts, task.objective).decodes_batches
+    assert not Joined(*parts, task.target).decodes_batches
     assert Supervised(*parts, Renamed(task.metadata)).decodes_batches
 
 

@@ -59,7 +59,7 @@ def rows():
 
 def network_of(task, score):
     """A network whose second logit is a score, and the first is 0."""
-    inputs = task.inputs()
+    inputs = task.input.inputs()
     value = score(inputs["features"], inputs["words"])
     outputs = ops.stack([0 * value, value], axis=1)
     return SteppedModel(inputs, outputs)
@@ -67,7 +67,7 @@ def network_of(task, score):
 
 def labelled(task, network, examples):
     """The rows as a split, labelled as the network answers."""
-    batch = task.prepare({name: tf.constant(v) for name, v in examples.items()})
+    batch = task.input.prepare({name: tf.constant(v) for name, v in examples.items()})
     outputs = network(task.input.network_inputs(batch)).numpy()
     columns = {**examples, "label": outputs.argmax(axis=1).astype(np.int64)}
     return Split(MemoryStore(columns), np.arange(COUNT))
@@ -97,7 +97,7 @@ def test_it_is_measured_again_the_same_and_not_if_it_takes_too_long():
 
 def test_numbers_lose_their_r2():
     task = task_of("number", target_shape=[])
-    inputs = task.inputs()
+    inputs = task.input.inputs()
     age = inputs["features"][:, :1]
     network = SteppedModel(inputs, age)
     examples = rows()
@@ -116,12 +116,12 @@ def test_other_inputs_have_no_columns():
 
 def evaluation_of(network, task, split):
     outputs = tf.one_hot(split.column("label"), 2) * 4
-    predictions = task.predict(outputs, {})
+    predictions = task.target.predict(outputs, {})
     batch = {"label": tf.constant(split.column("label"))}
     predictions = {**predictions, "loss": tf.zeros(COUNT)}
-    evaluator = task.evaluator()
+    evaluator = task.target.evaluator()
     evaluator.update(outputs, predictions, batch)
-    table = {"id": split.column("id"), **task.table(predictions, batch)}
+    table = {"id": split.column("id"), **task.target.table(predictions, batch)}
 
     def predict(examples):
         return {

@@ -19,7 +19,7 @@ def test_an_answer_that_is_not_finite_is_refused(tmp_path, x, name):
     specs = {"x": tf.TensorSpec((None,), tf.float32, name="x")}
     default = ServingInput("serving_default", specs, lambda x: {"x": x}, dict)
     task = SimpleNamespace(
-        serving_inputs=lambda: [default],
+        input=SimpleNamespace(signatures=lambda: [default]),
         serve=lambda network, batch: {"y": tf.math.log(batch["x"])},
     )
     savedmodel._save(tmp_path / "1", keras.Sequential(), task)

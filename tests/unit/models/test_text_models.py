@@ -24,7 +24,7 @@ def task_of():
 def inputs_of(task, *texts):
     fields = [task.input.decode({"text": tf.constant(text)})[0] for text in texts]
     batch = {name: tf.stack([field[name] for field in fields]) for name in fields[0]}
-    return task.input.network_inputs(task.prepare(batch))
+    return task.input.network_inputs(task.input.prepare(batch))
 
 
 ORDINARY = [

@@ -151,7 +151,7 @@ def test_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().out
     for name in ("predictions.csv", "curves.png"):
         assert f"{name} could not be written: no space left" in shown
-    monkeypatch.setattr(type(found.task), "pictures", refused)
+    monkeypatch.setattr(type(found.task.target), "pictures", refused)
     assert results.show(found, tmp_path) == ["mistakes.png"]
     assert "pictures could not be written: no space left" in capsys.readouterr().out
 

@@ -54,7 +54,10 @@ def test_robustness_has_a_tenth_of_the_training_time_within_the_limit(
 ):
     monkeypatch.setattr(robustness, "measure", lambda *arguments: arguments[-1])
     found = SimpleNamespace(
-        network=object(), task=SimpleNamespace(corruptions=lambda: {"noise": None})
+        network=object(),
+        task=SimpleNamespace(
+            input=SimpleNamespace(corruptions=lambda: {"noise": None})
+        ),
     )
     config = command_line.configure(["digits"]).changed(runtime={"time_limit": limit})
     run = Run(config, tmp_path, {}, {"stages": {"training": 300.0}, "seconds": 170.0})
@@ -63,9 +66,11 @@ def test_robustness_has_a_tenth_of_the_training_time_within_the_limit(
 
 def test_long_recordings_are_played_until_the_room_for_them_is_used():
     task = SimpleNamespace(
-        html=lambda example: "<audio>" + "x" * 210_000,
-        truth=lambda example: "yes",
-        draw_input=lambda axes, example: axes.plot([0, 1]),
+        input=SimpleNamespace(
+            html=lambda example: "<audio>" + "x" * 210_000,
+            draw=lambda axes, example: axes.plot([0, 1]),
+        ),
+        target=SimpleNamespace(truth=lambda example: "yes"),
     )
     cards = examples.plain(task, {"id": np.arange(12)}, [f"{n}.wav" for n in range(12)])
     assert ["<audio>" in card.picture for card in cards] == [True] * 3 + [False] * 9
@@ -122,11 +127,11 @@ def test_a_part_that_fails_says_so_and_the_rest_is_shown(monkeypatch):
     def refused(*_):
         raise ValueError("<broken>")
 
-    monkeypatch.setattr(type(found.task), "panels", refused)
+    monkeypatch.setattr(type(found.task.target), "panels", refused)
     content = page.render(Subject(found))
     assert f"{FAILED}: &lt;broken&gt;" in content
     assert "1 of 60 test predictions are wrong" in content.lower()
-    monkeypatch.setattr(type(found.task), "headline", refused)
+    monkeypatch.setattr(type(found.task.target), "headline", refused)
     assert "1 of 60 test predictions are wrong" in page.render(Subject(found)).lower()
 
 
@@ -142,7 +147,7 @@ def test_a_full_disk_is_a_note(tmp_path, capsys, monkeypatch):
 
 def test_an_answer_without_a_title_shows_its_numbers():
     found = evaluation_of(["a", "b"], wrong=[1])
-    found.task.objective.draw = lambda axes, example, prediction: None
+    found.task.target.draw = lambda axes, example, prediction: None
     text = text_of(page.render(Subject(found)))
     assert "truth b prediction a probability 0.95" in text
 

@@ -66,7 +66,7 @@ def test_noise_is_normal_and_differs_from_example_to_example():
 def test_the_target_is_the_velocity_from_noise_to_the_example(task):
     batch = batch_of()
     example_seeds = batch["id"] + 5
-    inputs, velocity, weight = task.target(task.prepare(batch), example_seeds)
+    inputs, velocity, weight = task.step_inputs(batch, example_seeds)
     images = batch["image"].numpy() / 127.5 - 1
     time = inputs["time"].numpy()
     noise = images - velocity.numpy()
@@ -85,11 +85,13 @@ def test_the_target_is_the_velocity_from_noise_to_the_example(task):
     # By example and seed alone, whatever the batch.
     rows = np.array([9, 4])
     part = {name: tf.gather(values, rows) for name, values in batch.items()}
-    again, _, _ = task.target(task.prepare(part), tf.gather(example_seeds, rows))
+    again, _, _ = task.step_inputs(part, tf.gather(example_seeds, rows))
     np.testing.assert_array_equal(again["image"], inputs["image"].numpy()[rows])
     outputs = linear(inputs, False)
     expected = ((outputs.numpy() - velocity.numpy()) ** 2).mean(axis=(1, 2, 3))
-    np.testing.assert_allclose(task.loss()(velocity, outputs), expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        task.target.loss()(velocity, outputs), expected, rtol=1e-5
+    )
     assert weight is batch["weight"]
 
 
@@ -108,11 +110,13 @@ def test_the_sampler_is_the_midpoint_rule_with_guidance(task):
         middle = x + velocity(x, step / 5) / 10
         x = x + velocity(middle, (step + 0.5) / 5) / 5
     expected = np.rint((x + 1) * 127.5).clip(0, 255)
-    images = task.sample(linear, ids, tf.constant(classes), tf.constant(guidance), 5)
+    images = task.target.sampler.sample(
+        linear, ids, tf.constant(classes), tf.constant(guidance), 5
+    )
     assert images.dtype == tf.uint8
     assert np.abs(images.numpy() - expected).max() <= 1
     assert (images.numpy() == expected).mean() > 0.99
-    alone = task.sample(
+    alone = task.target.sampler.sample(
         linear, ids[1:2], tf.constant(classes[1:2]), tf.constant(guidance[1:2]), 5
     )
     np.testing.assert_array_equal(alone[0], images[1])
@@ -121,7 +125,7 @@ def test_the_sampler_is_the_midpoint_rule_with_guidance(task):
 def test_mixed_images_are_refused():
     batch = {**batch_of(8), "partner_label": tf.zeros(8, tf.int64)}
     with pytest.raises(UsageError, match="mixup and cutmix"):
-        generation(METADATA).target(batch, batch["id"])
+        generation(METADATA).step_inputs(batch, batch["id"])
 
 
 def info_of(dtype=np.uint8, size=(8, 8)):
@@ -149,7 +153,7 @@ def test_images_without_classes_are_all_of_one():
     task = generation(Info({"train": 9}, fields))
     image = tf.zeros((8, 8, 1), tf.uint8)
     decoded = task.decode({"id": tf.constant(3, tf.int64), "image": image})
-    assert decoded["label"] == 0 and task.class_names == ["image"]
+    assert decoded["label"] == 0 and task.metadata["class_names"] == ["image"]
 
 
 @pytest.mark.parametrize(
@@ -166,11 +170,11 @@ def test_the_fewest_steps_whose_samples_are_close_are_chosen(
             (len(classes), 4, 6, 2), levels.get(steps, 50 + 50 * (steps > 40))
         )
 
-    monkeypatch.setattr(task, "draw_samples", draw)
-    result = task.calibrator(linear).result()
+    monkeypatch.setattr(task.target.sampler, "draw_samples", draw)
+    result = task.target.calibrator(linear).result()
     assert result["steps"] == chosen
     assert result["differences"][str(chosen)] == abs(levels.get(chosen, 50) - 100)
-    assert generation({**METADATA, "steps": 5}).calibrator(linear) is None
+    assert generation({**METADATA, "steps": 5}).target.calibrator(linear) is None
 
 
 def test_real_images_of_all_classes_are_compared(monkeypatch):
@@ -182,7 +186,7 @@ def test_real_images_of_all_classes_are_compared(monkeypatch):
         np.zeros((600, 4, 6, 2), np.uint8) + np.arange(600).reshape(-1, 1, 1, 1) // 3
     )
     batch["image"] = tf.constant(images.astype(np.uint8))
-    evaluator = task.evaluator(linear)
+    evaluator = task.target.evaluator(linear)
     for start in range(0, 600, 100):
         part = {name: values[start : start + 100] for name, values in batch.items()}
         predictions = {"loss": tf.zeros(100), "time": tf.zeros(100)}
@@ -214,8 +218,8 @@ def test_recall_counts_all_classes(monkeypatch):
     task = generation(metadata)
     numbers = (np.arange(30) * 8).astype(np.uint8)  # as if drawn, from 0 to 232
     samples = np.zeros((30, 4, 6, 2), np.uint8) + numbers[:, None, None, None]
-    monkeypatch.setattr(task, "draw_samples", lambda *_: samples)
-    evaluator = task.evaluator(linear)
+    monkeypatch.setattr(task.target.sampler, "draw_samples", lambda *_: samples)
+    evaluator = task.target.evaluator(linear)
     batch = {name: values[:10] for name, values in batch_of(10).items()}
     images = np.random.default_rng(0).permutation(samples[::3])
     batch["image"] = tf.constant(images)
@@ -226,17 +230,20 @@ def test_recall_counts_all_classes(monkeypatch):
 
 def test_other_models_suggest_the_network_of_generation(task):
     with pytest.raises(UsageError, match="image, time, class; .*diffusion_unet"):
-        convnet(task.inputs())
+        convnet(task.input.inputs())
 
 
 def test_a_thousand_classes_have_a_sheet():
     names = [f"class {number}" for number in range(1000)]
     task = generation({**METADATA, "class_names": names, "samples": 40, "steps": 1})
-    evaluator = task.evaluator(linear)
+    evaluator = task.target.evaluator(linear)
     batch = batch_of(8)
-    inputs, y, _ = task.target(task.prepare(batch), batch["id"])
+    inputs, y, _ = task.step_inputs(batch, batch["id"])
     outputs = linear(inputs, False)
-    predictions = {**task.predict(outputs, batch), "loss": task.loss()(y, outputs)}
+    predictions = {
+        **task.target.predict(outputs, batch),
+        "loss": task.target.loss()(y, outputs),
+    }
     evaluator.update(outputs, predictions, batch)
     evaluator.update_training(batch)
     assert evaluator.result()["nearer_than_real"] >= 0

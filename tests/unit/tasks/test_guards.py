@@ -33,7 +33,7 @@ def classifier(**metadata):
 def signatures(task, network=sums):
     """Name -> function of one argument, compiled as in an export."""
     functions = {}
-    for serving_input in task.serving_inputs():
+    for serving_input in task.input.signatures():
         function = savedmodel.serving_function(task, network, serving_input)
         specs = list(serving_input.specs.values())
         traced = tf.function(function, specs, autograph=False)

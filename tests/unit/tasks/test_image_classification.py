@@ -59,7 +59,7 @@ def test_encoded_and_raw_images_decode_alike(task):
 
 
 def test_answers_name_the_class(task):
-    prediction = task.predict(
+    prediction = task.target.predict(
         tf.constant([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]], tf.float16), {}
     )
     assert prediction["label"].numpy().tolist() == [b"dog", b"cat"]
@@ -74,25 +74,28 @@ def test_a_model_that_abstains_withholds_unsure_labels_and_nothing_else(task):
     selective = task.with_metadata({"abstain_below": 0.6})
     probabilities = np.array([[0.8, 0.1, 0.1], [0.3, 0.5, 0.2], [0.1, 0.2, 0.7]])
     outputs = tf.constant(np.log(probabilities), tf.float32)
-    prediction, whole = selective.predict(outputs, {}), task.predict(outputs, {})
+    prediction, whole = (
+        selective.target.predict(outputs, {}),
+        task.target.predict(outputs, {}),
+    )
     assert prediction["label"].numpy().tolist() == [b"cat", b"", b"cow"]
     for name in ("class", "probabilities"):
         np.testing.assert_array_equal(prediction[name], whole[name])
     truth = {"label": np.array([0, 1, 0])}
-    found, table = measure(selective, outputs, truth, np.zeros(3, np.float32))
+    found, table = measure(selective.target, outputs, truth, np.zeros(3, np.float32))
     assert found["coverage"] == pytest.approx(2 / 3)
     assert found["selective_accuracy"] == 0.5
     assert found["accuracy"] == pytest.approx(2 / 3)
     assert table["answered"].tolist() == [True, False, True]
-    assert any("66.7%" in line for line in selective.summary(found, "test"))
-    (note,) = selective.prediction_notes()
+    assert any("66.7%" in line for line in selective.target.summary(found, "test"))
+    (note,) = selective.target.prediction_notes()
     assert "`label` is empty" in note and "0.6" in note
-    assert not task.prediction_notes()
+    assert not task.target.prediction_notes()
     # Calibration comes before the threshold.
     sharper = selective.with_metadata({"temperature": 0.5})
-    assert sharper.predict(outputs, {})["label"].numpy().tolist()[1] == b"dog"
+    assert sharper.target.predict(outputs, {})["label"].numpy().tolist()[1] == b"dog"
     unsure = task.with_metadata({"abstain_below": 0.95})
-    found, _ = measure(unsure, outputs, truth, np.zeros(3, np.float32))
+    found, _ = measure(unsure.target, outputs, truth, np.zeros(3, np.float32))
     assert found["coverage"] == 0 and "selective_accuracy" not in found
 
 
@@ -103,7 +106,7 @@ def test_evaluation_equals_a_count_by_hand(task):
     )
     outputs = np.log(probabilities)
     loss = np.arange(6, dtype=np.float32)
-    found, table = measure(task, outputs, {"label": truth}, loss)
+    found, table = measure(task.target, outputs, {"label": truth}, loss)
     np.testing.assert_array_equal(table["correct"], truth == probabilities.argmax(1))
     np.testing.assert_allclose(table["probability"], probabilities.max(1) / 10)
     assert found["examples"] == 6 and found["loss"] == 2.5
@@ -117,7 +120,7 @@ def test_evaluation_equals_a_count_by_hand(task):
         "examples": 4,
     }
     rare = {"label": np.array([0, 0, 0, 0, 1, 1])}
-    some, table = measure(task, outputs[[0, 1, 0, 1, 0, 3]], rare, loss)
+    some, table = measure(task.target, outputs[[0, 1, 0, 1, 0, 3]], rare, loss)
     assert some["balanced_accuracy"] == pytest.approx(
         metrics.balanced_accuracy_score(rare["label"], table["prediction"])
     )
@@ -126,7 +129,7 @@ def test_evaluation_equals_a_count_by_hand(task):
         np.full((6, 3), 1 / 3, np.float32),
         np.full((6, 3), np.nan, np.float32),
     ):
-        ties, _ = measure(task, undecided, {"label": truth}, loss)
+        ties, _ = measure(task.target, undecided, {"label": truth}, loss)
         assert ties["top_2_accuracy"] == 0, "a tie counts against the model"
     assert found["per_class"]["cow"] == {
         "precision": 0,

@@ -56,14 +56,14 @@ def test_decoded_examples_have_the_fields_of_both(made):
     assert {"text", "tokens"} <= batch.keys() or "image" in batch
     np.testing.assert_allclose(np.mean(batch["numbers"], axis=0), 0, atol=1e-6)
     assert np.argmax(batch["gaps"]) == 3
-    kinds = [(column.name, column.kind) for column in task.learned_columns()]
+    kinds = [(column.name, column.kind) for column in task.input.learned_columns()]
     assert kinds == [(column.name, column.kind) for column in COLUMNS]
 
 
 def test_requests_of_decoded_examples_are_decoded_alike(made):
     task, batch = made
     columns = {name: value.numpy() for name, value in batch.items()}
-    for signature in task.serving_inputs():
+    for signature in task.input.signatures():
         request = signature.request(columns)
         assert list(request)[1:] == ["age", "Unit_Price", "ward"]
         values = []
@@ -80,14 +80,14 @@ def test_requests_of_decoded_examples_are_decoded_alike(made):
 
 def test_a_text_is_an_argument_with_the_name_of_its_column():
     task, _ = task_of("text", TEXTS)
-    (signature,) = task.serving_inputs()
+    (signature,) = task.input.signatures()
     assert list(signature.specs) == ["content", "age", "Unit_Price", "ward"]
     assert signature.files == ()
 
 
 def test_a_request_with_another_number_of_rows_is_refused(made):
     task, batch = made
-    signature = task.serving_inputs()[0]
+    signature = task.input.signatures()[0]
     columns = {name: value.numpy() for name, value in batch.items()}
     request = signature.request(columns)
     values = [
@@ -100,16 +100,16 @@ def test_a_request_with_another_number_of_rows_is_refused(made):
 
 def test_a_model_reads_the_file_and_the_columns_join_its_features(made):
     task, batch = made
-    inputs = task.inputs()
-    part = task.model_inputs(inputs)
+    inputs = task.input.inputs()
+    part = task.input.model_inputs(inputs)
     names = {tensor.name for tensor in keras.tree.flatten(part)}
     assert names == {"image"} or names == {"text", "tokens"}
     tensors = [keras.layers.Flatten()(x) for x in keras.tree.flatten(part)]
     tensors = [keras.ops.cast(x, "float32") for x in tensors]
     features = keras.layers.Concatenate()(tensors) if len(tensors) > 1 else tensors[0]
     network = keras.Model(inputs, task.head(features, inputs))
-    values, _, _ = task.target(
-        task.prepare({**batch, "weight": tf.ones(COUNT)}), batch["id"]
+    values, _, _ = task.step_inputs(
+        task.input.prepare({**batch, "weight": tf.ones(COUNT)}), batch["id"]
     )
     before = network(values)
     assert before.shape == (COUNT, 2)
@@ -120,4 +120,4 @@ def test_a_model_reads_the_file_and_the_columns_join_its_features(made):
 def test_features_that_are_no_vectors_are_refused(made):
     task, _ = made
     with pytest.raises(UsageError, match="needs a model that returns one vector"):
-        task.head(keras.Input((4, 4, 8)), task.inputs())
+        task.head(keras.Input((4, 4, 8)), task.input.inputs())

@@ -162,10 +162,10 @@ def test_generated_pictures(prediction):
         "label": tf.constant(labels, tf.int64),
         "weight": tf.ones(COUNT),
     }
-    inputs, velocity, _ = task.target(task.prepare(batch), batch["id"])
+    inputs, velocity, _ = task.step_inputs(batch, batch["id"])
     time = inputs["time"].numpy()[:, None, None, None]
     noisy = inputs["image"].numpy()
-    clean = task.prepare(batch)["image"].numpy()
+    clean = task.input.prepare(batch)["image"].numpy()
     mean, variance = clean.mean(axis=0), clean.var(axis=0)
     share = (time * variance - (1 - time)) / (time**2 * variance + (1 - time) ** 2)
     outputs = {
@@ -173,15 +173,15 @@ def test_generated_pictures(prediction):
         "each pixel": mean + share * (noisy - time * mean),
         "picture": clean - (noisy - time * clean) / np.maximum(1 - time, 0.01),
     }[prediction]
-    loss = task.loss()(velocity, tf.constant(outputs, tf.float32))
+    loss = task.target.loss()(velocity, tf.constant(outputs, tf.float32))
     predictions = {
-        **task.predict(tf.constant(outputs, tf.float32), batch),
+        **task.target.predict(tf.constant(outputs, tf.float32), batch),
         "loss": loss,
     }
-    evaluator = task.evaluator()
+    evaluator = task.target.evaluator()
     evaluator.update(outputs, predictions, batch)
     metrics = evaluator.result()
-    found = task.no_better_than(metrics)
+    found = task.target.no_better_than(metrics)
     assert found.startswith("drawing each pixel by itself") == (prediction != "picture")
     if prediction == "each pixel":
         independent = metrics["independent_pixels"]["loss"]

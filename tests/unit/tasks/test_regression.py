@@ -32,7 +32,7 @@ def test_nothing_held_out_is_learned_from(diabetes):
     seen = parts["train"].column("features").astype(np.float64)
     np.testing.assert_allclose(task.metadata["mean"], seen.mean(0))
     np.testing.assert_allclose(task.metadata["deviation"], seen.std(0))
-    prepared = task.prepare({"features": tf.constant(seen, tf.float32)})[
+    prepared = task.input.prepare({"features": tf.constant(seen, tf.float32)})[
         "features"
     ].numpy()
     np.testing.assert_allclose(prepared.mean(0), 0, atol=1e-6)
@@ -47,7 +47,7 @@ def test_a_constant_feature_does_no_harm(constant):
     assert learned["deviation"][0] == 1 and learned["deviation"][1] == pytest.approx(
         14.43, 1e-3
     )
-    prepared = make({**METADATA, **learned}).prepare(
+    prepared = make({**METADATA, **learned}).input.prepare(
         {"features": features.astype(np.float32)}
     )
     assert np.isfinite(prepared["features"]).all()
@@ -58,7 +58,7 @@ def test_evaluation_equals_scikit_learn(tmp_path):
     truth, predicted = generator.normal(size=(2, 1200)).astype(np.float32)
     outputs = predicted[:, None]
     loss = (truth - predicted) ** 2
-    found, table = measure(make(METADATA), outputs, {"target": truth}, loss)
+    found, table = measure(make(METADATA).target, outputs, {"target": truth}, loss)
     assert found["examples"] == 1200
     assert found["mse"] == pytest.approx(found["loss"], rel=1e-5)
     assert found["mse"] == pytest.approx(reference.mean_squared_error(truth, predicted))
@@ -70,10 +70,12 @@ def test_evaluation_equals_scikit_learn(tmp_path):
     )
     assert found["r2"] == pytest.approx(reference.r2_score(truth, predicted))
     assert json.loads(json.dumps(found)) == found
-    alike, row = measure(make(METADATA), outputs[:1], {"target": truth[:1]}, loss[:1])
+    alike, row = measure(
+        make(METADATA).target, outputs[:1], {"target": truth[:1]}, loss[:1]
+    )
     assert alike["r2"] is None and alike["examples"] == 1
     for metrics, columns in ((found, table), (alike, row)):
-        ((name, figure),) = make(METADATA).pictures(metrics, columns).items()
+        ((name, figure),) = make(METADATA).target.pictures(metrics, columns).items()
         figure.savefig(tmp_path / name)
 
 

@@ -5,20 +5,10 @@ from input_target_pairs import examples_of, task_of
 from ordinal_target import ordinal
 
 from pipeline.config import objects
-from pipeline.contracts import Task
 from pipeline.data.array_source import ArraySource
 from pipeline.evaluation import label_noise
 from pipeline.tasks.supervised import supervised
 from pipeline.utils.errors import UsageError
-
-
-class NoiseToHTML(Task):
-    """A task that is not supervised; nothing but its name matters here."""
-
-
-def test_the_name_of_a_class_in_words():
-    NoiseToHTML.__abstractmethods__ = frozenset()
-    assert NoiseToHTML({}).title == "noise to html"
 
 
 def test_pairs_of_registered_names():

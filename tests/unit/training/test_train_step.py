@@ -28,9 +28,9 @@ def test_training_augments_and_evaluation_does_not(monkeypatch):
     settings = settings_of(data={"augment": {"crop": {"padding": 2}}})
     model, batches = ready(settings, random_split())
     model.step.set_inputs(batches, batches)
-    seen, prepare = [], TASK.prepare
+    seen, prepare = [], TASK.input.prepare
     monkeypatch.setattr(
-        TASK, "prepare", lambda batch: seen.append(batch) or prepare(batch)
+        TASK.input, "prepare", lambda batch: seen.append(batch) or prepare(batch)
     )
     batch, *_ = batches.dataset(0)
     model.step.train(model, batch)

@@ -1,6 +1,7 @@
 """A user's losses and metrics of a step, against Keras on the user's own y."""
 
 import functools
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -52,7 +53,7 @@ def second():
 
 
 def value_of(loss, task, outputs):
-    classes = task.output.shape[-1]
+    classes = task.target.output.shape[-1]
     given = {USER: tf.constant(outputs), TASK: None} if task.user_outputs else outputs
     return UserLoss(loss).of(task)(one_hot(classes), given).numpy()
 
@@ -171,7 +172,7 @@ def masked(values):
 def test_masked_steps_do_not_count_in_a_loss_and_in_a_metric():
     class Steps:
         user_outputs = ("next",)
-        output = None
+        target = SimpleNamespace(output=None)
 
         def user_arguments(self, y, outputs, takes):
             return y[takes.output], outputs[takes.output]
@@ -189,7 +190,7 @@ def metric_of(metric, task, outputs, **options):
     shape = outputs.shape[1:]
     own = user_metrics.create(metric, task, shape, options)
     given = {USER: tf.constant(outputs), TASK: None} if task.user_outputs else outputs
-    own.update_state(one_hot(task.output.shape[-1]), given, sample_weight=WEIGHT)
+    own.update_state(one_hot(task.target.output.shape[-1]), given, sample_weight=WEIGHT)
     return float(own.result())
 
 

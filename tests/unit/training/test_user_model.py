@@ -111,7 +111,7 @@ def test_a_model_without_inputs_tells_it_too():
 
 def connected(model, classes, from_logits=None):
     task = user_task(classes)
-    inputs = task.inputs()
+    inputs = task.input.inputs()
     copy = user_model.rebuild(model, SHAPE)
     outputs, note, user = user_model.connect(model, copy, inputs, task, from_logits)
     return keras.Model(inputs, outputs), note, user, task
@@ -160,7 +160,8 @@ def test_predictions_follow_from_outputs_that_stay_as_they_are(head):
         shares = special.softmax(expected, axis=1)
         if classes == 2:
             shares = special.expit(expected)
-    prediction = task.predict(outputs, {})["probabilities"].numpy()
+    prediction = task.target.predict(task.target_outputs(outputs), {})
+    prediction = prediction["probabilities"].numpy()
     prediction = prediction[:, 1:] if classes == 2 else prediction
     np.testing.assert_allclose(prediction, shares, rtol=1e-4, atol=1e-5)
     plain = keras.tree.flatten(user.model(VALUES))[0]
@@ -244,7 +245,7 @@ def test_a_copy_that_returns_something_else_is_refused(layer, message):
         outputs = end(outputs)
     own = keras.Model(inputs, outputs)
     copy = user_model.rebuild(own, (8, 8, 1))
-    *_, user = user_model.connect(own, copy, task.inputs(), task, None)
+    *_, user = user_model.connect(own, copy, task.input.inputs(), task, None)
     settings = toy_problem.settings_of()
     batches = batching.training(toy_problem.random_split(), settings.train, 0)
     if message is None:

@@ -125,8 +125,8 @@ def test_what_cannot_be_mixed_is_refused(name, change, message):
 
 def mixed_target():
     batch, example_seeds = batch_of()
-    done = TASK.prepare(MIXERS["mixup"](batch, example_seeds, alpha=1.0))
-    _, y, _ = TASK.target(done, example_seeds)
+    done = MIXERS["mixup"](batch, example_seeds, alpha=1.0)
+    _, y, _ = TASK.step_inputs(done, example_seeds)
     outputs = tf.constant(
         np.random.default_rng(6).normal(0, 2, (16, CLASSES)), tf.float32
     )
@@ -141,21 +141,21 @@ def test_the_loss_of_two_labels_is_the_mean_of_their_losses():
         [label, label[np.arange(16) ^ 1]]
     ]
     for loss in (
-        TASK.loss(),
-        TASK.training_loss(0.1, {}),
-        TASK.training_loss(0.1, {"b": 3.0, "d": 0.5}),
+        TASK.target.loss(),
+        TASK.target.training_loss(0.1, {}),
+        TASK.target.training_loss(0.1, {"b": 3.0, "d": 0.5}),
     ):
         expected = share * loss(one_hot, outputs) + (1 - share) * loss(partner, outputs)
         np.testing.assert_allclose(loss(y, outputs), expected, rtol=2e-6)
     logs = special.log_softmax(outputs, axis=1)
     np.testing.assert_allclose(
-        TASK.loss()(y, outputs), -(y * logs).numpy().sum(axis=1), rtol=1e-5
+        TASK.target.loss()(y, outputs), -(y * logs).numpy().sum(axis=1), rtol=1e-5
     )
 
 
 def test_accuracy_counts_the_larger_share():
     label, share, y, outputs = mixed_target()
-    (accuracy,) = TASK.metrics()
+    (accuracy,) = TASK.target.metrics()
     accuracy.update_state(y, outputs, sample_weight=tf.ones([16]))
     larger = np.where(share >= 0.5, label, label[np.arange(16) ^ 1])
     expected = np.mean(np.argmax(outputs, axis=1) == larger)

@@ -88,21 +88,23 @@ def test_units_are_learned_from_training_transcripts():
 
     learned = target(most_units=100).learn(Examples())
     assert learned == {"units": ["a", "b", " "], "transcript_length": 6}
-    task = TranscriptTarget(learned)
-    numbers = task.decode({"transcript": tf.constant("Bx A")}, None)["transcript"]
+    transcripts = TranscriptTarget(learned)
+    numbers = transcripts.decode({"transcript": tf.constant("Bx A")}, None)[
+        "transcript"
+    ]
     assert numbers.numpy().tolist() == [B, 1, SPACE, A, 0, 0]
-    assert task.text_of(numbers.numpy()) == "b\ufffd a"
+    assert transcripts.text_of(numbers.numpy()) == "b\ufffd a"
 
 
 def test_error_rates_by_hand():
-    task = target(transcript_length=5)
+    transcripts = target(transcript_length=5)
     # "a b" as "a b", "b b" as "a b", "ab" as "a b", and "a?" as "a"
     truths = [[A, SPACE, B], [B, SPACE, B], [A, B, 0], [A, 1, 0]]
     rows = [[A, SPACE, B]] * 3 + [[A, 0, 0]]
     batch = {"transcript": tf.constant(np.pad(truths, [[0, 0], [0, 2]]), tf.int32)}
     outputs = outputs_of(*rows)
-    predictions = {**task.predict(outputs, batch), "loss": tf.zeros(4)}
-    evaluator = task.evaluator()
+    predictions = {**transcripts.predict(outputs, batch), "loss": tf.zeros(4)}
+    evaluator = transcripts.evaluator()
     evaluator.update(outputs, predictions, batch)
     metrics = evaluator.result()
     # 6 words: 1 substituted; "ab" became "a b", 2 errors; "a?" became "a", 1 error.
@@ -112,7 +114,7 @@ def test_error_rates_by_hand():
     kinds = [metrics[kind] for kind in ("substituted", "deleted", "inserted")]
     assert sum(kinds) == 4 and kinds[2] == 1
     assert metrics["worst"][0]["errors"] == 2
-    text = "\n".join(task.summary(metrics, "test"))
+    text = "\n".join(transcripts.summary(metrics, "test"))
     assert "(b > a) b" in text and "in no training transcript" in text
 
 
@@ -124,8 +126,8 @@ def test_an_empty_answer_is_called_nothing():
 
 
 def test_error_rates_are_those_of_jiwer():
-    task = TranscriptTarget({"units": [*"ab cd"], "transcript_length": 60})
-    evaluator = task.evaluator()
+    transcripts = TranscriptTarget({"units": [*"ab cd"], "transcript_length": 60})
+    evaluator = transcripts.evaluator()
     truths, texts = [], []
     for _ in range(20):
         truth, text = (
@@ -134,7 +136,9 @@ def test_error_rates_are_those_of_jiwer():
         )
         truths.append(truth)
         texts.append(text)
-    decoded = [task.decode({"transcript": tf.constant(text)}, None) for text in truths]
+    decoded = [
+        transcripts.decode({"transcript": tf.constant(text)}, None) for text in truths
+    ]
     batch = {"transcript": tf.stack([row["transcript"] for row in decoded])}
     predictions = {"text": tf.constant(texts), "loss": tf.zeros(20)}
     evaluator.update(outputs_of(*np.zeros((20, 60), int)), predictions, batch)
@@ -147,35 +151,40 @@ def test_error_rates_are_those_of_jiwer():
 
 
 def test_transcripts_that_are_too_long_are_noted():
-    task = target(units=["a"], transcript_length=5)
-    batch = {"transcript": task.decode({"transcript": tf.constant("a" * 9)}, None)}
+    transcripts = target(units=["a"], transcript_length=5)
+    batch = {
+        "transcript": transcripts.decode({"transcript": tf.constant("a" * 9)}, None)
+    }
     batch = {"transcript": batch["transcript"]["transcript"][None]}
     outputs = tf.constant(np.eye(3)[[[2, 0, 2]]] * 20, tf.float32)
-    predictions = {**task.predict(outputs, batch), "loss": tf.zeros(1)}
-    evaluator = task.evaluator()
+    predictions = {**transcripts.predict(outputs, batch), "loss": tf.zeros(1)}
+    evaluator = transcripts.evaluator()
     evaluator.update(outputs, predictions, batch)
     metrics = evaluator.result()
     assert metrics["cut"] == 1 and metrics["too_long"] == 1
-    (metric,) = task.metrics()
+    (metric,) = transcripts.metrics()
     metric.update_state(
-        tf.stack([task.y(batch)[0], [2, 0, 0, 0, 0]]), tf.tile(outputs, [2, 1, 1])
+        tf.stack([transcripts.y(batch)[0], [2, 0, 0, 0, 0]]),
+        tf.tile(outputs, [2, 1, 1]),
     )
     assert metric.name == "too_long" and float(metric.result()) == 0.5
-    text = "\n".join(task.summary(metrics, "test"))
+    text = "\n".join(transcripts.summary(metrics, "test"))
     assert "more units than the model has outputs in 1 transcript of test" in text
     assert "more than 4 characters" in text
-    (_, worst) = task.panels(metrics, {})
+    (_, worst) = transcripts.panels(metrics, {})
     assert worst.content["alignment"] == ["(aaaaa > aa)"]
 
 
 def test_words_as_units():
-    task = TranscriptTarget(
+    transcripts = TranscriptTarget(
         {"units": ["one", "two"], "transcript_length": 4, "transcript_unit": "words"}
     )
-    numbers = task.decode({"transcript": tf.constant("Two  one!")}, None)["transcript"]
+    numbers = transcripts.decode({"transcript": tf.constant("Two  one!")}, None)[
+        "transcript"
+    ]
     assert numbers.numpy().tolist() == [3, 2, 1, 0]
     outputs = tf.constant(np.eye(4)[[[3, 0, 2]]] * 20, tf.float32)
-    assert task.predict(outputs, {})["text"].numpy().tolist() == [b"two one"]
+    assert transcripts.predict(outputs, {})["text"].numpy().tolist() == [b"two one"]
 
 
 def test_the_loss_compiles():
