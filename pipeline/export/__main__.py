@@ -101,10 +101,12 @@ def configure(path: Path, words: list[str]) -> Config:
     changes = cli_parser.changes(words, Config)
     if "path" in changes.get("source", {}):
         changes["source"]["path"] = Path(" ".join(changes["source"]["path"]))
+    task_changes = changes.pop("task", {})
+    _require_allowed(changes, _ALLOWED)
     config = command_line.read(run.config, changes.get("source"), names_only=stored)
-    _require_allowed(changes, _allowed(config))
-    if "task" in changes:
-        changes["task"] = command_line.task_options(changes["task"], config)
+    _require_allowed({"task": task_changes}, _allowed(config))
+    if task_changes:
+        changes["task"] = command_line.task_options(task_changes, config)
     changes["export"] = {**changes.get("export", {}), "enabled": True}
     runtime = {**run_directory.ANY_MACHINE, **changes.get("runtime", {})}
     changes["runtime"] = runtime

@@ -17,6 +17,7 @@ from pipeline.evaluation import evaluate
 from pipeline.fit import fit
 from pipeline.serving.client import Client
 from pipeline.serving.file_predictions import predict
+from pipeline.training.train_step import forward
 from pipeline.utils.errors import UsageError
 
 COUNT = 240
@@ -182,7 +183,7 @@ def test_the_keras_model_takes_decoded_examples(trained):
     names = [tensor.name for tensor in model.inputs]
     assert names == ["codes", "gaps", "image", "numbers"]
     inputs = {name: examples[name] for name in names}
-    logits = np.asarray(run.evaluation.outputs(examples))
+    _, logits, _ = forward(run.task, run.network, evaluate.batch_of(examples))
     np.testing.assert_allclose(
         model.predict(inputs, verbose=0), special.softmax(logits, axis=1), atol=1e-4
     )
@@ -215,9 +216,7 @@ def test_a_network_of_the_user_takes_all_inputs(trained, monkeypatch):
     examples = run.splits["test"].take(np.arange(5))
     batch = evaluate.batch_of(examples)
     inputs, _, _ = run.task.step_inputs(batch, batch["id"])
-    logits = np.asarray(run.evaluation.outputs(examples))
+    probabilities = run.evaluation.predict(examples)["probabilities"]
     np.testing.assert_allclose(
-        run.model.predict(inputs, verbose=0)[:, 0],
-        special.softmax(logits, axis=1)[:, 1],
-        atol=1e-4,
+        run.model.predict(inputs, verbose=0)[:, 0], probabilities[:, 1], atol=1e-4
     )
