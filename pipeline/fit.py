@@ -5,6 +5,7 @@ export.
 import contextlib
 import sys
 import time
+import types
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import preflight
 from pipeline.training.resolve import resolve
-from pipeline.utils import output, progress_bar, temp_files
+from pipeline.utils import output, progress_bar, random_states, temp_files
 from pipeline.utils.console import say, say_lines
 from pipeline.utils.errors import run_command
 
@@ -110,7 +111,7 @@ def fit(
         "run_directory": run_directory,
     }
     mode = keras_arguments.output_mode(changes)
-    with python_call.errors_in_python(), output.using(mode):
+    with python_call.errors_in_python(), output.using(mode), random_states.kept():
         arguments = {**named, **changes}
         arguments |= python_call.name_positional(recipe, positional, arguments)
         return run(python_call.request(recipe, arguments))
@@ -295,6 +296,16 @@ def main(arguments: list[str]) -> int:
         return 1
     is_written = finished.result_file == finished.directory / "result.json"
     return 0 if is_written else 1
+
+
+class _CallableModule(types.ModuleType):
+    """This module, which is called as its function after `from pipeline import fit`."""
+
+    def __call__(self, *arguments: Any, **named: Any) -> Run:
+        return fit(*arguments, **named)
+
+
+sys.modules[__name__].__class__ = _CallableModule
 
 
 if __name__ == "__main__":

@@ -167,6 +167,11 @@ def find_dotted(name: str) -> Function:
         module = str(path.resolve())
     else:
         spec = find_spec(module)
+        if function in ("h5", "hdf5"):
+            raise UsageError(
+                f"{name!r}: pass keras.models.load_model({name!r}) in Python, or save"
+                " the model as a .keras file"
+            )
         if spec is None or not str(spec.origin).endswith(".py"):
             raise UsageError(f"{name!r}: no module named {module!r} on Python's path")
         path = Path(str(spec.origin))

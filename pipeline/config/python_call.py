@@ -87,6 +87,7 @@ def request(
         user_arguments = registry.user_arguments()
         values = user_arguments.add_precision(values)
         values, is_compiled = user_arguments.add_compile_arguments(values, recipe)
+        values = user_arguments.add_rate(user_arguments.add_batch_size(values))
         values = user_arguments.add(values)
     changes = _changes(_with_rate(values, is_compiled))
     source = changes.get("source")
@@ -299,7 +300,6 @@ _UPDATE = {
     "global_clipnorm": "global_clipnorm",
     "clipnorm": "clipnorm",
     "clipvalue": "clipvalue",
-    "gradient_accumulation_steps": "accumulate",
 }
 
 
@@ -312,7 +312,8 @@ def _with_rate(arguments: dict[str, Any], is_compiled: bool = False) -> dict[str
     train = arguments.get("train", {})
     optimizer: Any = arguments.get("optimizer")
     rate = arguments.pop("learning_rate", None)
-    has_rate = hasattr(optimizer, "get_config") and hasattr(optimizer, "learning_rate")
+    is_object = hasattr(optimizer, "get_config") and not isinstance(optimizer, type)
+    has_rate = is_object and hasattr(optimizer, "learning_rate")
     scales_loss = hasattr(optimizer, "inner_optimizer")  # refused when it is used
     options: dict[str, Any] = {}
     if has_rate and not scales_loss:

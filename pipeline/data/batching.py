@@ -251,7 +251,9 @@ def training(split: Split, options: TrainConfig, seed: int) -> Batches:
     left out. Without shuffling, they begin the next pass.
     """
     batch_size = options.batch_size
-    steps_per_pass = len(split) // batch_size
+    if options.accumulate == 1:
+        batch_size = min(batch_size, len(split))
+    steps_per_pass = len(split) // max(batch_size, 1)
     if not steps_per_pass:
         raise UsageError(
             f"--train.batch-size {batch_size}: the split 'train' has only"

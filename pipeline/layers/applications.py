@@ -5,6 +5,7 @@ import math
 import os
 import re
 import warnings
+import zipfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import keras
 import numpy as np
 
 from pipeline.layers.convolution import image_size, to_rgb
+from pipeline.utils.console import for_caller
 from pipeline.utils.errors import UsageError, reason, suggest
 
 # The shortest side that a network accepts, if it is not 32.
@@ -93,8 +95,7 @@ def load(
             raise UsageError(
                 f"the ImageNet weights of {name} cannot be downloaded"
                 f" ({reason(error)}); put {url[0] if url else 'their file'} into"
-                f" {weights_folder()}, or train without them: --model.options"
-                " weights=None"
+                f" {weights_folder()}, or train without them: {_without_weights(name)}"
             ) from None
     else:
         network = construct(weights=None, **plain)
@@ -104,16 +105,30 @@ def load(
     return network
 
 
+def _without_weights(name: str) -> str:
+    """How to train without weights."""
+    return for_caller(
+        "--model.options weights=None",
+        f'model={{"name": "{name}", "options": {{"weights": None}}}}',
+    )
+
+
 def _read_weights(network: keras.Model, name: str, path: str) -> None:
     """Loads a weights file into a network."""
     try:
         # Keras only warns about layers that are missing from the file and stay random.
         with warnings.catch_warnings(action="error", category=UserWarning):
             network.load_weights(path)
-    except (OSError, ValueError, KeyError, TypeError, UserWarning) as error:
+    except (
+        *(OSError, ValueError, KeyError, TypeError, UserWarning),
+        zipfile.BadZipFile,
+    ) as error:
+        text = reason(error)
+        if text.startswith("Skipping"):  # names of Keras's own containers
+            text = "its layers have other weights"
         raise UsageError(
             f"--model.options weights={path}: not the weights of {name} without its"
-            f" top: {reason(error)}"
+            f" top: {text}"
         ) from None
 
 

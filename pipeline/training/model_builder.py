@@ -454,8 +454,8 @@ def _try_out(model: SteppedModel, options: config.TrainConfig, train: Batches) -
     if model.losses:
         say(
             "note",
-            "add_loss and regularizers count in training; validation and test losses"
-            " do not include them",
+            "add_loss and regularizers count in the training, but not in the losses"
+            " that are shown",
         )
     losses = step.loss(y, outputs)
     count = len(batch["id"])

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 
 from pipeline.tasks.keras_model import keras_model
 from pipeline.training import user_loss, user_model
@@ -50,12 +51,7 @@ def _describe(model: Any, x: Any) -> _Network:
     parts = user_model.outputs_of(model, _shape(x))
     if not parts:
         return _Network()
-    inputs = ["x"]
-    tensors = getattr(model, "inputs", None) or []
-    if len(tensors) > 1 or (tensors and not _is_automatic(tensors[0])):
-        inputs = _unique(
-            [user_model.stem(t.name) if _is_automatic(t) else t.name for t in tensors]
-        )
+    inputs = user_model.input_names(model) or ["x"]
     is_functional = type(model) is user_model.FUNCTIONAL
     structure = model.output if is_functional else None
     if isinstance(structure, Mapping):
@@ -72,27 +68,11 @@ def _describe(model: Any, x: Any) -> _Network:
     elif len(parts) == 1 and parts[0].is_automatic:
         names = ["output"]
     else:
-        names = _unique(
+        names = user_model.unique_names(
             [user_model.stem(p.name) if p.is_automatic else p.name for p in parts]
         )
     is_dictionary = isinstance(structure, Mapping)
     return _Network(tuple(inputs), tuple(names), tuple(parts), is_dictionary)
-
-
-def _is_automatic(tensor: Any) -> bool:
-    return user_model.stem(tensor.name).replace("_", "") == "kerastensor"
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    unique: list[str] = []
-    for name in names:
-        result = name
-        number = 0
-        while result in unique:
-            number += 1
-            result = f"{name}_{number}"
-        unique.append(result)
-    return unique
 
 
 def add(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -119,9 +99,17 @@ def add(arguments: dict[str, Any]) -> dict[str, Any]:
     name = task.get("name") if isinstance(task, Mapping) else task
     is_free = task is None or task == {}
     weights = arguments.pop("loss_weights", None)
+    if len(network.outputs) == 1 and not isinstance(arguments.get("loss"), Mapping):
+        weights = _without_output(weights, network)
+        weights = None if weights in (1, [1], (1,)) else weights
+        if "metrics" in arguments:
+            metrics = _without_output(arguments["metrics"], network)
+            arguments["metrics"] = _metrics(metrics)
     reason = None
     if is_free and isinstance(model, keras.Model):
-        reason = _reason(arguments, network)
+        reason = _reason(arguments, network, weights is not None)
+    if is_free and reason is None and len(network.parts) == 1:
+        arguments = _with_target(arguments, network.parts[0])
     if name != TASK and reason is None:
         if weights is not None or isinstance(arguments.get("loss"), Mapping):
             raise UsageError(
@@ -134,7 +122,9 @@ def add(arguments: dict[str, Any]) -> dict[str, Any]:
     return _with_task(arguments, network, weights)
 
 
-def _reason(arguments: Mapping[str, Any], network: _Network) -> str | None:
+def _reason(
+    arguments: Mapping[str, Any], network: _Network, has_weights: bool
+) -> str | None:
     """Why no target suits a model and its data; None if one does."""
     loss = arguments.get("loss", arguments.get("train", {}).get("loss"))
     x = _part(arguments, 0)
@@ -145,6 +135,8 @@ def _reason(arguments: Mapping[str, Any], network: _Network) -> str | None:
         return "y is a dictionary"
     if isinstance(loss, Mapping):
         return "the losses are given by output"
+    if has_weights:
+        return "there are loss_weights"
     takes_strings = _takes_strings(model_of(arguments))
     for title, values in _named(x):
         if _is_text(values) and takes_strings:
@@ -156,7 +148,59 @@ def _reason(arguments: Mapping[str, Any], network: _Network) -> str | None:
     if not network.parts:
         return None
     (output,) = network.parts
+    if output.activation == "softmax" and _is_soft(y):
+        return "y has fractions of classes"
     return _reason_of_shape(y, output.shape) or _reason_of_loss(loss, output)
+
+
+def _without_output(value: Any, network: _Network) -> Any:
+    """Metrics or weights of the only output, as Keras takes them: by its name, or in a
+    list for each output.
+    """
+    names = {*network.outputs, *network.aliases, *(part.name for part in network.parts)}
+    if isinstance(value, Mapping) and len(value) == 1 and names.issuperset(value):
+        return next(iter(value.values()))
+    is_nested = isinstance(value, list) and len(value) == 1
+    return value[0] if is_nested and isinstance(value[0], list) else value
+
+
+def _is_soft(y: Any) -> bool:
+    """Whether y has rows of fractions, such as the probabilities of another model."""
+    values: Any = y if isinstance(y, np.ndarray) else np.empty(0)
+    if values.ndim != 2 or values.shape[1] < 2 or values.dtype.kind != "f":
+        return False
+    return bool(((values > 0) & (values < 1)).any())
+
+
+def _with_target(
+    arguments: dict[str, Any], output: user_model.Output
+) -> dict[str, Any]:
+    """The arguments with what whole numbers as y are, if model and loss tell.
+
+    They are numbers if the loss compares numbers with outputs without an activation,
+    and classes from 0 to the width of the output after a softmax.
+    """
+    y = _part(arguments, 1)
+    loss = arguments.get("loss", arguments.get("train", {}).get("loss"))
+    named = "class_names" in {*arguments, *arguments.get("source", {})}
+    if named or output.shape is None or not isinstance(y, list | np.ndarray):
+        return arguments
+    values = np.asarray(y)
+    if not values.size or values.dtype.kind not in "iubf":
+        return arguments
+    if output.activation == "linear" and user_loss.compares_numbers(loss):
+        return {**arguments, "task": {"target": "number"}}
+    if values.dtype.kind == "f":
+        return arguments
+    width = output.shape[-1] or 0
+    is_index = values.ndim == 1 or values.shape[1:] == (1,)
+    is_sparse = user_loss.labels_of(user_loss.of_keras(loss)) == "index"
+    takes_classes = output.activation == "softmax" or is_sparse
+    if width < 2 or not is_index or not takes_classes or output.shape[:-1]:
+        return arguments
+    if values.min() < 0 or values.max() >= width or len(np.unique(values)) == width:
+        return arguments
+    return {**arguments, "class_names": [str(number) for number in range(width)]}
 
 
 def _takes_strings(model: keras.Model) -> bool:
@@ -196,17 +240,19 @@ def _with_task(
     loss = arguments.get("loss", train.get("loss"))
     losses = _by_output(loss, names, network, "loss")
     losses = {key: loss for key, loss in losses.items() if loss is not None}
-    for key in names:
-        if key not in losses:
-            losses[key] = _usual_loss(key, arguments, network)
+    if not losses:
+        losses = {key: _usual_loss(key, arguments, network) for key in names}
     _require_y(losses, names, "loss")
+    _require_suitable(losses, network)
     factors = {}
     for key, value in _by_output(weights, names, network, "loss_weights").items():
         if value is None:
             continue
         if isinstance(value, str) or not 0 <= value < float("inf"):
+            remedy = "; did you mean metrics=...?" if isinstance(value, str) else ""
             raise UsageError(
                 f"loss_weights must be numbers of at least 0; got {value!r} for {key!r}"
+                f"{remedy}"
             )
         factors[key] = float(value)
     metrics = []
@@ -226,7 +272,8 @@ def _with_task(
         raise UsageError(
             "class_names belongs to the target classes; with your own losses, remove it"
         )
-    train["loss"] = OutputLosses({name: losses[name] for name in names}, factors)
+    in_order = {name: losses[name] for name in names if name in losses}
+    train["loss"] = OutputLosses(in_order, factors)
     if metrics:
         train["metrics"] = metrics
     options = {"inputs": network.inputs, "outputs": network.outputs}
@@ -238,6 +285,17 @@ def _with_task(
     arguments.pop("loss", None)
     arguments.pop("metrics", None)
     return arguments
+
+
+def _require_suitable(losses: Mapping[str, Any], network: _Network) -> None:
+    """Raises UsageError if a loss and the last layer of its output contradict."""
+    for name, part in zip(network.outputs, network.parts, strict=False):
+        if name in losses and part.activation:
+            logits = user_loss.from_logits_of(user_loss.of_keras(losses[name]))
+            try:
+                user_model.returns_probabilities(part.activation, logits)
+            except UsageError as error:
+                raise UsageError(f"the output {name!r}: {error}") from None
 
 
 def _require_y(keys: Any, names: Sequence[str], kind: str) -> None:
@@ -324,6 +382,8 @@ def _by_output(
         return {outputs[0]: value}
     if is_list and len(value) == len(outputs) and not network.is_dictionary:
         return dict(zip(outputs, value, strict=True))
+    if title == "loss" and not is_list:
+        return dict.fromkeys(names, value)
     parts = ", ".join(f'"{output}": ...' for output in outputs)
     raise UsageError(
         f"the model has the outputs {join_words(outputs)}; pass {title}={{{parts}}}"
@@ -485,11 +545,62 @@ def add_compile_arguments(
     if used:
         parts.append(f"{_describe_used(used, has_rate)}, as the model was compiled")
     ignored = _ignored(config)
+    if "optimizer" in used and (steps := int(optimizer.iterations)):
+        ignored.append(f"the state of the optimizer after {steps:,} steps")
     if ignored:
         parts.append(f"not used: {', '.join(ignored)}")
     if parts:
         say("compiled", "; ".join(parts))
     return {**arguments, **used}, "optimizer" in used
+
+
+def add_batch_size(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Adds the batch size of a dataset, if a model of Keras is trained with it."""
+    data = _data(arguments)
+    has_size = "batch_size" in {*arguments, *arguments.get("train", {})}
+    if has_size or not isinstance(model_of(arguments), keras.Model):
+        return arguments
+    if hasattr(data, "num_batches"):  # a PyDataset
+        batch = data[0]
+    elif hasattr(data, "element_spec") and _is_batched(data.element_spec):
+        batch = next(iter(data.take(1)), None)
+    else:
+        return arguments
+    sizes = {len(part) for part in keras.tree.flatten(batch) if part is not None}
+    if len(sizes) != 1:
+        return arguments
+    (size,) = sizes
+    say("batch size", f"{size}, of the dataset")
+    return {**arguments, "batch_size": size}
+
+
+def _is_batched(spec: Any) -> bool:
+    """Whether the number of examples in an element of a dataset is open."""
+    shapes = [part.shape for part in keras.tree.flatten(spec)]
+    return all(shape.rank and shape[0] is None for shape in shapes)
+
+
+def add_rate(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Adds the learning rate that an optimizer of Keras has by default, if a model of
+    Keras is trained with the name or the class of the optimizer.
+    """
+    train = arguments.get("train", {})
+    optimizer = arguments.get("optimizer", train.get("optimizer"))
+    options = train.get("optimizer_options", {})
+    has_rate = "learning_rate" in {*arguments, *train, *options}
+    if has_rate or not isinstance(model_of(arguments), keras.Model):
+        return arguments
+    try:
+        if isinstance(optimizer, str):
+            optimizer = keras.optimizers.get(optimizer)
+        elif isinstance(optimizer, type):
+            optimizer = optimizer()
+        else:
+            return arguments
+    except (TypeError, ValueError):  # of the package, or not an optimizer
+        return arguments
+    rate = getattr(optimizer, "learning_rate", None)
+    return arguments if rate is None else {**arguments, "learning_rate": float(rate)}
 
 
 def _describe_used(used: Mapping[str, Any], has_rate: bool) -> str:

@@ -337,6 +337,9 @@ class Rate(keras.Variable):
             self._shown = float(self._value)
         return self._value
 
+    def __repr__(self) -> str:
+        return f"<Variable name=learning_rate, value={float(self.value)}>"
+
     def settle(self) -> None:
         """Passes a rate that was assigned to `value` itself on to the run."""
         if self._shown is None or not tf.executing_eagerly():

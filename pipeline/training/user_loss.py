@@ -126,12 +126,38 @@ def is_vague(loss: Any) -> bool:
 
     Names of other losses are not looked up.
     """
-    if isinstance(loss, str):
-        try:
-            loss = keras.losses.get(loss)
-        except ValueError:
-            return False
-    return from_logits_of(loss) is None
+    known = of_keras(loss)
+    return known is not None and from_logits_of(known) is None
+
+
+def of_keras(loss: Any) -> Any:
+    """The loss of Keras with this name, or the loss; None for another name."""
+    if not isinstance(loss, str):
+        return loss
+    try:
+        return keras.losses.get(loss)
+    except ValueError:
+        return None
+
+
+_OF_NUMBERS = (
+    *(keras.losses.MeanSquaredError, keras.losses.MeanAbsoluteError),
+    *(keras.losses.MeanAbsolutePercentageError, keras.losses.Huber),
+    *(keras.losses.MeanSquaredLogarithmicError, keras.losses.LogCosh),
+)
+_FUNCTIONS_OF_NUMBERS = (
+    *(keras.losses.mean_squared_error, keras.losses.mean_absolute_error),
+    *(keras.losses.mean_absolute_percentage_error, keras.losses.huber),
+    *(keras.losses.mean_squared_logarithmic_error, keras.losses.log_cosh),
+)
+
+
+def compares_numbers(loss: Any) -> bool:
+    """Whether a loss is one of Keras for regression, or its name or class."""
+    loss = of_keras(loss)
+    if isinstance(loss, type):
+        return issubclass(loss, _OF_NUMBERS)
+    return isinstance(loss, _OF_NUMBERS) or loss in _FUNCTIONS_OF_NUMBERS
 
 
 def _with_logits(loss: Any, value: bool) -> Any:

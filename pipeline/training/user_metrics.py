@@ -14,7 +14,9 @@ import tensorflow as tf
 from pipeline.config.functions import from_signature
 from pipeline.contracts import ExpectedArguments, Metadata, Task
 from pipeline.training import user_loss
+from pipeline.training.keras_config import lost_arguments
 from pipeline.training.user_loss import UserLoss
+from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError, reason
 
 
@@ -32,7 +34,8 @@ class OutputMetric:
 class UserMetric(keras.metrics.Metric):
     """A metric of y and outputs of a step; masked positions do not count.
 
-    The user's metric is copied, so that its variables belong to the current strategy.
+    The user's metric is copied, so that its variables belong to the current strategy,
+    unless it cannot be copied.
     """
 
     def __init__(
@@ -248,6 +251,14 @@ def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
     # The config of a wrapper would need a registered function.
     if type(metric) is keras.metrics.MeanMetricWrapper:
         return type(metric)(_checked(metric._fn), name=metric.name, **metric._fn_kwargs)
+    if names := lost_arguments(metric):
+        if tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            raise UsageError(
+                f"the metric {metric.name} cannot be copied to the devices: its"
+                f" get_config lacks {join_words(names)}; add it"
+            )
+        metric.reset_state()
+        return metric
     try:
         return type(metric).from_config(metric.get_config())
     except (TypeError, ValueError, NotImplementedError) as error:

@@ -17,8 +17,9 @@ import tensorflow as tf
 from pipeline.contracts import Batches, Task
 from pipeline.layers.nested import all_layers
 from pipeline.tasks.keras_model import TASK, USER
+from pipeline.training.keras_config import lost_arguments
 from pipeline.training.pretrained import set_weights
-from pipeline.utils.console import for_caller
+from pipeline.utils.console import for_caller, join_words
 from pipeline.utils.errors import UsageError, reason
 
 FUNCTIONAL = type(keras.Model(*[keras.Input((1,))] * 2))
@@ -27,6 +28,14 @@ _TRANSPARENT = {"cast", "dropout", "expanddims", "flatten", "identity", "reshape
 _TRANSPARENT |= {"activityregularization", "squeeze"}
 _PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
 _COMPARED = 8  # examples
+_OVERRIDES = (
+    *("train_step", "test_step", "predict_step"),
+    *("compute_loss", "compute_metrics"),
+)
+_REMEDY = (
+    "define get_config and from_config, or pass a function (input_shape, classes) that"
+    " returns the model"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +103,34 @@ def _output(layer: Any, shape: Any, end: Any) -> Output:
 
 def _operation_of(tensor: Any) -> Any:
     return tensor._keras_history.operation
+
+
+def input_names(model: keras.Model) -> list[str]:
+    """The names of the inputs of a model, without the numbers that Keras appends to
+    those of inputs without a name; `x` for a single one.
+    """
+    tensors = keras.tree.flatten(getattr(model, "inputs", None) or [])
+    names = []
+    for tensor in tensors:
+        plain = stem(tensor.name)
+        is_automatic = plain.replace("_", "") == "kerastensor"
+        if is_automatic and len(tensors) == 1:
+            return ["x"]
+        names.append(plain if is_automatic else tensor.name)
+    return unique_names(names)
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """The names, if needed with numbers: `a`, `a_1`, ..."""
+    unique: list[str] = []
+    for name in names:
+        result = name
+        number = 0
+        while result in unique:
+            number += 1
+            result = f"{name}_{number}"
+        unique.append(result)
+    return unique
 
 
 def last_operation(end: Any) -> Any:
@@ -194,8 +231,9 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
                 " of a batch do not continue those of the batch before; build it with"
                 " stateful=False"
             )
-    for name in ("train_step", "test_step", "compute_loss"):
-        if getattr(kind, name) is not getattr(keras.Model, name):
+    for name in _OVERRIDES:
+        is_own = getattr(kind, name) is not getattr(keras.Model, name)
+        if is_own or name in vars(model):
             raise UsageError(
                 f"the model {kind.__name__} overrides {name}, which is not called here;"
                 " pass the loss as loss=..., or register an engine"
@@ -212,6 +250,10 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
             if old_policy == "float32" or layer.dtype_policy.name != old_policy:
                 return layer
             return _copy_lambda(layer, policy)
+        if names := lost_arguments(layer):
+            raise TypeError(
+                f"get_config of the layer {layer.name!r} lacks {join_words(names)}"
+            )
         with warnings.catch_warnings():
             # Keras warns of lambdas, which are not loaded from the config here.
             warnings.simplefilter("ignore")
@@ -237,14 +279,18 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
         )
     except (TypeError, ValueError, NotImplementedError) as error:
         raise UsageError(
-            f"the model cannot be rebuilt from its config: {reason(error)}; define"
-            " get_config, or pass a function (input_shape, classes) that returns the"
-            " model"
+            f"the model cannot be rebuilt from its config: {reason(error)}; {_REMEDY}"
         ) from error
     finally:
         model.compiled = is_compiled
     if not copy.built:
         _build(copy, input_shape)
+    if model.built and len(copy.weights) != len(model.weights):
+        raise UsageError(
+            f"the model has {len(model.weights)} weights, and {len(copy.weights)} if it"
+            " is rebuilt from its config, such as of layers that share their weights;"
+            f" {_REMEDY}"
+        )
     _require_policy(copy, policy)
     for layer, copied_layer in zip(model.layers, copy.layers, strict=True):
         # A model that is not built may have built layers: an adapted Normalization.
@@ -267,21 +313,23 @@ def _vocabulary(layer: keras.Layer) -> dict[str, Any]:
 
 
 def _build(model: keras.Model, input_shape: Any) -> None:
-    """Builds a Sequential network; gray images may lose their axis of channels."""
+    """Builds a Sequential network: for one channel without its axis if that is
+    possible, because arrays (n, height, width) have got the axis.
+    """
     if isinstance(input_shape, dict):
         raise UsageError(
             f"x has the inputs {', '.join(input_shape)}; pass a functional model whose"
             " inputs have these names, or an array as x"
         )
     shapes = [input_shape]
-    if input_shape[-1:] == (1,):
-        shapes.append(input_shape[:-1])
-    problems = []
+    if len(input_shape) == 3 and input_shape[-1] == 1:
+        shapes.insert(0, input_shape[:-1])
+    problems: list[str] = []
     for shape in shapes:
         try:
             model.build((None, *shape))
         except (ValueError, TypeError) as error:
-            problems.append(reason(error))
+            problems.insert(0, reason(error))
         else:
             return
     remedy = ""
@@ -291,9 +339,6 @@ def _build(model: keras.Model, input_shape: Any) -> None:
         f"the model cannot be built for inputs of shape {input_shape}:"
         f" {problems[0]}{remedy}"
     )
-
-
-_PRECISIONS = ("mixed_float16", "mixed_bfloat16", "float16", "bfloat16", "float64")
 
 
 def policies(model: keras.Model) -> set[str]:
@@ -381,7 +426,13 @@ def connect(
             task or the loss.
     """
     arguments = _reshape_inputs(inputs, network)
-    returned = network(arguments)
+    try:
+        returned = network(arguments)
+    except NotImplementedError as error:
+        raise UsageError(
+            f"the model {type(network).__name__} cannot be called: {reason(error)};"
+            " define call, and compute_output_shape if Keras asks for it"
+        ) from None
     if not task.user_outputs:
         output = keras.ops.cast(keras.tree.flatten(returned)[0], "float32")
         model = _plain(network, inputs, {USER: output})
@@ -481,7 +532,7 @@ def _task_outputs(
         )
     if shape != expected.shape and not is_single:
         _refuse_width(output, task)
-    is_probability = _is_probability(activation, from_logits)
+    is_probability = returns_probabilities(activation, from_logits)
     if is_probability:
         is_log = is_softmax and not is_single
         logits = _Logits(is_log, dtype="float32", name="logits")(output)
@@ -493,7 +544,11 @@ def _task_outputs(
     return logits, is_probability
 
 
-def _is_probability(activation: str, from_logits: bool | None) -> bool:
+def returns_probabilities(activation: str, from_logits: bool | None) -> bool:
+    """Whether an output is a probability, by its activation and its loss.
+
+    Raises UsageError if they contradict.
+    """
     if activation in ("softmax", "sigmoid"):
         if from_logits:
             raise UsageError(
@@ -531,9 +586,9 @@ def _refuse_width(output: keras.KerasTensor, task: Task) -> None:
     names = shorten(", ".join(labels), 80, placeholder=" ...")
     count = len(labels)
     raise UsageError(
-        f"the model returns {output.shape[-1]} values of shape {output.shape} per"
-        f" batch, but the data have {count} classes ({names}); end it in"
-        f" Dense({count}), or name all classes with class_names=[...]"
+        f"the model returns outputs of shape {output.shape}, but the data have"
+        f" {count} classes ({names}); end it in Dense({count}), name all classes with"
+        ' class_names=[...], or for numbers write task={"target": "number"}'
     )
 
 
@@ -620,14 +675,14 @@ def _match_inputs(
     inputs: dict[str, Any], model: keras.Model, model_inputs: list[Any]
 ) -> Any:
     """The inputs of the data in the form in which the network takes them."""
-    names = [tensor.name for tensor in model_inputs]
+    names = input_names(model)
     if model_inputs and sorted(names) != sorted(inputs):
         raise UsageError(
             f"the model has the inputs {', '.join(names)}, but x has"
             f" {', '.join(inputs)}; name them alike: keras.Input(..., name=...)"
         )
-    for tensor in model_inputs:
-        _require_shape(inputs[tensor.name], tensor)
+    for name, tensor in zip(names, model_inputs, strict=True):
+        _require_shape(inputs[name], tensor)
     return _structured(inputs, model)
 
 
@@ -643,8 +698,8 @@ def _require_shape(inputs: Any, tensor: Any) -> None:
             remedy = f"reshape x to (n, {sizes}), or change the model"
         elif len(shape) == 3:
             remedy = (
-                'resize the images with task={"image_size": (height, width)}, or'
-                " change the model"
+                'resize the images with task={"input": "image", "input_options":'
+                ' {"image_size": (height, width)}}, or change the model'
             )
         raise UsageError(
             f"the model takes inputs of shape {expected}, but the data have {shape};"
@@ -663,10 +718,13 @@ def copy_weights_to_original(user: UserNetwork | None) -> None:
 
 def _structured(values: Any, model: keras.Model) -> Any:
     """A dictionary of inputs in the form in which the network takes them."""
-    is_list = type(model) is FUNCTIONAL and isinstance(model.input, list | tuple)
-    if not is_list or not isinstance(values, dict):
+    if type(model) is not FUNCTIONAL or not isinstance(values, dict):
         return values
-    return [values[tensor.name] for tensor in model.inputs]
+    tensors = [values[name] for name in input_names(model)]
+    if isinstance(model.input, list | tuple):
+        return tensors
+    names = [tensor.name for tensor in model.inputs]
+    return dict(zip(names, tensors, strict=True))
 
 
 def require_equal_outputs(user: UserNetwork, task: Task, train: Batches) -> None:
@@ -706,9 +764,7 @@ def require_equal_outputs(user: UserNetwork, task: Task, train: Batches) -> None
             difference = np.nanmax(np.abs(expected - output))
             raise UsageError(
                 f"the model {original.name} answers differently once it is rebuilt from"
-                f" its config (by up to {difference:.2g}); check get_config of your"
-                " layers, or pass a function (input_shape, classes) that returns the"
-                " model"
+                f" its config (by up to {difference:.2g}); {_REMEDY}"
             )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from pipeline.training.keras_config import lost_arguments
+from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError, reason
 
 # The update rule of the run clips, averages and accumulates, over all replicas.
@@ -15,9 +17,14 @@ _RUN_OPTIONS = (
     "clipvalue",
     "global_clipnorm",
     "loss_scale_factor",
-    "ema_overwrite_frequency",
-    "gradient_accumulation_steps",
 )
+# Options that would change the steps of the run -> what to write instead.
+_REFUSED = {
+    "gradient_accumulation_steps": "multiply batch_size by {}, and write"
+    ' train={{"accumulate": {}}} if the memory does not suffice',
+    "ema_overwrite_frequency": "remove it: the averages are used for validation and in"
+    " the end",
+}
 
 
 def adapt(optimizer: Any) -> Callable[..., keras.optimizers.Optimizer]:
@@ -50,6 +57,15 @@ def from_object(
             "an optimizer must be a name or a Keras optimizer; got"
             f" {type(optimizer).__name__}"
         )
+    for name, remedy in _REFUSED.items():
+        if value := getattr(optimizer, name, None):
+            remedy = remedy.format(value, value)
+            raise UsageError(f"the optimizer has {name}={value}; {remedy}")
+    if names := lost_arguments(optimizer):
+        raise UsageError(
+            f"the optimizer {type(optimizer).__name__} cannot be rebuilt: its"
+            f" get_config lacks {join_words(names)}; add it"
+        )
     try:
         config = {**optimizer.get_config(), **dict.fromkeys(_RUN_OPTIONS)}
         config |= {"use_ema": False, "learning_rate": 0.0}
@@ -60,4 +76,7 @@ def from_object(
             f" {reason(error)}"
         ) from error
     copy.learning_rate = learning_rate  # drops the variable of the former rate
+    pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    if pattern is not None:  # is not in the config
+        copy.exclude_from_weight_decay(var_names=[pattern.pattern])
     return copy

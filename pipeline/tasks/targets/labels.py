@@ -342,6 +342,7 @@ class LabelEvaluator(Evaluator):
             }
         total = max(int(self._true.sum() + self._predicted.sum()), 1)
         has_examples = self._true > 0
+        wrong = int((self._true + self._predicted - 2 * self._right).sum())
         mean_precision = (
             average_precision[has_examples].mean() if has_examples.any() else 0.0
         )
@@ -350,6 +351,7 @@ class LabelEvaluator(Evaluator):
             "loss": self._loss / self._examples,
             "f1": 2 * int(self._right.sum()) / total,
             "exact_match": self._exact / self._examples,
+            "binary_accuracy": 1 - wrong / (self._examples * len(self._names)),
             "mean_average_precision": float(mean_precision),
             "roc": self._roc(),
             "per_class": per_class,

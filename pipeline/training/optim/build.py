@@ -17,7 +17,9 @@ def build_optimizer(
 ) -> keras.optimizers.Optimizer:
     """Builds the optimizer of `train.optimizer`, with `train.weight_decay`.
 
-    `variables` are all weights that are trained at any time.
+    Vectors are exempt from `train.weight_decay`; they are not from the weight decay
+    that is an argument of the optimizer, as in Keras. `variables` are all weights that
+    are trained at any time.
     """
     name = options.optimizer
     optimizer = registry.call("optimizers", name, options.optimizer_options, rate)
@@ -25,5 +27,5 @@ def build_optimizer(
     require_kind(optimizer, keras.optimizers.Optimizer, flag, "a Keras optimizer")
     if options.weight_decay is not None:
         optimizer.weight_decay = options.weight_decay
-    exempt_vectors(optimizer, variables)
+        exempt_vectors(optimizer, variables)
     return optimizer
