@@ -3,12 +3,15 @@
 import inspect
 from typing import Any
 
+_MISSING = object()
+
 
 def lost_arguments(value: Any) -> list[str]:
     """The arguments of the constructor that `get_config` of a user's object lacks.
 
     Keras calls the object itself, so they need not be there; a copy would have their
-    default values. Empty for classes of Keras, and if `from_config` is the user's own.
+    default values. Empty for classes of Keras, if `from_config` is the user's own, and
+    without those whose attribute of the same name is the default.
     """
     kind = type(value)
     constructor = kind.__init__
@@ -24,6 +27,7 @@ def lost_arguments(value: Any) -> list[str]:
             parameter.POSITIONAL_OR_KEYWORD,
             parameter.KEYWORD_ONLY,
         )
-        if is_named and name not in config:
+        has_default = getattr(value, name, _MISSING) is parameter.default
+        if is_named and name not in config and not has_default:
             names.append(name)
     return names

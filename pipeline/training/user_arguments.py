@@ -182,7 +182,9 @@ def _with_target(
     """
     y = _part(arguments, 1)
     loss = arguments.get("loss", arguments.get("train", {}).get("loss"))
-    named = "class_names" in {*arguments, *arguments.get("source", {})}
+    source = arguments.get("source")
+    section = source if isinstance(source, Mapping) else {}
+    named = "class_names" in {*arguments, *section}
     if named or output.shape is None or not isinstance(y, list | np.ndarray):
         return arguments
     values = np.asarray(y)
@@ -600,7 +602,12 @@ def add_rate(arguments: dict[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError):  # of the package, or not an optimizer
         return arguments
     rate = getattr(optimizer, "learning_rate", None)
-    return arguments if rate is None else {**arguments, "learning_rate": float(rate)}
+    # Not the digits of float32: 0.001 instead of 0.0010000000474974513.
+    return (
+        arguments
+        if rate is None
+        else {**arguments, "learning_rate": float(f"{float(rate):g}")}
+    )
 
 
 def _describe_used(used: Mapping[str, Any], has_rate: bool) -> str:

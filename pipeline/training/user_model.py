@@ -270,21 +270,32 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
             config["dtype"] = policy
         return type(layer).from_config(config)
 
-    is_compiled = model.compiled
-    # Otherwise, Keras also rebuilds its loss and metrics from their config.
-    model.compiled = False
-    try:
-        copy = keras.models.clone_model(
-            model, clone_function=rebuild_layer, recursive=True
-        )
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise UsageError(
-            f"the model cannot be rebuilt from its config: {reason(error)}; {_REMEDY}"
-        ) from error
-    finally:
-        model.compiled = is_compiled
-    if not copy.built:
-        _build(copy, input_shape)
+    def rebuild_model() -> keras.Model:
+        is_compiled = model.compiled
+        # Otherwise, Keras also rebuilds its loss and metrics from their config.
+        model.compiled = False
+        try:
+            return keras.models.clone_model(
+                model, clone_function=rebuild_layer, recursive=True
+            )
+        except (TypeError, ValueError, NotImplementedError) as error:
+            raise UsageError(
+                f"the model cannot be rebuilt from its config: {reason(error)};"
+                f" {_REMEDY}"
+            ) from error
+        finally:
+            model.compiled = is_compiled
+
+    copy = rebuild_model()
+    shapes = _possible_shapes(input_shape) if not copy.built else []
+    for number, shape in enumerate(shapes, 1):
+        try:
+            copy.build((None, *shape))
+            break
+        except (ValueError, TypeError) as error:
+            if number == len(shapes):
+                raise _cannot_be_built(input_shape, error) from None
+            copy = rebuild_model()  # the first one would keep its shape
     if model.built and len(copy.weights) != len(model.weights):
         raise UsageError(
             f"the model has {len(model.weights)} weights, and {len(copy.weights)} if it"
@@ -312,32 +323,29 @@ def _vocabulary(layer: keras.Layer) -> dict[str, Any]:
     return {"vocabulary": vocabulary, "idf_weights": weights}
 
 
-def _build(model: keras.Model, input_shape: Any) -> None:
-    """Builds a Sequential network: for one channel without its axis if that is
-    possible, because arrays (n, height, width) have got the axis.
+def _possible_shapes(input_shape: Any) -> list[tuple[int, ...]]:
+    """The shapes for which a Sequential network may be built, the first one first.
+
+    Arrays (n, height, width) have got an axis for a single channel, without which Keras
+    would build a network for them.
     """
     if isinstance(input_shape, dict):
         raise UsageError(
             f"x has the inputs {', '.join(input_shape)}; pass a functional model whose"
             " inputs have these names, or an array as x"
         )
-    shapes = [input_shape]
     if len(input_shape) == 3 and input_shape[-1] == 1:
-        shapes.insert(0, input_shape[:-1])
-    problems: list[str] = []
-    for shape in shapes:
-        try:
-            model.build((None, *shape))
-        except (ValueError, TypeError) as error:
-            problems.insert(0, reason(error))
-        else:
-            return
+        return [input_shape[:-1], input_shape]
+    return [input_shape]
+
+
+def _cannot_be_built(input_shape: tuple[int, ...], error: Exception) -> UsageError:
     remedy = ""
     if input_shape[-1:] == (1,):
         remedy = '; if x is not a gray image, write task={"input": "features"}'
-    raise UsageError(
-        f"the model cannot be built for inputs of shape {input_shape}:"
-        f" {problems[0]}{remedy}"
+    return UsageError(
+        f"the model cannot be built for inputs of shape {input_shape}: {reason(error)}"
+        f"{remedy}"
     )
 
 

@@ -88,6 +88,31 @@ HEADS = {
         ["binary_accuracy"],
     ),
     "numbers": (lambda: network(2), X[:, :2], "huber", ["mae"]),
+    "ratings": (lambda: network(1), KIND, "mse", ["mae"]),
+    "0 and 1 as numbers": (lambda: network(1), KIND > 0, "mse", ["accuracy"]),
+    "classes without examples": (
+        lambda: network(6, "softmax"),
+        KIND * 2,
+        "sparse_categorical_crossentropy",
+        ["accuracy"],
+    ),
+}
+
+
+def decayed(kind, **options):
+    def build():
+        optimizer = kind(0.01, weight_decay=0.5, **options)
+        optimizer.exclude_from_weight_decay(var_names=["gamma"])
+        return optimizer
+
+    return build
+
+
+OPTIMIZERS = {
+    "a name": lambda: "sgd",
+    "a class": lambda: keras.optimizers.Adagrad,
+    "AdamW": decayed(keras.optimizers.AdamW),
+    "SGD": decayed(keras.optimizers.SGD, momentum=0.9),
 }
 
 
@@ -159,3 +184,25 @@ def test_a_model_of_any_kind_has_the_curves_of_keras(workplace, case):
     arguments["optimizer"] = keras.optimizers.SGD(0.05)
     assert COUNT % 16 == 0
     require_equal(ours(arguments, "model_fit"), expected)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_changes_weights_as_in_keras(workplace, name):
+    """Its weight decay also changes biases, unless the user excludes them."""
+
+    def build():
+        model = network(3, "softmax")
+        stack = [keras.Input((8,)), layers.BatchNormalization(), *model.layers]
+        for layer in model.layers:
+            layer.bias.assign(keras.ops.ones_like(layer.bias))
+        return keras.Sequential(stack)
+
+    model, stock = build(), build()
+    loss = "sparse_categorical_crossentropy"
+    arguments = {"model": model, "data": (X, KIND), "loss": loss}
+    ours({**arguments, "optimizer": OPTIMIZERS[name]()}, "model_fit")
+    optimizer = OPTIMIZERS[name]()
+    stock.compile(optimizer() if isinstance(optimizer, type) else optimizer, loss)
+    stock.fit(X, KIND, epochs=3, batch_size=16, shuffle=False, verbose=0)
+    for weight, expected in zip(model.get_weights(), stock.get_weights(), strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-5)

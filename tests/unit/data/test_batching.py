@@ -97,8 +97,16 @@ def test_steps_end_the_run_early(split):
     assert len(arrays_of(batches)) == 13
     assert [batches.end_of(epoch) for epoch in range(3)] == [5, 10, 13]
     assert distributed.dataset(batches).options().autotune.enabled is False
-    with pytest.raises(UsageError, match="--train.batch-size 51.*50 examples"):
-        batching.training(split(50), config.TrainConfig(batch_size=51), 0)
+    with pytest.raises(UsageError, match="--train.batch-size 52.*50 examples"):
+        options = config.TrainConfig(batch_size=52, accumulate=2)
+        batching.training(split(50), options, 0)
+
+
+def test_fewer_examples_than_a_batch_are_one_batch(split):
+    batches = batching.training(split(5), config.TrainConfig(batch_size=32), 0)
+    assert (batches.batch_size, batches.steps_per_epoch) == (5, 1)
+    with pytest.raises(UsageError, match="has only 0 examples"):
+        batching.training(split(0), config.TrainConfig(batch_size=32), 0)
 
 
 def test_examples_are_decoded_before_the_first_batch_is_asked_for():

@@ -120,7 +120,6 @@ REFUSALS = {
     "needs images.*mlp": {"model": {"name": "convnet"}},
     "flip changes images": {"data": {"augment": {"flip": {}}}},
     "image_size.*regression": {"data": {"image_size": (8, 8)}},
-    "batch_size=343.*'train'.*342": {"data": {"split_seed": 2}},
 }
 
 

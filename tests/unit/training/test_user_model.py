@@ -12,7 +12,7 @@ from pipeline.config.sections import ModelConfig
 from pipeline.data import batching
 from pipeline.runtime.dtype_policy import policy_scope
 from pipeline.tasks.keras_model import TASK, USER
-from pipeline.training import model_builder, user_model
+from pipeline.training import model_builder, user_metrics, user_model, user_optimizer
 from pipeline.utils.errors import UsageError
 
 layers = keras.layers
@@ -179,8 +179,13 @@ def test_logits_of_a_softmax_are_those_before_it():
 @pytest.mark.parametrize(
     ("build", "classes", "from_logits", "message"),
     [
-        (lambda: functional(dense(4, "softmax")), 3, None, "returns 4 values .*3 cla"),
-        (lambda: functional(), 3, None, r"returns 8 values .* end it in Dense\(3\)"),
+        (
+            lambda: functional(dense(4, "softmax")),
+            3,
+            None,
+            r"shape \(None, 4\), .*3 classes",
+        ),
+        (lambda: functional(), 3, None, r"shape \(None, 8\), .* end it in Dense\(3\)"),
         (lambda: functional(dense(3, "sigmoid")), 3, False, "sigmoid of 3 values"),
         (lambda: functional(dense(1, "softmax")), 2, False, "softmax over one value"),
         (
@@ -223,6 +228,12 @@ class Forgetful(layers.Layer):
         return config
 
 
+class Rebuilt(Forgetful):
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+
 class Noise(layers.Layer):
     def call(self, inputs):
         return inputs + tf.random.normal(tf.shape(inputs))
@@ -232,7 +243,7 @@ class Noise(layers.Layer):
     ("layer", "message"),
     [
         (lambda: Forgetful(1.0), None),
-        (lambda: Forgetful(3.0), "answers differently .*get_config"),
+        (lambda: Rebuilt(3.0), "answers differently .*get_config"),
         (Noise, None),
     ],
 )
@@ -253,6 +264,12 @@ def test_a_copy_that_returns_something_else_is_refused(layer, message):
         return
     with pytest.raises(UsageError, match=message):
         user_model.require_equal_outputs(user, task, batches)
+
+
+def test_what_a_config_lacks_is_named_before_training():
+    model = keras.Sequential([keras.Input((4,)), Forgetful(3.0, name="scaled")])
+    with pytest.raises(UsageError, match="layer 'scaled' lacks factor; define get_c"):
+        user_model.rebuild(model, (4,))
 
 
 def test_what_a_network_was_compiled_with_is_not_rebuilt():
@@ -357,3 +374,93 @@ def test_a_layer_in_another_precision_is_refused():
         # An object, which cannot be built again in float32 for the export.
         with pytest.raises(UsageError, match="mixed_bfloat16.*float32"):
             user_model.from_object(subclassed, (4,), 3)
+
+
+class Shared(layers.Layer):
+    """Uses the kernel of another layer."""
+
+    def __init__(self, dense, **options):
+        super().__init__(**options)
+        self.dense = dense
+
+    def call(self, inputs):
+        return keras.ops.matmul(inputs, keras.ops.transpose(self.dense.kernel))
+
+    def get_config(self):
+        dense = keras.saving.serialize_keras_object(self.dense)
+        return {**super().get_config(), "dense": dense}
+
+    @classmethod
+    def from_config(cls, config):
+        config["dense"] = keras.saving.deserialize_keras_object(config["dense"])
+        return cls(**config)
+
+
+def test_layers_that_share_weights_are_refused_if_a_copy_does_not():
+    first = layers.Dense(3, use_bias=False)
+    model = keras.Sequential([keras.Input((4,)), first, Shared(first)])
+    with pytest.raises(UsageError, match="1 weights, and 2 if .* share their weights"):
+        user_model.rebuild(model, (4,))
+
+
+@pytest.mark.parametrize("name", ["train_step", "compute_loss", "compute_metrics"])
+def test_a_method_of_the_object_is_refused_like_one_of_its_class(name):
+    model = functional(dense(3, "softmax"))
+    setattr(model, name, lambda *arguments: None)
+    with pytest.raises(UsageError, match=f"overrides {name}, which is not called"):
+        user_model.rebuild(model, (8, 8, 1))
+
+
+def test_a_network_is_built_for_arrays_as_keras_builds_it():
+    """Square arrays without channels have got an axis."""
+    model = keras.Sequential([layers.Dense(16), layers.Flatten(), layers.Dense(1)])
+    assert user_model.rebuild(model, (8, 8, 1)).layers[0].kernel.shape == (8, 16)
+    images = keras.Sequential([layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(1)])
+    kernel = user_model.rebuild(images, (8, 8, 1)).layers[0].kernel
+    assert kernel.shape == (3, 3, 1, 4)
+
+
+class Boosted(keras.optimizers.SGD):
+    def __init__(self, boost=1.0, **options):
+        super().__init__(**options)
+        self.boost = boost
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "message"),
+    [
+        (lambda: Boosted(boost=10.0), "Boosted cannot be rebuilt: .* lacks boost"),
+        (
+            lambda: keras.optimizers.Adam(gradient_accumulation_steps=4),
+            "multiply batch_size by 4",
+        ),
+        (
+            lambda: keras.optimizers.Adam(use_ema=True, ema_overwrite_frequency=2),
+            "ema_overwrite_frequency=2; remove it",
+        ),
+    ],
+)
+def test_an_optimizer_that_a_run_cannot_copy_is_refused(optimizer, message):
+    with pytest.raises(UsageError, match=message):
+        user_optimizer.from_object(optimizer(), 0.1)
+
+
+class Within(keras.metrics.Mean):
+    """Keras never needs its config."""
+
+    def __init__(self, tolerance=0.1, name="within", **options):
+        super().__init__(name=name, **options)
+        self._tolerance = tolerance
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        difference = keras.ops.cast(y_true, "float32") - y_pred[:, 0]
+        is_near = keras.ops.abs(difference) < self._tolerance
+        super().update_state(is_near, sample_weight)
+
+
+def test_a_metric_without_a_config_is_used_itself():
+    task = user_task(3, (8, 8, 1))
+    metric = user_metrics.create(Within(2.0), task, (3,))
+    shares = tf.constant([[0.2, 0.3, 0.5]])
+    metric.update_state(tf.constant([[1.0, 0.0, 0.0]]), {USER: shares, TASK: shares})
+    assert float(metric.result()) == 1.0
