@@ -289,10 +289,10 @@ class Run:
         `run.predict("photos")`.
 
         Args:
-            data: An array of raw inputs, batch first, such as a list of texts, or a
-                dictionary of several inputs; a DataFrame for a model of tables; or
-                files: a path, a pattern, a directory or a list of them. With `inputs`,
-                the name of a signature.
+            data: An array of raw inputs, batch first, such as a list of texts; a
+                dictionary or a list of several inputs; a DataFrame for a model of
+                tables; or files: a path, a pattern, a directory or a list of them. With
+                `inputs`, the name of a signature.
             inputs: Arguments of the signature by name, as a client sends them.
 
         Returns:
@@ -363,7 +363,9 @@ class Run:
             if not are_files:
                 data = texts
         if not are_files:
-            arguments = list(served["serving_default"].inputs)
+            arguments = list(serving_inputs["serving_default"].specs)
+            if isinstance(data, list | tuple) and len(data) == len(arguments) > 1:
+                return ask("serving_default", **dict(zip(arguments, data, strict=True)))
             if len(arguments) > 1:
                 raise UsageError(
                     f"the model has the inputs {', '.join(arguments)}; pass each by its"
