@@ -233,7 +233,6 @@ def _run(
         return Run(config, trainer.run.path, history, {}, trainer=trainer)
 
     # Training
-    parts: dict[str, Any] = {"trainer": trainer}
     run = None
     try:
         with (
@@ -249,22 +248,29 @@ def _run(
             trained = trainer.train(run)
             history = trainer.checkpoint.history
 
-            # Test, pictures, export, verification
-            def show(result: dict[str, Any]) -> None:
-                run = Run(config, directory.path, history, result, trainer=trainer)
-                evaluation = run.test_evaluation(handoff.table, handoff.pictures)
-                parts["evaluation"] = evaluation
+            # Test, pictures, export, verification, report
+            handoff = Handoff(trainer, start)
+            parts: dict[str, Any] = {"trainer": trainer}
+            result = None if trained else handoff.finished_result()
+            written: Path | None = directory.result
+            if result is None:
+                tested = handoff.test()
+                result = tested.result
+                shown = Run(config, directory.path, history, result, trainer=trainer)
+                evaluation = shown.test_evaluation(tested.table, tested.pictures)
+                # Before the result is written: a resumed run tests again if this one is
+                # killed here.
                 if not config.dry_run:
                     results.show(evaluation, directory.path, history)
-
-            def report(result: dict[str, Any]) -> None:
+                handoff.write(result)
+                result = handoff.export(result)
+                written = handoff.write(result)
+                parts["evaluation"] = evaluation
+                shown = Run(config, directory.path, history, result, **parts)
                 if not config.dry_run:
-                    run = Run(config, directory.path, history, result, **parts)
-                    subject = Subject(parts["evaluation"], run, data)
+                    subject = Subject(evaluation, shown, data)
                     results.write_report(subject, directory.path)
-
-            handoff = Handoff(trainer, start)
-            result, written = handoff.finish(trained, show, report)
+            handoff.report(result)
             parts["model"] = handoff.standalone()
             trainer.wait_for_workers()
         run = Run(config, directory.path, history, result, written, **parts)

@@ -169,7 +169,7 @@ def export_again(config: Config) -> int:
             incomplete = "" if checkpoint.complete else " (incomplete)"
             steps = f"{checkpoint.step:,} of {trainer.batches.last_step:,} steps"
             say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
-            result = handoff.Handoff(trainer, start).export_again()
+            result = handoff.Handoff(trainer, start, writes=False).export_again()
         _record(config, run, result)
         complete = result["export"] and not run_result.left_out(result)
     return 0 if complete else 1

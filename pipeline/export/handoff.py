@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +44,30 @@ def restore_trainer(config: Config, machine: Machine) -> Trainer:
     return trainer
 
 
+@dataclasses.dataclass(frozen=True)
+class Tested:
+    """The result of the final test before the export, and what is shown of it."""
+
+    result: dict[str, Any]
+    table: dict[str, np.ndarray]
+    """The table of calibrated predictions for the test split."""
+    pictures: dict[str, np.ndarray]
+    """Pictures of these predictions."""
+
+
 class Handoff:
     """Tests, exports and publishes a trained model.
 
-    `trainer` has resumed, and perhaps trained; `start` is `time.monotonic()` at the
-    start of this process.
+    Sets the best or the last weights, or their averages if there are any.
+
+    Args:
+        trainer: It has resumed, and perhaps trained.
+        start: `time.monotonic()` at the start of this process.
+        writes: Whether to write to the run: first a checkpoint that could not be saved,
+            and in the end the result.
     """
 
-    def __init__(self, trainer: Trainer, start: float) -> None:
+    def __init__(self, trainer: Trainer, start: float, writes: bool = True) -> None:
         self.config = trainer.config
         self.run = trainer.run
         self.data = trainer.data
@@ -63,58 +78,48 @@ class Handoff:
         self._was_timed_out = trainer.has_used_time_limit()
         self.test_split = split_names.evaluation_split(self.evaluated)
         """The split of the final test: test, or else validation, or else train."""
-        self.table: dict[str, np.ndarray] = {}
-        """The table of calibrated predictions for the test split, after the test."""
-        self.pictures: dict[str, np.ndarray] = {}
-        """Pictures of these predictions."""
-
-    def finish(
-        self,
-        trained: bool,
-        show: Callable[[dict[str, Any]], None],
-        report: Callable[[dict[str, Any]], None],
-    ) -> tuple[dict[str, Any], Path | None]:
-        """Tests, exports and reports; returns the result and the path of `result.json`.
-
-        A finished run keeps its result unless this process `trained`. After a test,
-        calls `show` with the result, to show the `table` of predictions; after the
-        export, `report` with the whole result.
-        """
-        fallback = run_result.fallback(self.run)
-        self.checkpoint.save_unsaved(fallback.checkpoints)
-        self.choose_weights()
-        if self.config.data.fold is None:  # the next fold begins with the original
+        self._fallback = run_result.fallback(self.run)
+        self._why = ""
+        """Why the result could not be written to the run directory."""
+        if writes:
+            self.checkpoint.save_unsaved(self._fallback.checkpoints)
+        weights = self.checkpoint.restore_final_weights()
+        say(weights.name, weights)
+        self._weights = str(weights)
+        self.model.step.update.swap_ema()  # the averaged weights, if any
+        if writes and self.config.data.fold is None:
+            # The next fold begins with the original.
             user_model.copy_weights_to_original(self.model.user)
-        split = self.test_split
-        result = None
-        if not trained:
-            step = self.checkpoint.step
-            result = run_result.load_result(self.config, self.run, step)
-        written: Path | None = self.run.result
-        why = ""
-        if result is not None and split in result:
-            say(
-                "finished",
-                f"{self.run} was complete; nothing was trained, tested or exported"
-                " again",
-            )
-            run_result.report_test(self.config, result, split)
-        else:
-            result = self._test()
-            # Before the result is written: a resumed run tests again if this is killed.
-            show(result)
-            run_result.write(result, self.run, fallback)  # the export may be killed
-            if self.config.log.tensorboard:
-                epoch = max(0, self.checkpoint.epoch - 1)
-                tensorboard.write_results(self.run, split, epoch, result[split])
-            result = self._export(result)
-            result["stages"] = progress_bar.stage_seconds(self.start)
-            written, why = run_result.write(result, self.run, fallback)
-            report(result)
+
+    def finished_result(self) -> dict[str, Any] | None:
+        """The result of a run that was complete when this process began; None if there
+        is none.
+        """
+        step = self.checkpoint.step
+        result = run_result.load_result(self.config, self.run, step)
+        if result is None or self.test_split not in result:
+            return None
+        say(
+            "finished",
+            f"{self.run} was complete; nothing was trained, tested or exported again",
+        )
+        run_result.report_test(self.config, result, self.test_split)
+        return result
+
+    def write(self, result: dict[str, Any]) -> Path | None:
+        """Writes `result.json`, also before an export, which may be killed; returns its
+        path.
+        """
+        written, self._why = run_result.write(result, self.run, self._fallback)
+        return written
+
+    def report(self, result: dict[str, Any]) -> None:
+        """Prints which files were written, and the export."""
         if not self.config.dry_run:
-            run_result.report_files(self.run, fallback, self.checkpoint, why)
+            run_result.report_files(
+                self.run, self._fallback, self.checkpoint, self._why
+            )
         run_result.report_export(self.config, self.run, result)
-        return result, written
 
     def standalone(self) -> keras.Model:
         """Writes `model.keras`, and returns the network as a plain Keras model.
@@ -160,23 +165,15 @@ class Handoff:
 
     def export_again(self) -> dict[str, Any]:
         """Tests, exports and reports without writing to the run; returns the result."""
-        self.choose_weights()
-        result = self._test()
+        result = self.test().result
         if not self._was_timed_out:  # but interrupted
             result["trained"]["stopped"] = None
-        result = self._export(result)
+        result = self._add_export(result)
         run_result.report_export(self.config, self.run, result)
         return result
 
-    def choose_weights(self) -> None:
-        """Sets the best or the last weights, or their averages if there are any."""
-        weights = self.checkpoint.restore_final_weights()
-        say(weights.name, weights)
-        self.weights = str(weights)
-        self.model.step.update.swap_ema()  # the averaged weights, if any
-
-    def _test(self) -> dict[str, Any]:
-        """Returns the result before the export: metrics of each split, calibration."""
+    def test(self) -> Tested:
+        """Measures each split, and calibrates."""
         task = self.data.task
         evaluated = self.evaluated
         counts = [f"{len(self.data.splits[name]):,} {name}" for name in evaluated]
@@ -198,8 +195,7 @@ class Handoff:
             )
             metrics[name] = evaluation.metrics
             if name == self.test_split:
-                self.table = evaluation.table
-                self.pictures = evaluation.pictures
+                tested = evaluation
         if self.data.whole_test is not None and self.test_split == "test":
             batches = batching.evaluation(self.data.whole_test, self.config.train)
             whole = evaluate.evaluate(self.model, calibrated, batches).metrics
@@ -213,7 +209,7 @@ class Handoff:
             self.config, self.checkpoint, metrics, seconds, calibration
         )
         result["best_epoch"] = self.checkpoint.best_epoch
-        result["weights"] = self.weights
+        result["weights"] = self._weights
         result["selection_metric"] = list(task.target.selection_metric)
         result["no_better_than"] = (
             task.target.no_better_than(result[self.test_split]) or None
@@ -229,9 +225,21 @@ class Handoff:
             "left_out": len(self.data.cleaning.excluded),
         }
         run_result.report_test(self.config, result, self.test_split)
+        return Tested(result, tested.table, tested.pictures)
+
+    def export(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Exports the model, if requested, and adds the export and the seconds of each
+        stage to the result.
+        """
+        if self.config.log.tensorboard:
+            epoch = max(0, self.checkpoint.epoch - 1)
+            metrics = result[self.test_split]
+            tensorboard.write_results(self.run, self.test_split, epoch, metrics)
+        result = self._add_export(result)
+        result["stages"] = progress_bar.stage_seconds(self.start)
         return result
 
-    def _export(self, result: dict[str, Any]) -> dict[str, Any]:
+    def _add_export(self, result: dict[str, Any]) -> dict[str, Any]:
         """Exports the model, if requested, and adds the export to the result."""
         if not self.config.export.enabled:
             return result

@@ -240,7 +240,7 @@ def test_ctrl_c_names_the_command_that_resumes(workplace):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": {"batch_size": 5000}}, "batch_size=5000: "),
+        ({"train": {"batch_size": 5000, "accumulate": 2}}, "batch_size=5000: "),
         ({"data": {"limit": 2, "test": 0.4}}, "is empty"),
         (
             {"data": {"augment": {"crop": {"padding": 8}}}},

@@ -254,8 +254,8 @@ def wrong_form(y_true, y_pred):
 
 BAD = {
     "width": (
-        {"model": lambda: network(units=12)},
-        "12 values .* but the data have 10 classes",
+        {"model": lambda: network(units=8)},
+        r"shape \(None, 8\), but the data have 10 classes",
     ),
     "shape": ({"data": lambda: (X[:, :6], Y)}, r"takes inputs of shape \(8, 8, 1\)"),
     "train_step": ({"model": lambda: Overridden()}, "overrides train_step"),
