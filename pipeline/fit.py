@@ -216,7 +216,7 @@ def _run(
     from pipeline.export.handoff import Handoff
     from pipeline.report import results
     from pipeline.report.subject import Subject
-    from pipeline.training import recovery
+    from pipeline.training import distributed, recovery, start_lines
     from pipeline.training.trainer import Trainer
 
     # Data and model
@@ -243,7 +243,7 @@ def _run(
         ):
             trainer.resume(directory)
             data.write(directory)
-            trainer.report()
+            start_lines.show(trainer)
             run = Run(config, directory.path, {}, {}, trainer=trainer)
             trained = trainer.train(run)
             history = trainer.checkpoint.history
@@ -272,7 +272,7 @@ def _run(
                     results.write_report(subject, directory.path)
             handoff.report(result)
             parts["model"] = handoff.standalone()
-            trainer.wait_for_workers()
+            distributed.wait_for_workers(machine, stops)
         run = Run(config, directory.path, history, result, written, **parts)
     except BaseException as error:
         is_notebook = hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")
@@ -280,7 +280,7 @@ def _run(
             raise
         return Run(config, trainer.run.path, trainer.checkpoint.history, {})
     finally:
-        trainer.end_callbacks(run)
+        trainer.callbacks.end(run)
     return run
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import keras
 
+from pipeline.config.config import Config
 from pipeline.contracts import Batches, Decision
-from pipeline.runtime import dtype_policy, environment
+from pipeline.runtime import dtype_policy, environment, run_directory
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import distributed
 from pipeline.utils import progress_bar
@@ -100,6 +101,25 @@ def choose_steps_per_execution(
     if count == train.steps_per_epoch:
         reason = f"an epoch, {reason}"
     return Decision("call", pluralize(count, "step"), reason)
+
+
+def with_known_precision(
+    machine: environment.Machine, config: Config
+) -> environment.Machine | None:
+    """The machine with the precision that is requested, planned, or saved with the run;
+    None if a trial has to choose it.
+    """
+    if any(decision.name == "precision" for decision in machine.decisions):
+        return machine
+    precision: str | None = config.runtime.precision
+    reason = config.reasons.get("runtime.precision", "requested")
+    if precision == "auto":
+        precision = run_directory.saved_decision(config.run_directory, "precision")
+        reason = "as at the start of this run"
+    if precision is None:
+        return None
+    machine = dataclasses.replace(machine, precision=precision)
+    return machine.add_decision("precision", precision, reason)
 
 
 def choose_precision(

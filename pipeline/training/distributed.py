@@ -12,6 +12,8 @@ import tensorflow as tf
 
 from pipeline.contracts import WHOLE_BATCH, Batches, Example, ReplicaPart
 from pipeline.runtime.cluster import Cluster
+from pipeline.runtime.environment import Machine
+from pipeline.runtime.signals import StopSignals
 from pipeline.training import xla_support
 from pipeline.training.recovery import catch_out_of_memory
 from pipeline.utils.errors import WorkerLost
@@ -358,3 +360,20 @@ def _steps_of_block(
 
 def _results(model: keras.Model) -> dict[str, tf.Tensor]:
     return {metric.name: metric.result() for metric in model.metrics}
+
+
+def wait_for_workers(machine: Machine, stops: StopSignals) -> None:
+    """Waits until all workers get here.
+
+    The chief has more to do, such as saving and testing, and TensorFlow reports a
+    worker that exits before the chief as crashed. The chief no longer needs the other
+    workers, so it ignores one that is lost here.
+    """
+    ignored_errors = [WorkerLost] if machine.is_chief else []
+    with (
+        contextlib.suppress(*ignored_errors),
+        stops.at_once(),
+        machine.strategy.scope(),
+        translate_worker_errors(machine.cluster),
+    ):
+        mean_over_workers(0.0)

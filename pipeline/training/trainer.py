@@ -1,21 +1,16 @@
 """Builds the model of a run, resumes from the latest checkpoint, and trains."""
 
-import contextlib
-import dataclasses
 import gc
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 
-from pipeline.config import objects, registry
+from pipeline.config import registry
 from pipeline.config.config import RUNS, Config
-from pipeline.config.sections import TrainConfig
 from pipeline.contracts import Batches, Decision, Task
 from pipeline.data import augmentation, batching, split_names
 from pipeline.data.dataset import LoadedData
-from pipeline.runtime import run_directory
 from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, StopSignals
@@ -26,22 +21,20 @@ from pipeline.training import (
     cross_validation,
     distributed,
     recovery,
+    run_callbacks,
 )
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.callbacks.metric_logger import MetricLogger
 from pipeline.training.model_builder import build
-from pipeline.training.preflight import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils import files, progress_bar, safe_io
-from pipeline.utils.console import clock, pluralize, say
+from pipeline.utils.console import say
 from pipeline.utils.errors import (
     Diverged,
     OutOfMemory,
     Terminated,
     UsageError,
-    WorkerLost,
-    reason,
 )
 
 # With one of these, the rate that a callback has assigned no longer counts.
@@ -79,17 +72,15 @@ class Trainer:
         registry.load("engines", config.train.engine)
         for name in config.train.callbacks:
             registry.load("callbacks", name)
-        self._epoch_decisions: list[Decision] = []
+        self.epoch_decisions: list[Decision] = []
         if "validation" not in data.splits:
-            config, self._epoch_decisions = cross_validation.with_epochs_of_folds(
-                config
-            )
+            config, self.epoch_decisions = cross_validation.with_epochs_of_folds(config)
         self.config = config
         self.machine = machine
         self.data = data
         self.stops = stops
         self._evaluate = evaluate
-        self._begun: list[Any] = []  # callbacks whose `on_run_end` is to be called
+        self.callbacks = run_callbacks.RunCallbacks()
         self.attempt = recovery.first_attempt(config, machine.replicas)
         seed = config.runtime.seed
         self.unaugmented = batching.training(data.splits["train"], config.train, seed)
@@ -118,31 +109,13 @@ class Trainer:
 
         Uses smaller micro-batches if a trial of the precision runs out of memory.
         """
-        if not self._set_precision():
+        machine = autotune.with_known_precision(self.machine, self.config)
+        if machine is None:
             self._try_precisions()
             return
-        with distributed.translate_worker_errors(self.machine.cluster):
-            self.model = self._build_model(self.machine)
-
-    def _set_precision(self) -> bool:
-        """Sets the precision that is requested, planned, or saved with the run.
-
-        Returns False if a trial has to choose it.
-        """
-        if any(decision.name == "precision" for decision in self.machine.decisions):
-            return True
-        precision: str | None = self.config.runtime.precision
-        reason = self.config.reasons.get("runtime.precision", "requested")
-        if precision == "auto":
-            precision = run_directory.saved_decision(
-                self.config.run_directory, "precision"
-            )
-            reason = "as at the start of this run"
-        if precision is None:
-            return False
-        machine = dataclasses.replace(self.machine, precision=precision)
-        self.machine = machine.add_decision("precision", precision, reason)
-        return True
+        self.machine = machine
+        with distributed.translate_worker_errors(machine.cluster):
+            self.model = self._build_model(machine)
 
     def _build_model(self, machine: Machine) -> keras.Model:
         progress_bar.stage("building", f"{self.config.model.name}, {machine.precision}")
@@ -233,32 +206,10 @@ class Trainer:
         ):
             return distributed.mean_over_workers(float(is_forced)) > 0
 
-    def report(self) -> None:
-        """Prints and saves the decisions that the run begins with."""
-        data = self.data
-        where = f"in {self.run}"
-        if self.config.dry_run:
-            where = "(dry run: two steps on a few examples)"
-        say("run", f"{self.config.recipe} {where}")
-        counts = [f"{name} {len(split):,}" for name, split in data.splits.items()]
-        fields = []
-        for name, spec in data.splits["train"].store.specs.items():
-            if name == "id":
-                continue
-            shape = "x".join(map(str, spec.shape))
-            words = [name, shape, spec.dtype.name] if shape else [name, spec.dtype.name]
-            fields.append(" ".join(words))
-        say("data", f"{', '.join(counts)}; {', '.join(fields)}")
-        for note in data.source.info.notes:
-            say("note", note)
-        for decision in self._save_decisions():
-            say(decision.name, decision)
-        self._print_model()
-
-    def _save_decisions(self) -> list[Decision]:
+    def save_decisions(self) -> list[Decision]:
         """Writes the decisions so far into the run directory."""
         decisions = [*self.machine.decisions, *self.data.decisions]
-        decisions += [*self.augmentation_decisions, *self._epoch_decisions]
+        decisions += [*self.augmentation_decisions, *self.epoch_decisions]
         for change in self.run.changes:
             decisions.append(Decision("changed", str(change), "--force"))
         decisions += self.attempt.decisions
@@ -268,52 +219,6 @@ class Trainer:
         entries = [dataclasses.asdict(decision) for decision in decisions]
         files.write_json(self.run.decisions, entries)
         return decisions
-
-    def _print_model(self) -> None:
-        model = self.model
-        batches = self.remaining
-        line = f"{self.config.model.name}, {model.count_params():,} parameters"
-        if model.frozen:
-            variables = model.trainable_variables
-            trained = sum(math.prod(variable.shape) for variable in variables)
-            line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
-        say("model", f"{line}; {model.note}" if model.note else line)
-        steps = pluralize(batches.last_step, "step")
-        examples = pluralize(batches.batch_size, "example")
-        line = f"{steps} of {examples}, {batches.steps_per_epoch:,} per epoch"
-        if not self.config.train.shuffle:
-            line += ", in the order of the data"
-        say("training", line)
-        say("optimizer", _describe_update(self.config.train))
-        repeated = self._repeated_epochs()
-        if repeated and not batches.first_step:
-            say("resumed", f"from the start, without a checkpoint; {repeated}")
-        if batches.first_step:
-            where = f"after step {batches.first_step:,}"
-            line = f"{where}, from the newest intact checkpoint"
-            say("resumed", f"{line}; {repeated}" if repeated else line)
-            if self.checkpoint.ended:
-                step = f"{self.checkpoint.step:,}"
-                advice = "other epochs, steps or callbacks with --force continue"
-                say("ended", f"by a callback at step {step}; {advice}")
-            if self.stops.limit:
-                used = clock(self.stops.seconds_elapsed)
-                limit = clock(self.stops.limit)
-                advice = "a longer --runtime.time-limit continues longer"
-                say("time", f"{used} of {limit} used; {advice}")
-
-    def _repeated_epochs(self) -> str:
-        """Says how many epochs of the log come after the checkpoint, if any do."""
-        try:
-            lines = safe_io.read_text(self.run.log).splitlines()
-        except (OSError, ValueError):
-            return ""
-        # After `kill -9`, the last line may be incomplete.
-        logged = sum(line.endswith("}") for line in lines)
-        count = logged - self.checkpoint.epoch
-        verb = "is" if count == 1 else "are"
-        epochs = pluralize(count, "epoch")
-        return f"{epochs} of the log {verb} repeated" if count > 0 else ""
 
     def train(self, run: Any = None) -> bool:
         """Trains to the last step or until the time is up.
@@ -343,38 +248,11 @@ class Trainer:
             self.build()
             self.resume(self.run)
             if self.machine.is_chief:
-                self._save_decisions()
+                self.save_decisions()
                 step = self.remaining.first_step
                 decision = self.attempt.decisions[-1]
                 where = f"after step {step:,}" if step else "from the start"
                 say(decision.name, f"{decision}; again {where}")
-
-    def end_callbacks(self, run: Any) -> None:
-        """Calls `on_run_end` of the callbacks that have it; an error is a note.
-
-        Args:
-            run: The run with its result and its export; without a result if it ended
-                early.
-        """
-        for callback in reversed(self._begun):
-            try:
-                callback.on_run_end(run)
-            except Exception as error:
-                own = getattr(callback, "callback", callback)
-                kind = type(own).__name__
-                say("note", f"after the run, the callback {kind}: {reason(error)}")
-        self._begun = []
-
-    def _begin_callbacks(
-        self, run: Any, callbacks: Sequence[keras.callbacks.Callback]
-    ) -> None:
-        self.end_callbacks(run)  # of an attempt that has failed
-        if self.config.dry_run:
-            return
-        for callback in callbacks:
-            if hasattr(callback, "on_run_begin"):
-                self._begun.append(callback)
-                callback.on_run_begin(run)
 
     def _train(self, run: Any) -> bool:
         config = self.config
@@ -401,8 +279,9 @@ class Trainer:
             watchdog,
         ):
             _require_same_start(batches)
-            callbacks = [watchdog, *standard_callbacks(context)]
-            self._begin_callbacks(run, callbacks)
+            callbacks = [watchdog, *run_callbacks.create(context)]
+            if not config.dry_run:
+                self.callbacks.begin(run, callbacks)
             reasons = [getattr(callback, "per_batch", None) for callback in callbacks]
             is_compiled = self.model.step.is_compiled("train")
             how = "the training step, compiled with XLA"
@@ -422,7 +301,9 @@ class Trainer:
                 with self.stops.defer():
                     engine(self.model, batches, validation, callbacks)
             except Stopped as stopped:
-                self.wait_for_workers()  # the chief may still be saving
+                distributed.wait_for_workers(
+                    self.machine, self.stops
+                )  # the chief may still be saving
                 self.stops.check()
                 if stopped.reason == ELSEWHERE:
                     raise Terminated from None
@@ -431,7 +312,7 @@ class Trainer:
                     where = f"after step {checkpoint.step:,}"
                     say("stopped", f"{where}: {limit}; a longer limit continues")
             if machine.is_chief and self.model.step.not_compiled:
-                self._save_decisions()
+                self.save_decisions()
             if machine.is_chief and (why := checkpoint.why_early):
                 where = f"after epoch {checkpoint.epoch}"
                 say("stopped", f"{where}: {why}")
@@ -476,44 +357,7 @@ class Trainer:
             number = f"{cluster.index} of {len(cluster.workers)}"
             say("worker", f"{number} trains; worker 0 prints and writes")
         self.train()
-        self.wait_for_workers()
-
-    def wait_for_workers(self) -> None:
-        """Waits until all workers get here.
-
-        The chief has more to do, such as saving and testing, and TensorFlow reports a
-        worker that exits before the chief as crashed. The chief no longer needs the
-        other workers, so it ignores one that is lost here.
-        """
-        machine = self.machine
-        ignored_errors = [WorkerLost] if machine.is_chief else []
-        with (
-            contextlib.suppress(*ignored_errors),
-            self.stops.at_once(),
-            machine.strategy.scope(),
-            distributed.translate_worker_errors(machine.cluster),
-        ):
-            distributed.mean_over_workers(0.0)
-
-
-def _describe_update(train: TrainConfig) -> str:
-    """Returns the optimizer and what changes its updates, in one line."""
-    parts = [objects.title(train.optimizer)]
-    schedule = train.schedule
-    if isinstance(schedule, objects.ObjectName):
-        parts.append(objects.title(schedule))
-    elif schedule == "constant":
-        parts.append(f"learning rate {train.learning_rate:g}")
-    else:
-        parts.append(f"{objects.title(schedule)} from {train.learning_rate:g}")
-    if train.weight_decay:
-        parts.append(f"weight decay {train.weight_decay:g}")
-    if train.label_smoothing:
-        smoothing = f"label smoothing {train.label_smoothing:g}"
-        parts.append(f"{smoothing} (in training only)")
-    if train.loss:
-        parts.append(f"loss {objects.title(train.loss)}")
-    return ", ".join(parts)
+        distributed.wait_for_workers(self.machine, self.stops)
 
 
 def _require_same_start(batches: Batches) -> None:
@@ -526,22 +370,3 @@ def _require_same_start(batches: Batches) -> None:
             "the workers order the examples differently; use the same data and"
             " the same version of NumPy on all of them"
         )
-
-
-def standard_callbacks(context: CallbackContext) -> list[keras.callbacks.Callback]:
-    """Builds the callbacks of every run, and then those of `train.callbacks`."""
-    callbacks = [_call(name, {}, context) for name in BEFORE_CHECKPOINT]
-    callbacks += [context.checkpoint.early_stopping, context.checkpoint]
-    callbacks += [_call(name, {}, context) for name in AFTER_CHECKPOINT]
-    for name, options in context.train.callbacks.items():
-        callback = _call(name, options, context)
-        if not isinstance(callback, keras.callbacks.Callback | None):
-            raise UsageError(
-                f"--train.callbacks: {name} must return a callback; got {callback!r}"
-            )
-        callbacks.append(callback)
-    return [callback for callback in callbacks if callback is not None]
-
-
-def _call(name: str, options: Mapping[str, Any], context: CallbackContext) -> Any:
-    return registry.call("callbacks", name, options, context)

@@ -7,7 +7,7 @@ from short_run import options
 
 from pipeline.config import registry
 from pipeline.fit import fit
-from pipeline.training import trainer
+from pipeline.training import run_callbacks
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 
@@ -60,10 +60,10 @@ def own(tmp_path, monkeypatch):
 def test_it_is_called_after_those_of_every_run_and_can_end_training(
     own, monkeypatch, capsys
 ):
-    built, standard = [], trainer.standard_callbacks
+    built, standard = [], run_callbacks.create
     monkeypatch.setattr(
-        trainer,
-        "standard_callbacks",
+        run_callbacks,
+        "create",
         lambda context: built.append(standard(context)) or built[-1],
     )
     changes = options(**{"own_callbacks.record": {"epochs": 2}})
