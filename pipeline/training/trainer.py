@@ -1,5 +1,6 @@
 """Builds the model of a run, resumes from the latest checkpoint, and trains."""
 
+import dataclasses
 import gc
 from collections.abc import Callable, Iterable
 from typing import Any
