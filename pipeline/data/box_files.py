@@ -29,7 +29,7 @@ _TOLERANCE = 1.5  # pixels outside of a picture that are no mistake
 
 
 @dataclasses.dataclass
-class Picture:
+class AnnotatedImage:
     """An image file with its annotations."""
 
     file: str
@@ -79,7 +79,7 @@ def split_name(word: str) -> str:
 
 def source(
     path: Path,
-    pictures: Mapping[str, Sequence[Picture]],
+    pictures: Mapping[str, Sequence[AnnotatedImage]],
     class_names: Sequence[str],
     notes: Iterable[str] = (),
 ) -> Source:
@@ -158,7 +158,7 @@ def source(
     return FileSource(lists, columns, tuple(class_names), notes=tuple(lines))
 
 
-def _mark_fractions(pictures: Sequence[Picture]) -> bool:
+def _mark_fractions(pictures: Sequence[AnnotatedImage]) -> bool:
     """Whether all boxes are fractions, although the format has pixels; marks them."""
     sides = [side for p in pictures for box in p.boxes for side in box]
     if not sides or max(sides) > _MAX_FRACTION:
@@ -170,9 +170,11 @@ def _mark_fractions(pictures: Sequence[Picture]) -> bool:
     return True
 
 
-def _joined(pictures: Sequence[Picture], problems: _Problems) -> list[Picture]:
+def _joined(
+    pictures: Sequence[AnnotatedImage], problems: _Problems
+) -> list[AnnotatedImage]:
     """The pictures with the boxes of all annotations of a file."""
-    by_file: dict[str, Picture] = {}
+    by_file: dict[str, AnnotatedImage] = {}
     joined = []
     for picture in pictures:
         first = by_file.setdefault(os.path.abspath(picture.file), picture)
@@ -213,7 +215,9 @@ def _columns(
     }
 
 
-def _require_names(picture: Picture, class_names: Sequence[str], where: Path) -> None:
+def _require_names(
+    picture: AnnotatedImage, class_names: Sequence[str], where: Path
+) -> None:
     for label in picture.labels:
         if not 0 <= label < len(class_names):
             raise UsageError(
@@ -224,7 +228,7 @@ def _require_names(picture: Picture, class_names: Sequence[str], where: Path) ->
             )
 
 
-def _boxes_of(picture: Picture, problems: _Problems) -> np.ndarray | None:
+def _boxes_of(picture: AnnotatedImage, problems: _Problems) -> np.ndarray | None:
     """left, top, right, bottom, label and whether it is ignored, (boxes, 6), in pixels
     of the upright picture; None if the picture is left out.
     """

@@ -1,7 +1,7 @@
 """Ray's `TensorflowTrainer`, with TensorFlow started as in any other run.
 
 Ray imports TensorFlow in the caller, the controller and each worker. Every worker reads
-its `Config` first, and so this module.
+its `BackendConfig` first, and so this module.
 """
 
 from pipeline.runtime import environment
@@ -11,8 +11,8 @@ environment.import_tensorflow()
 
 from ray.train.tensorflow import TensorflowConfig, TensorflowTrainer  # noqa: E402
 
-__all__ = ["Config", "TensorflowTrainer"]
+__all__ = ["BackendConfig", "TensorflowTrainer"]
 
 
-class Config(TensorflowConfig):
+class BackendConfig(TensorflowConfig):
     """With it, Ray writes TF_CONFIG on each worker."""

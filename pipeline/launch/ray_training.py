@@ -101,7 +101,7 @@ def train(
             "directory": os.getcwd(),
             "messages": messages,
         },
-        tensorflow_config=ray_backend.Config(),
+        tensorflow_config=ray_backend.BackendConfig(),
         scaling_config=ray.train.ScalingConfig(**scaling),
         run_config=_run_config(run_config, storage, messages),
     )

@@ -42,7 +42,7 @@ class Heading:
 
 
 @dataclasses.dataclass(frozen=True)
-class Table:
+class TableBlock:
     """A table; columns of numbers are aligned to the right."""
 
     kind: ClassVar[str] = "table"
@@ -107,7 +107,7 @@ class Grid:
     cells: Sequence[Sequence["Block"]]
 
 
-Block = Text | Heading | Table | Drawing | Cards | Grid
+Block = Text | Heading | TableBlock | Drawing | Cards | Grid
 
 
 def _cell(value: Any) -> str:

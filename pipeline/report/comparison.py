@@ -358,9 +358,9 @@ def sections(compared: Comparison) -> Iterator["Section"]:
     from pipeline.report import blocks
     from pipeline.report.page import Section
 
-    yield Section("Metrics", [blocks.Table(compared.metrics)])
+    yield Section("Metrics", [blocks.TableBlock(compared.metrics)])
     if compared.options["option"]:
-        yield Section("Options that differ", [blocks.Table(compared.options)])
+        yield Section("Options that differ", [blocks.TableBlock(compared.options)])
     yield Section("Training", [blocks.drawing(*_curves(compared))])
     cards = list(_cards(compared))
     if cards:
@@ -412,7 +412,7 @@ def _cards(compared: Comparison) -> Iterator[Any]:
             cards = examples.answered(evaluation, positions[:_SHOWN])
         except Exception as error:  # the data is gone, or a task of the user's own
             files = [compared.models[0].files[at] for at in positions[:_SHOWN]]
-            yield blocks.Table(Columns(file=files))
+            yield blocks.TableBlock(Columns(file=files))
             yield blocks.Text(f"They could not be drawn: {reason(error)}")
             continue
         yield blocks.Cards(cards)

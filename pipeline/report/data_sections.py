@@ -10,7 +10,7 @@ from pipeline.data import image_sizes
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.dataset import LoadedData
 from pipeline.report import examples
-from pipeline.report.blocks import Block, Cards, Grid, Heading, Table, Text
+from pipeline.report.blocks import Block, Cards, Grid, Heading, TableBlock, Text
 from pipeline.report.subject import Subject
 from pipeline.utils.columns import Columns
 
@@ -43,7 +43,7 @@ def _counts(loaded: LoadedData) -> Iterator[Block]:
     counts = {name: len(split) for name, split in loaded.splits.items()}
     splits: list[Block] = [
         Heading("Examples of each split"),
-        Table(Columns(split=list(counts), examples=list(counts.values()))),
+        TableBlock(Columns(split=list(counts), examples=list(counts.values()))),
     ]
     of_split = {}
     for name, split in loaded.splits.items():
@@ -58,7 +58,10 @@ def _counts(loaded: LoadedData) -> Iterator[Block]:
     columns: dict[str, list[Any]] = {"class": shown}
     for name, classes in of_split.items():
         columns[name] = [classes[key] for key in shown]
-    of_class: list[Block] = [Heading("Examples of each class"), Table(Columns(columns))]
+    of_class: list[Block] = [
+        Heading("Examples of each class"),
+        TableBlock(Columns(columns)),
+    ]
     if len(names) > len(shown):
         of_class.append(Text(f"... and {len(names) - len(shown):,} more classes."))
     yield Grid([splits, of_class])
@@ -71,7 +74,7 @@ def _excluded(subject: Subject) -> Iterator[Block]:
         return
     names, counts = np.unique(reasons, return_counts=True)
     yield Heading("Excluded examples")
-    yield Table(Columns(reason=names.tolist(), examples=counts.tolist()))
+    yield TableBlock(Columns(reason=names.tolist(), examples=counts.tolist()))
     gallery = subject.run and subject.run.directory / "gallery.html"
     if gallery and gallery.is_file():
         yield Text(f"{gallery} shows them.")

@@ -10,7 +10,7 @@ from pipeline.evaluation import grad_cam
 from pipeline.evaluation.predictions import Evaluation
 from pipeline.export import text_files
 from pipeline.report import blocks, examples
-from pipeline.report.blocks import Block, Card, Cards, Grid, Heading, Table, Text
+from pipeline.report.blocks import Block, Card, Cards, Grid, Heading, TableBlock, Text
 from pipeline.report.subject import Subject
 from pipeline.utils.columns import Columns
 from pipeline.utils.image_sheets import png
@@ -25,7 +25,7 @@ def predictions(subject: Subject) -> Iterator[Block]:
     """The metrics, and the panels of the task."""
     evaluation = subject.evaluation
     yield Text(f"Measured on {len(evaluation):,} examples: {subject.place}.")
-    cells: list[list[Block]] = [[Heading("Metrics"), Table(_metrics(subject))]]
+    cells: list[list[Block]] = [[Heading("Metrics"), TableBlock(_metrics(subject))]]
     try:
         for panel in evaluation.task.target.panels(
             evaluation.metrics, evaluation.table
@@ -66,7 +66,7 @@ def _cell(panel: Panel) -> list[Block]:
         cell.append(Text(panel.text))
     for content in (panel.content, panel.table):
         if isinstance(content, Columns):
-            cell.append(Table(content))
+            cell.append(TableBlock(content))
         elif content is not None:
             cell.append(blocks.drawing(content))
     return cell
@@ -83,7 +83,7 @@ def mistakes(subject: Subject) -> Iterator[Block]:
     if errors is None:
         yield Cards(examples.answered(evaluation, order[:_MISTAKES]))
         return
-    yield Table(errors)
+    yield TableBlock(errors)
     pictures = examples.answered(evaluation, order[:_ERRORS])
     has_columns = bool(evaluation.task.input.learned_columns())
     if has_columns or not all(card.is_wide for card in pictures):
@@ -159,7 +159,7 @@ def columns(subject: Subject) -> Iterator[Block]:
         learned.sort(key=lambda column: order.index(column.name))
         values["importance"] = [column.mean for column in importances.columns]
         values["±"] = [column.deviation for column in importances.columns]
-    yield Table(
+    yield TableBlock(
         Columns(
             column=[column.name for column in learned],
             kind=[column.kind for column in learned],
@@ -183,4 +183,4 @@ def robustness(subject: Subject) -> Iterator[Block]:
     columns: dict[str, list[Any]] = {"corruption": list(measured.corrupted)}
     for index, strength in enumerate(("weak", "medium", "strong")):
         columns[strength] = [values[index] for values in measured.corrupted.values()]
-    yield Table(Columns(columns))
+    yield TableBlock(Columns(columns))

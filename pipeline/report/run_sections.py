@@ -14,7 +14,7 @@ from pipeline.config import command_line, registry, type_hints
 from pipeline.config.config import Config
 from pipeline.export.verification import PROVED
 from pipeline.report import blocks
-from pipeline.report.blocks import Block, Card, Cards, Heading, Table, Text
+from pipeline.report.blocks import Block, Card, Cards, Heading, TableBlock, Text
 from pipeline.report.subject import Subject
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import version_manifest
@@ -61,7 +61,7 @@ def setup(subject: Subject) -> Iterator[Block]:
         "seed": str(config.runtime.seed),
     }
     facts = {name: value for name, value in facts.items() if value}
-    yield Table(Columns(fact=list(facts), value=list(facts.values())))
+    yield TableBlock(Columns(fact=list(facts), value=list(facts.values())))
 
 
 def _input(metadata: Mapping[str, Any]) -> str:
@@ -98,7 +98,7 @@ def training(subject: Subject) -> Iterator[Block]:
         total = sum(stages.values())
         shares = [f"{seconds / max(total, 1e-9):.0%}" for seconds in stages.values()]
         seconds = [f"{seconds:.1f} s" for seconds in stages.values()]
-        yield Table(Columns(stage=list(stages), time=seconds, share=shares))
+        yield TableBlock(Columns(stage=list(stages), time=seconds, share=shares))
         yield Text("If the run was resumed, the time before that is not included.")
     if speed := run.result.get("examples_per_second"):
         yield Text(f"The median speed of training was {speed:,.0f} examples/s.")
@@ -135,7 +135,7 @@ def _curve(name: str, history: Mapping[str, Sequence[float]]) -> Figure:
     return figure
 
 
-def _folds(summary: Mapping[str, Any]) -> Table:
+def _folds(summary: Mapping[str, Any]) -> TableBlock:
     metrics = summary["metrics"]
     columns: dict[str, list[Any]] = {"metric": list(metrics)}
     for key in ("mean", "std"):
@@ -144,7 +144,7 @@ def _folds(summary: Mapping[str, Any]) -> Table:
         for number in range(summary["folds"]):
             folds = [metric["folds"][number] for metric in metrics.values()]
             columns[f"fold {number + 1}"] = folds
-    return Table(Columns(columns))
+    return TableBlock(Columns(columns))
 
 
 def decisions(subject: Subject) -> Iterator[Block]:
@@ -223,7 +223,9 @@ def repeat(subject: Subject) -> Iterator[Block]:
         )
     if versions := run.result.get("versions"):
         yield Heading("Environment")
-        yield Table(Columns(package=list(versions), version=list(versions.values())))
+        yield TableBlock(
+            Columns(package=list(versions), version=list(versions.values()))
+        )
 
 
 def exact_command(config: Config) -> str | None:
@@ -285,9 +287,9 @@ def _words(value: Any) -> str:
     return " ".join(type_hints.words(value)) or "none"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+def _table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> TableBlock:
     columns = zip(*rows, strict=True)
-    return Table(Columns(zip(header, map(list, columns), strict=True)))
+    return TableBlock(Columns(zip(header, map(list, columns), strict=True)))
 
 
 def _proof(manifest: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from pipeline.config import search_space
 from pipeline.config.search_space import Dimension
 from pipeline.report import blocks, page
-from pipeline.report.blocks import Block, Table, Text
+from pipeline.report.blocks import Block, TableBlock, Text
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.training import tensorboard
 from pipeline.utils import console, files
@@ -41,7 +41,7 @@ def write(study: "optuna.Study", folder: Path, space: Sequence[Dimension]) -> No
         )
     )
     sections = [
-        page.Section("Trials", [Table(trials(study))]),
+        page.Section("Trials", [TableBlock(trials(study))]),
         page.Section("Search", list(_figures(study, space))),
     ]
     files.write_text(folder / NAME, page.html(f"Sweep {folder}", lead, sections))
@@ -104,7 +104,9 @@ def _figures(study: "optuna.Study", space: Sequence[Dimension]) -> Iterator[Bloc
         "The share of the variance of the metric over the trials that an option"
         " explains (fANOVA, Hutter et al. 2014)."
     )
-    yield Table(Columns(option=list(importances), share=list(importances.values())))
+    yield TableBlock(
+        Columns(option=list(importances), share=list(importances.values()))
+    )
 
 
 def _history(found: Sequence["optuna.trial.FrozenTrial"]) -> Figure:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Change(NamedTuple):
+class Edit(NamedTuple):
     """A step of an alignment: equal, substituted, deleted or inserted."""
 
     kind: str
@@ -22,7 +22,7 @@ def distance(truth: Sequence[Any], prediction: Sequence[Any]) -> int:
     return int(_costs(truth, prediction)[-1, -1])
 
 
-def align(truth: Sequence[Any], prediction: Sequence[Any]) -> list[Change]:
+def align(truth: Sequence[Any], prediction: Sequence[Any]) -> list[Edit]:
     """The changes from the truth to the prediction, as few as possible."""
     costs = _costs(truth, prediction)
     row, column = len(truth), len(prediction)
@@ -34,14 +34,14 @@ def align(truth: Sequence[Any], prediction: Sequence[Any]) -> list[Change]:
             if costs[row - 1, column - 1] + (not is_equal) == cost:
                 row, column = row - 1, column - 1
                 kind = "equal" if is_equal else "substituted"
-                changes.append(Change(kind, truth[row], prediction[column]))
+                changes.append(Edit(kind, truth[row], prediction[column]))
                 continue
         if row and costs[row - 1, column] + 1 == cost:
             row -= 1
-            changes.append(Change("deleted", truth[row], None))
+            changes.append(Edit("deleted", truth[row], None))
         else:
             column -= 1
-            changes.append(Change("inserted", None, prediction[column]))
+            changes.append(Edit("inserted", None, prediction[column]))
     return changes[::-1]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipeline.contracts import Source
 from pipeline.data import box_files, detect, names, table
-from pipeline.data.box_files import Picture
+from pipeline.data.box_files import AnnotatedImage
 from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct, in_order
 from pipeline.data.split_names import split_of_folder
@@ -46,7 +46,7 @@ def box_table(*, path: Annotated[Path, "file"]) -> Source:
     split_title = names.first(["split"], read.columns)
     splits = None if split_title is None else read.columns[split_title].to_pylist()
     images = ImageSearch(path.parent)
-    pictures: dict[tuple[str, str], Picture] = {}
+    pictures: dict[tuple[str, str], AnnotatedImage] = {}
     for row, name in enumerate(table.texts(read.columns[file]).to_pylist()):
         split = "train"
         if splits is not None:
@@ -58,13 +58,15 @@ def box_table(*, path: Annotated[Path, "file"]) -> Source:
             )
         if (split, name) not in pictures:
             file_found = images.find(name, path)
-            pictures[split, name] = Picture(file_found, name, [], [], [], sizes[row])
+            pictures[split, name] = AnnotatedImage(
+                file_found, name, [], [], [], sizes[row]
+            )
         if has_box[row]:
             picture = pictures[split, name]
             picture.boxes.append(boxes[row].tolist())
             picture.labels.append(numbers[labels[row]])
             picture.ignored.append(False)
-    by_split: dict[str, list[Picture]] = {}
+    by_split: dict[str, list[AnnotatedImage]] = {}
     for (split, _), picture in pictures.items():
         by_split.setdefault(split, []).append(picture)
     return box_files.source(path, by_split, class_names, read.notes)

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
-from pipeline.data.box_files import Picture
+from pipeline.data.box_files import AnnotatedImage
 from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct
 from pipeline.utils import safe_io
@@ -112,7 +112,7 @@ def _pictures(
     root: Path,
     names: Mapping[str, str],
     images: ImageSearch,
-) -> list[Picture]:
+) -> list[AnnotatedImage]:
     numbers = {key: number for number, key in enumerate(names)}
     word = box_formats.split_of(file, root)
     pictures = {}
@@ -126,7 +126,7 @@ def _pictures(
                 " joined files anew, and their annotations"
             )
         found = images.find(title, file, word)
-        pictures[key] = Picture(found, title, [], [], [], size)
+        pictures[key] = AnnotatedImage(found, title, [], [], [], size)
     for annotation in content["annotations"]:
         picture = pictures.get(str(annotation["image_id"]))
         number = numbers.get(str(annotation["category_id"]))

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
-from pipeline.data.box_files import Picture
+from pipeline.data.box_files import AnnotatedImage
 from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct, in_order
 from pipeline.utils import safe_io
@@ -34,7 +34,7 @@ def labelme(*, path: Annotated[Path, "directory"]) -> Source:
     if not files:
         raise UsageError(f"{path} has no JSON files of LabelMe")
     images = ImageSearch(path)
-    pictures: dict[str, list[Picture]] = {}
+    pictures: dict[str, list[AnnotatedImage]] = {}
     labels: dict[str, list[list[str]]] = {}
     without_area = 0
     for file in files:
@@ -58,7 +58,7 @@ def labelme(*, path: Annotated[Path, "directory"]) -> Source:
     return box_files.source(path, pictures, class_names, notes)
 
 
-def _picture(file: Path, images: ImageSearch) -> tuple[Picture, list[str], int]:
+def _picture(file: Path, images: ImageSearch) -> tuple[AnnotatedImage, list[str], int]:
     """An image with its boxes, the names of their classes, and how many shapes have no
     area.
     """
@@ -78,7 +78,7 @@ def _picture(file: Path, images: ImageSearch) -> tuple[Picture, list[str], int]:
     found = found or images.find(file.stem, file)
     boxes: list[Sequence[float]] = [box for _, box in shapes if box]
     names = [name for name, box in shapes if box]
-    picture = Picture(found, str(file), boxes, [], [False] * len(boxes), size)
+    picture = AnnotatedImage(found, str(file), boxes, [], [False] * len(boxes), size)
     return picture, names, len(shapes) - len(boxes)
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
-from pipeline.data.box_files import Picture
+from pipeline.data.box_files import AnnotatedImage
 from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct, in_order
 from pipeline.utils import image_formats
@@ -44,7 +44,7 @@ def voc(*, path: Annotated[Path, "directory"]) -> Source:
     images = ImageSearch(path)
     lists = _lists(path / "ImageSets" / "Main")
     labels: set[str] = set()
-    entries: dict[str, list[tuple[Picture, list[str]]]] = {}
+    entries: dict[str, list[tuple[AnnotatedImage, list[str]]]] = {}
     unlisted = 0
     for file in files:
         split = box_files.split_name(box_formats.split_of(file, path))
@@ -68,7 +68,7 @@ def voc(*, path: Annotated[Path, "directory"]) -> Source:
         raise UsageError(f"{path} has no boxes{reason}")
     class_names = distinct(in_order(labels), "the classes")
     numbers = {name: number for number, name in enumerate(class_names)}
-    pictures: dict[str, list[Picture]] = {}
+    pictures: dict[str, list[AnnotatedImage]] = {}
     for split, parts in entries.items():
         for picture, names in parts:
             picture.labels = [numbers[name] for name in names]
@@ -110,7 +110,7 @@ def _text(file: Path) -> str:
     return _read(file).removeprefix(b"\xef\xbb\xbf").decode(errors="replace")
 
 
-def _picture(file: Path, images: ImageSearch) -> tuple[Picture, list[str]]:
+def _picture(file: Path, images: ImageSearch) -> tuple[AnnotatedImage, list[str]]:
     """An image with its boxes, and the names of their classes."""
     content = _read(file)
     plain = content.replace(b"\0", b"")  # of UTF-16
@@ -138,7 +138,7 @@ def _picture(file: Path, images: ImageSearch) -> tuple[Picture, list[str]]:
     title = (root.findtext("filename") or "").strip()
     found = images.find(title, file) if title else ""
     found = found or images.find(file.stem, file)
-    return Picture(found, str(file), boxes, [], ignored, (height, width)), names
+    return AnnotatedImage(found, str(file), boxes, [], ignored, (height, width)), names
 
 
 def _size(size: ElementTree.Element | None) -> tuple[int, int]:

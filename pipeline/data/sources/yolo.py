@@ -9,7 +9,7 @@ import yaml
 
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
-from pipeline.data.box_files import Picture
+from pipeline.data.box_files import AnnotatedImage
 from pipeline.data.file_search import with_slashes
 from pipeline.data.image_search import ImageSearch
 from pipeline.data.labels import distinct
@@ -43,7 +43,7 @@ def yolo(*, path: Annotated[Path, "exists"]) -> Source:
         raise UsageError(f"{path} has no data.yaml with the names of the classes")
     values = _read_values(files[0])
     keypoints = _keypoints(values, files[0])
-    pictures: dict[str, list[Picture]] = {}
+    pictures: dict[str, list[AnnotatedImage]] = {}
     for word in _SPLITS:
         if values.get(word):
             split = box_files.split_name(word)
@@ -184,9 +184,9 @@ def _images(file: Path, values: dict, entry: str) -> list[Path]:
     return sorted(images)
 
 
-def _picture(image: Path, keypoints: int) -> Picture:
+def _picture(image: Path, keypoints: int) -> AnnotatedImage:
     """An image with the boxes of its text."""
-    picture = Picture(
+    picture = AnnotatedImage(
         str(image) if image.is_file() else "", str(image), [], [], [], is_relative=True
     )
     file = _text_of(image)

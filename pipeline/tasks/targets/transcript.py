@@ -29,7 +29,7 @@ from pipeline.tasks.targets._ctc import ctc_loss
 from pipeline.utils import console
 from pipeline.utils.columns import Columns
 from pipeline.utils.console import pluralize
-from pipeline.utils.edit_distance import Change, align, distance
+from pipeline.utils.edit_distance import Edit, align, distance
 from pipeline.utils.errors import UsageError
 
 _BLANK = 0
@@ -474,7 +474,7 @@ class TranscriptEvaluator(Evaluator):
         return {"text": text, "character_error_rate": errors / characters}
 
 
-def _show(change: Change) -> str:
+def _show(change: Edit) -> str:
     """A word of an alignment."""
     if change.kind == "inserted":
         return f"*{change.prediction}*"
