@@ -397,6 +397,16 @@ class BatchDecoder:
     defines `decode` must say so again.
     """
 
+    def __new__(cls, *arguments: Any, **options: Any) -> Self:
+        """Raises UsageError if a subclass lacks methods, with what they return."""
+        lacking = []
+        for name in sorted(getattr(cls, "__abstractmethods__", ())):
+            sentence = " ".join((getattr(cls, name).__doc__ or "").split())
+            lacking.append(f"{name} ({sentence.partition('. ')[0].rstrip('.')})")
+        if lacking:
+            raise UsageError(f"the class {cls.__name__} lacks {'; '.join(lacking)}")
+        return super().__new__(cls)
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "decode" in vars(cls) and "decodes_batches" not in vars(cls):
