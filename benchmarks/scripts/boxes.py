@@ -27,8 +27,8 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.serving.client import Client
-from pipeline.tasks.targets._box_metrics import AveragePrecision, Boxes
-from pipeline.tasks.targets._box_outputs import best_boxes
+from pipeline.tasks.targets.box_metrics import AveragePrecision, Boxes
+from pipeline.tasks.targets.box_outputs import best_boxes
 
 SEEDS = (0, 1, 2)
 NAMES = ("Platelets", "RBC", "WBC")

@@ -1,12 +1,12 @@
-"""Registries: packages whose public functions can be selected by name in a config.
+"""Registries: packages whose marked functions can be selected by name in a config.
 
-Every public function in any file of the package is registered under its name (usually
-the name of the file); files that begin with `_` contain helpers. A config may also name
-the networks, optimizers, schedules, losses and metrics of Keras (`ResNet50`, `lamb`,
-`f1_score`), a directory of `save_to_preset` of KerasHub as a model, a function
-elsewhere (`package.module:name`, `package.module.name`, `file.py:name`), or a function
-that an installed package offers as an entry point of the group `pipeline.REGISTRY`. In
-Python, it may contain the function or the object itself.
+Every function in any file of the package that is marked with `@register` has its name
+(usually the name of the file). A config may also name the networks, optimizers,
+schedules, losses and metrics of Keras (`ResNet50`, `lamb`, `f1_score`), a directory of
+`save_to_preset` of KerasHub as a model, a function elsewhere (`package.module:name`,
+`package.module.name`, `file.py:name`), or a function that an installed package offers
+as an entry point of the group `pipeline.REGISTRY`. In Python, it may contain the
+function or the object itself.
 
 The keyword-only arguments of a function, and arguments with a default, are its options.
 Only `load` and `detector` import modules; everything else reads the source, so that a
@@ -26,7 +26,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pipeline.config import objects, type_hints, validation
 from pipeline.config.functions import (
@@ -67,6 +67,14 @@ _ADAPTERS = {
     "optimizers": "training/user_optimizer",
     "schedules": "training/user_schedule",
 }
+
+
+Registered = TypeVar("Registered", bound=Callable)
+
+
+def register(function: Registered) -> Registered:
+    """Marks a function of a registry, which options can name; others are helpers."""
+    return function
 
 
 def names(registry: str) -> list[str]:
@@ -430,9 +438,9 @@ def _package_functions(registry: str) -> dict[str, Function]:
     folder = REGISTRIES[registry][0]
     package = ".".join(["pipeline", *folder.split("/")])
     functions: dict[str, Function] = {}
-    for path in sorted((_PACKAGE / folder).glob("[!_]*.py")):
+    for path in sorted((_PACKAGE / folder).glob("*.py")):
         for name, node in functions_of(path).items():
-            if isinstance(node, ast.ClassDef):
+            if not any(ast.unparse(mark) == "register" for mark in node.decorator_list):
                 continue
             if name in functions:
                 first = functions[name]

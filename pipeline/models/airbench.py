@@ -7,10 +7,12 @@ from typing import Annotated, Any
 import keras
 import numpy as np
 
+from pipeline.config.registry import register
 from pipeline.layers.batch_normalization import FusedBatchNormalization
 from pipeline.layers.convolution import image_size, pool
 
 
+@register
 def airbench(
     x: keras.KerasTensor,
     *,

@@ -4,10 +4,12 @@ import math
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.layers import applications
 from pipeline.layers.convolution import image_size, to_rgb
 
 
+@register
 def application(
     x: keras.KerasTensor, *, name: str, weights: str | None = None
 ) -> keras.KerasTensor:

@@ -5,10 +5,12 @@ from typing import Annotated, Any
 import keras
 from keras import ops
 
+from pipeline.config.registry import register
 from pipeline.layers.convolution import normalized_convolution
 from pipeline.layers.sound import shorten, spectrogram_of
 
 
+@register
 def audio_cnn(
     x: Any,
     *,

@@ -5,10 +5,12 @@ from typing import Annotated, Any
 import keras
 from keras import ops
 
+from pipeline.config.registry import register
 from pipeline.layers.joined import flatten
 from pipeline.layers.tokens import ngram_features, texts_of
 
 
+@register
 def bag(
     x: Any,
     *,

@@ -4,11 +4,13 @@ from typing import Annotated
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.layers.applications import application_maps
 from pipeline.layers.convolution import normalized_convolution
 from pipeline.layers.residual_stages import residual_stages
 
 
+@register
 def detector(
     x: keras.KerasTensor,
     *,

@@ -7,12 +7,14 @@ import keras
 import numpy as np
 from keras import ops
 
+from pipeline.config.registry import register
 from pipeline.contracts import Metadata
 from pipeline.layers.convolution import image_size
 
 _TIMES = 32  # frequencies that describe a time
 
 
+@register
 def diffusion_unet(
     x: Any,
     metadata: Metadata | None = None,

@@ -5,6 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from pipeline.config.registry import register
 from pipeline.contracts import Metadata
 from pipeline.data.text_decoding import FIRST, PADDING, UNKNOWN
 from pipeline.layers import presets
@@ -13,6 +14,7 @@ from pipeline.layers.tokens import tokens_of
 from pipeline.utils.errors import UsageError
 
 
+@register
 def keras_hub(
     x: Any, metadata: Metadata | None = None, /, *, preset: str
 ) -> keras.KerasTensor:

@@ -4,12 +4,14 @@ from typing import Annotated, Any, Literal
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.contracts import Metadata
 from pipeline.layers.tokens import attend, embed, mask_of, tokens_of
 
 _CELLS = {"gru": keras.layers.GRU, "lstm": keras.layers.LSTM}
 
 
+@register
 def recurrent(
     x: Any,
     metadata: Metadata | None = None,

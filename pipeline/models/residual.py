@@ -4,9 +4,11 @@ from typing import Annotated
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.layers.residual_stages import residual_stages
 
 
+@register
 def residual(
     x: keras.KerasTensor,
     *,

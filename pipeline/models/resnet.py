@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.layers.convolution import image_size, normalized_convolution
 
 # Blocks of each stage; every stage after the first halves the maps and doubles the
@@ -12,6 +13,7 @@ _STAGES = {18: (2, 2, 2, 2), 20: (3, 3, 3), 50: (3, 4, 6, 3), 56: (9, 9, 9)}
 _EPSILON = 1e-5  # as in torchvision; Keras's default is 1e-3
 
 
+@register
 def resnet(
     x: keras.KerasTensor,
     *,

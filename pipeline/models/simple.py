@@ -4,11 +4,13 @@ from typing import Annotated, Any
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.layers.batch_normalization import FusedBatchNormalization
 from pipeline.layers.convolution import convolution, image_size, pool
 from pipeline.layers.joined import flatten
 
 
+@register
 def convnet(
     x: keras.KerasTensor,
     *,
@@ -41,6 +43,7 @@ def convnet(
     return keras.layers.Flatten()(x)
 
 
+@register
 def lenet(x: keras.KerasTensor) -> keras.KerasTensor:
     """LeNet-5 with ReLU and max-pooling.
 
@@ -61,6 +64,7 @@ def lenet(x: keras.KerasTensor) -> keras.KerasTensor:
     return keras.layers.Dense(84, activation="relu")(x)
 
 
+@register
 def tiny(x: keras.KerasTensor) -> keras.KerasTensor:
     """The smallest network with every kind of layer, for experiments.
 
@@ -78,6 +82,7 @@ def tiny(x: keras.KerasTensor) -> keras.KerasTensor:
     return x
 
 
+@register
 def sequential(
     x: keras.KerasTensor, *, dropout: Annotated[float, (0, 1)] = 0.5
 ) -> keras.KerasTensor:
@@ -105,6 +110,7 @@ def sequential(
     return network(x)
 
 
+@register
 def linear(x: Any) -> keras.KerasTensor:
     """A linear model: the inputs themselves are the features (softmax regression, least
     squares).

@@ -4,10 +4,12 @@ from typing import Annotated, Any
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.contracts import Metadata
 from pipeline.layers.columns import join_columns
 
 
+@register
 def tabular(
     x: Any,
     metadata: Metadata | None = None,

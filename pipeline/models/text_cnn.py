@@ -5,10 +5,12 @@ from typing import Annotated, Any
 import keras
 from keras import ops
 
+from pipeline.config.registry import register
 from pipeline.contracts import Metadata
 from pipeline.layers.tokens import embed, tokens_of
 
 
+@register
 def text_cnn(
     x: Any,
     metadata: Metadata | None = None,

@@ -4,9 +4,11 @@ from typing import Annotated
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.layers.convolution import image_size, normalized_convolution
 
 
+@register
 def unet(
     x: keras.KerasTensor,
     *,

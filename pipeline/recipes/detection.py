@@ -1,6 +1,7 @@
 """Recipes for boxes in images: `boxes`, the one for your own data."""
 
 from pipeline.config.config import Config
+from pipeline.config.registry import register
 from pipeline.config.request import Request
 from pipeline.config.sections import (
     DataConfig,
@@ -11,6 +12,7 @@ from pipeline.config.sections import (
 )
 
 
+@register
 def boxes(
     data: SourceConfig, *, field: str = "image", target: str = "boxes"
 ) -> Request:

@@ -1,6 +1,7 @@
 """Recipes for models that draw pictures: `generation`, the one for your own images."""
 
 from pipeline.config.config import Config
+from pipeline.config.registry import register
 from pipeline.config.request import Request
 from pipeline.config.sections import (
     DataConfig,
@@ -11,6 +12,7 @@ from pipeline.config.sections import (
 )
 
 
+@register
 def digits_generation() -> Config:
     """Draws 8x8 handwritten digits like those of scikit-learn; needs no download.
 
@@ -27,6 +29,7 @@ def digits_generation() -> Config:
     )
 
 
+@register
 def fashion_mnist_generation() -> Config:
     """Draws Fashion-MNIST, 28x28 pictures of clothes, after 9 epochs.
 
@@ -44,6 +47,7 @@ def fashion_mnist_generation() -> Config:
     )
 
 
+@register
 def generation(
     data: SourceConfig, *, field: str = "image", task: str = "generation"
 ) -> Request:

@@ -5,6 +5,7 @@
 from typing import Any
 
 from pipeline.config.config import Config
+from pipeline.config.registry import register
 from pipeline.config.request import Request
 from pipeline.config.sections import (
     DataConfig,
@@ -17,6 +18,7 @@ from pipeline.config.sections import (
 _MOMENTUM: dict[str, Any] = {"momentum": 0.9}  # of SGD, the default
 
 
+@register
 def digits() -> Config:
     """8x8 handwritten digits of scikit-learn; needs no download."""
     return Config(
@@ -30,6 +32,7 @@ def digits() -> Config:
     )
 
 
+@register
 def digits_tiny() -> Config:
     """The tiny network on digits, with two replicas."""
     return Config(
@@ -46,6 +49,7 @@ def digits_tiny() -> Config:
     )
 
 
+@register
 def cifar10_convnet() -> Config:
     """CIFAR-10 with two convolutions, SGD 0.001 and momentum 0.9, 10 epochs."""
     return Config(
@@ -57,6 +61,7 @@ def cifar10_convnet() -> Config:
     )
 
 
+@register
 def cifar10_sequential() -> Config:
     """CIFAR-10 with a keras.Sequential network and Adam, 10 epochs."""
     return Config(
@@ -68,6 +73,7 @@ def cifar10_sequential() -> Config:
     )
 
 
+@register
 def cifar10_airbench() -> Config:
     """CIFAR-10 to 94%: a whitened network without residuals, Muon and test-time
     augmentation.
@@ -97,6 +103,7 @@ def cifar10_airbench() -> Config:
     )
 
 
+@register
 def cifar10_resnet18() -> Config:
     """CIFAR-10 with ResNet-18 and SGD for 200 epochs, for a GPU."""
     return Config(
@@ -124,6 +131,7 @@ def cifar10_resnet18() -> Config:
     )
 
 
+@register
 def fashion_mnist_lenet() -> Config:
     """Fashion-MNIST with LeNet-5, SGD 0.01 and momentum 0.9, micro-batches, clipping,
     10 epochs.
@@ -143,6 +151,7 @@ def fashion_mnist_lenet() -> Config:
     )
 
 
+@register
 def photos(data: SourceConfig, *, field: str = "image") -> Request:
     """Your own images, by their path: settings are chosen for them and for this
     machine.

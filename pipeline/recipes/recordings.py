@@ -3,10 +3,12 @@
 """
 
 from pipeline.config.config import Config
+from pipeline.config.registry import register
 from pipeline.config.request import Request
 from pipeline.config.sections import DataConfig, ModelConfig, SourceConfig, TrainConfig
 
 
+@register
 def recordings(data: SourceConfig, *, field: str = "audio") -> Request:
     """Your own recordings of words or other sounds, by their path: a small
     convolutional network with SpecAugment.
@@ -33,6 +35,7 @@ def recordings(data: SourceConfig, *, field: str = "audio") -> Request:
     return Request(config, planned=("train.batch_size", "train.epochs"), plan="epochs")
 
 
+@register
 def transcripts(
     data: SourceConfig, *, field: str = "audio", target: str = "transcript"
 ) -> Request:

@@ -3,6 +3,7 @@
 """
 
 from pipeline.config.config import Config
+from pipeline.config.registry import register
 from pipeline.config.request import Request
 from pipeline.config.sections import (
     DataConfig,
@@ -13,6 +14,7 @@ from pipeline.config.sections import (
 )
 
 
+@register
 def regression_linear() -> Config:
     """Diabetes progression from 10 measurements by linear least squares; needs no
     download.
@@ -38,6 +40,7 @@ def regression_linear() -> Config:
     )
 
 
+@register
 def tables(data: SourceConfig, *, field: str = "numbers") -> Request:
     """Your own table with columns of any kind, by its path: a residual network.
 
@@ -61,6 +64,7 @@ def tables(data: SourceConfig, *, field: str = "numbers") -> Request:
     return Request(config, planned=("train.batch_size", "train.epochs"), plan="rows")
 
 
+@register
 def data(data: SourceConfig) -> Config:
     """Your own data other than images, by their path: two dense layers with Adam."""
     return Config(

@@ -3,6 +3,7 @@
 """
 
 from pipeline.config.config import Config
+from pipeline.config.registry import register
 from pipeline.config.request import Request
 from pipeline.config.sections import (
     ModelConfig,
@@ -11,6 +12,7 @@ from pipeline.config.sections import (
 )
 
 
+@register
 def texts(data: SourceConfig, *, field: str = "text") -> Request:
     """Your own texts, by their path: a linear model of n-grams of words and characters.
 

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Calibrator,
     Decision,
@@ -33,7 +34,7 @@ from pipeline.contracts import (
 )
 from pipeline.data import seeds as random
 from pipeline.serving import request_guards
-from pipeline.tasks import _sample_quality as quality
+from pipeline.tasks import sample_quality as quality
 from pipeline.tasks.inputs.image import ImageInput, image
 from pipeline.tasks.targets.classes import ClassTarget
 from pipeline.utils.columns import Columns
@@ -60,6 +61,7 @@ _BINS = 10  # of the time, for the loss
 _TIME, _DROP, _NOISE, _CHOSEN = 1001, 1002, 1003, 1004
 
 
+@register
 def generation(
     info: Info | Metadata,
     *,

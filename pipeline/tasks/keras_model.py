@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Evaluator,
     Example,
@@ -20,7 +21,7 @@ from pipeline.contracts import (
     Task,
 )
 from pipeline.serving import request_guards
-from pipeline.tasks._supervised import Supervised
+from pipeline.tasks.pair import Supervised
 from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError
 
@@ -32,6 +33,7 @@ _COLUMNS = 32  # numbers of an output in a table of predictions
 _SIDE = 8  # smallest side of an array that is drawn as an image
 
 
+@register
 def keras_model(
     info: Info | Metadata | Task,
     *,

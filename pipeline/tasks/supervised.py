@@ -8,17 +8,19 @@ from typing import Any
 import tensorflow as tf
 
 from pipeline.config import registry
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Info,
     Metadata,
     Task,
 )
-from pipeline.tasks._supervised import Supervised, create_input, create_target
+from pipeline.tasks.pair import Supervised, create_input, create_target
 from pipeline.utils.errors import UsageError
 
 _ROW_FIELDS = ("numbers", "strings")  # of the columns of a table
 
 
+@register
 def supervised(
     info: Info | Metadata, parts: Mapping[str, Any] | None = None, /
 ) -> Task:
@@ -59,6 +61,7 @@ def supervised(
     )
 
 
+@register
 def image_classification(
     info: Info | Metadata,
     *,
@@ -84,6 +87,7 @@ def image_classification(
     return supervised(info, parts)
 
 
+@register
 def regression(info: Info | Metadata, *, raw: bool = False) -> Task:
     """Numbers from numbers: the input `features` and the target `number`, not scaled.
 

@@ -20,7 +20,7 @@ def test_registries_and_packages():
 def test_each_fault_is_found(tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     (tmp_path / "models/__init__.py").write_text('"""Models."""\nimport keras')
-    (tmp_path / "models/other.py").write_text("def other(): ...")
+    (tmp_path / "models/other.py").write_text("\n@register\ndef other(): ...")
     (tmp_path / "models/mine.py").write_text("from pipeline.models import other")
     monkeypatch.setitem(globals(), "PACKAGE", tmp_path)
     assert sorted(_faults()) == [
@@ -45,15 +45,17 @@ def _faults() -> list[str]:
 
 
 def _siblings(name: str, tree: ast.Module) -> Iterator[str]:
-    """Modules of a registry do not import each other; files that begin with `_` are
-    helpers.
+    """Modules with registered functions do not import each other; others of the folder
+    are helpers.
     """
     folder = Path(name).parent.as_posix()
     if folder not in {folder for folder, _ in registry.REGISTRIES.values()}:
         return
     package = f"pipeline.{folder.replace('/', '.')}"
     siblings = {
-        f"{package}.{path.stem}" for path in (PACKAGE / folder).glob("[!_]*.py")
+        f"{package}.{path.stem}"
+        for path in (PACKAGE / folder).glob("*.py")
+        if "\n@register\n" in path.read_text(encoding="utf-8")
     }
     for node in ast.walk(tree):
         imported = (

@@ -5,12 +5,14 @@ from typing import Annotated, Literal
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _geometry, _pixel_values
-from pipeline.data.augment._moves import moves
+from pipeline.data.augment import box_moves, geometry, pixel_values
+from pipeline.data.augment.moves import moves
 
 
+@register
 @moves("image", "boxes")
 def affine(
     batch: Example,
@@ -39,7 +41,7 @@ def affine(
         fill: Values outside the image: `zero`, the nearest pixel (`edge`), or the image
             mirrored at its border pixels (`reflect`).
     """
-    images = _pixel_values.images_of(batch, "affine")
+    images = pixel_values.images_of(batch, "affine")
     height, width = images.shape[1:3]
     angle = np.radians(_steps(-rotation, rotation))
     # The same draw for both.
@@ -54,9 +56,9 @@ def affine(
     rows = tf.stack([size * (cosine - sine * slant), -size * sine, down], axis=-1)
     columns = tf.stack([size * (sine + cosine * slant), size * cosine, right], axis=-1)
     matrix = tf.stack([rows, columns], axis=1)
-    images = _geometry.transform(images, _geometry.inverse(matrix), interpolation, fill)
+    images = geometry.transform(images, geometry.inverse(matrix), interpolation, fill)
     if "boxes" in batch:
-        batch = _boxes.replace(batch, _moved(batch["boxes"], matrix, height, width))
+        batch = box_moves.replace(batch, _moved(batch["boxes"], matrix, height, width))
     return {**batch, "image": images}
 
 

@@ -4,11 +4,13 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _pixel_values
+from pipeline.data.augment import pixel_values
 
 
+@register
 def color_jitter(
     batch: Example,
     seeds: tf.Tensor,
@@ -29,24 +31,24 @@ def color_jitter(
         contrast: Strength of the change in contrast.
         saturation: Strength of the change in saturation.
     """
-    images = _pixel_values.images_of(batch, "color_jitter")
+    images = pixel_values.images_of(batch, "color_jitter")
     dtype = images.dtype
     if images.shape[-1] != 3:
         saturation = 0.0
     operations = (
         (brightness, _black),
-        (contrast, _pixel_values.mean_gray),
-        (saturation, _pixel_values.gray),
+        (contrast, pixel_values.mean_gray),
+        (saturation, pixel_values.gray),
     )
     for number, (strength, degenerate) in enumerate(operations):
         if not strength:
             continue
         factor = draw.between(seeds, max(0.0, 1 - strength), 1 + strength, draw=number)
         values = tf.cast(images, tf.float32)
-        blended = _pixel_values.blend(
+        blended = pixel_values.blend(
             degenerate(values, dtype.is_integer), values, factor
         )
-        images = _pixel_values.restore(blended, dtype)
+        images = pixel_values.restore(blended, dtype)
     return {**batch, "image": images}
 
 

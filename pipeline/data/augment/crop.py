@@ -5,13 +5,15 @@ from typing import Annotated, Literal
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _geometry, _pixel_values
-from pipeline.data.augment._moves import OUTSIDE, moves
+from pipeline.data.augment import box_moves, geometry, pixel_values
+from pipeline.data.augment.moves import OUTSIDE, moves
 from pipeline.utils.errors import UsageError
 
 
+@register
 @moves("image", "mask", "boxes")
 def crop(
     batch: Example,
@@ -32,7 +34,7 @@ def crop(
         fill: Values of the padding: `zero`, or the image mirrored at its border
             (`reflect`).
     """
-    images = _pixel_values.images_of(batch, "crop")
+    images = pixel_values.images_of(batch, "crop")
     if padding >= min(images.shape[1:3]):
         height, width = images.shape[1:3]
         raise UsageError(
@@ -61,10 +63,11 @@ def crop(
     if mask is not None:
         batch = {**batch, "mask": mask}
     offset = tf.stack(shifts, axis=1)
-    batch = _boxes.transform(batch, tf.ones_like(offset), offset)
+    batch = box_moves.transform(batch, tf.ones_like(offset), offset)
     return {**batch, "image": images}
 
 
+@register
 @moves("image", "boxes")
 def random_resized_crop(
     batch: Example,
@@ -87,7 +90,7 @@ def random_resized_crop(
             log-uniformly.
         probability: Probability that an image is changed.
     """
-    images = _pixel_values.images_of(batch, "random_resized_crop")
+    images = pixel_values.images_of(batch, "random_resized_crop")
     height, width = images.shape[1:3]
     # From tables: powers and exponentials are rounded differently on different devices.
     root = draw.choice(
@@ -105,8 +108,8 @@ def random_resized_crop(
 
     top, heights = window(height, root / slope, number=3)
     left, widths = window(width, root * slope, number=4)
-    images = _geometry.windows(images, top, left, heights, widths)
+    images = geometry.windows(images, top, left, heights, widths)
     size = tf.cast(tf.stack([widths, heights], axis=1), tf.float32)
     zoom = (width, height) / size
     start = tf.cast(tf.stack([left, top], axis=1), tf.float32)
-    return {**_boxes.transform(batch, zoom, -start * zoom), "image": images}
+    return {**box_moves.transform(batch, zoom, -start * zoom), "image": images}

@@ -5,11 +5,13 @@ from typing import Annotated, Literal
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _pixel_values
+from pipeline.data.augment import pixel_values
 
 
+@register
 def erase(
     batch: Example,
     seeds: tf.Tensor,
@@ -34,7 +36,7 @@ def erase(
         fill: `zero`, the `mean` of each channel of the image, or uniform `noise` for
             each value (from 0 to 1 in images of floats).
     """
-    images = _pixel_values.images_of(batch, "erase")
+    images = pixel_values.images_of(batch, "erase")
     height, width = images.shape[1:3]
     # From tables: powers and exponentials are rounded differently on different devices.
     root = draw.choice(
@@ -55,7 +57,7 @@ def erase(
     columns = is_covered(width, root / slope, number=4)
     rows &= (draw.uniform(seeds) < probability)[:, None]
     filling = _filling(images, seeds, fill)
-    images = _pixel_values.in_rectangle(rows, columns, filling, images)
+    images = pixel_values.in_rectangle(rows, columns, filling, images)
     return {**batch, "image": images}
 
 
@@ -65,10 +67,10 @@ def _filling(images: tf.Tensor, seeds: tf.Tensor, fill: str) -> tf.Tensor:
     if fill == "mean":
         # In float64, sums of integer levels are exact, in any order.
         mean = tf.reduce_mean(tf.cast(images, tf.float64), axis=(1, 2), keepdims=True)
-        return _pixel_values.restore(tf.cast(mean, tf.float32), images.dtype)
+        return pixel_values.restore(tf.cast(mean, tf.float32), images.dtype)
     count = int(np.prod(images.shape[1:]))
     pixel_seeds = draw.fold(seeds, 5)[:, None] + tf.range(count, dtype=tf.int64)
     noise = tf.reshape(draw.uniform(pixel_seeds), (-1, *images.shape[1:]))
     if images.dtype.is_integer:
-        noise = tf.floor(noise * (_pixel_values.white(images.dtype) + 1))
+        noise = tf.floor(noise * (pixel_values.white(images.dtype) + 1))
     return tf.cast(noise, images.dtype)

@@ -2,12 +2,14 @@
 
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _pixel_values
-from pipeline.data.augment._moves import moves
+from pipeline.data.augment import box_moves, pixel_values
+from pipeline.data.augment.moves import moves
 
 
+@register
 @moves("image", "mask", "boxes")
 def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
     """Flips each image, with its mask or boxes, horizontally with probability 1/2.
@@ -15,7 +17,7 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
     Args:
         up_down: Also flip vertically, independently, with probability 1/2.
     """
-    _pixel_values.images_of(batch, "flip")
+    pixel_values.images_of(batch, "flip")
     chosen = draw.uniform(seeds, draw=0) < 0.5
     batch = _reverse(batch, chosen, axis=2)
     if up_down:
@@ -27,7 +29,7 @@ def flip(batch: Example, seeds: tf.Tensor, *, up_down: bool = False) -> Example:
 def _reverse(batch: Example, chosen: tf.Tensor, axis: int) -> Example:
     """Reverses an axis of the chosen images, masks and boxes."""
     images = batch["image"]
-    images = _pixel_values.select(chosen, tf.reverse(images, [axis]), images)
+    images = pixel_values.select(chosen, tf.reverse(images, [axis]), images)
     batch = {**batch, "image": images}
     if "mask" in batch:
         mask = batch["mask"]
@@ -41,10 +43,11 @@ def _reverse(batch: Example, chosen: tf.Tensor, axis: int) -> Example:
         else:
             boxes = tf.stack([left, height - bottom, right, height - top], axis=-1)
         boxes = tf.where(chosen[:, None, None], boxes, batch["boxes"])
-        batch = _boxes.replace(batch, boxes)
+        batch = box_moves.replace(batch, boxes)
     return batch
 
 
+@register
 @moves("image", "mask", "boxes")
 def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
     """Flips each image, with its mask or boxes, horizontally in every other epoch.
@@ -58,7 +61,7 @@ def alternating_flip(batch: Example, seeds: tf.Tensor) -> Example:
     Args:
         batch: Contains `image`, `epoch` and `lasting_seed` (int64, (batch,)).
     """
-    _pixel_values.images_of(batch, "alternating_flip")
+    pixel_values.images_of(batch, "alternating_flip")
     start = draw.integers(batch["lasting_seed"], 2)
     chosen = (start + batch["epoch"]) % 2 == 1
     return _reverse(batch, chosen, axis=2)

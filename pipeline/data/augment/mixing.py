@@ -10,15 +10,17 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _pixel_values
-from pipeline.data.augment._moves import moves
+from pipeline.data.augment import pixel_values
+from pipeline.data.augment.moves import moves
 from pipeline.utils.errors import UsageError
 
 _OF_COLUMNS = {"numbers", "codes", "dates", "words"}  # fields of a table's rows
 
 
+@register
 @moves("image")
 def mixup(
     batch: Example,
@@ -48,10 +50,11 @@ def mixup(
     values = tf.cast(images, tf.float32)
     partner_values = tf.cast(_swap_pairs(images), tf.float32)
     mixed = values * weight + partner_values * (1 - weight)
-    mixed = _pixel_values.restore(mixed, images.dtype)
+    mixed = pixel_values.restore(mixed, images.dtype)
     return {**batch, "image": mixed, "share": share}
 
 
+@register
 @moves("image")
 def cutmix(
     batch: Example,
@@ -94,7 +97,7 @@ def cutmix(
     covered = tf.math.floordiv(area * (2 << 16) + image_area, 2 * image_area)
     share = 1 - tf.cast(covered, tf.float32) * (1 / (1 << 16))
     rows, columns = inside
-    mixed = _pixel_values.in_rectangle(rows, columns, _swap_pairs(images), images)
+    mixed = pixel_values.in_rectangle(rows, columns, _swap_pairs(images), images)
     return {**batch, "image": mixed, "share": share}
 
 
@@ -110,7 +113,7 @@ def _is_chosen(
 
 def _add_partner_labels(batch: Example, operation: str) -> Example:
     """Adds `partner_label`, the label of each example's partner."""
-    images = _pixel_values.images_of(batch, operation)
+    images = pixel_values.images_of(batch, operation)
     if "label" not in batch:
         raise UsageError(
             f"--data.augment: {operation} mixes labels, but the examples have none"

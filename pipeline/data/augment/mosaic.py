@@ -4,15 +4,17 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _boxes, _pixel_values
-from pipeline.data.augment._moves import moves
+from pipeline.data.augment import box_moves, pixel_values
+from pipeline.data.augment.moves import moves
 from pipeline.utils.errors import UsageError
 
 _FIELDS = ("boxes", "box_labels", "box_ignored")
 
 
+@register
 @moves("image", "boxes")
 def mosaic(
     batch: Example,
@@ -32,7 +34,7 @@ def mosaic(
         batch: Contains `image`, `boxes`, `box_labels` and `box_ignored`.
         probability: Probability that an image is changed.
     """
-    images = _pixel_values.images_of(batch, "mosaic")
+    images = pixel_values.images_of(batch, "mosaic")
     if "boxes" not in batch:
         raise UsageError(
             "--data.augment: mosaic joins images with boxes, but the examples have no"
@@ -60,11 +62,11 @@ def mosaic(
         columns = ~is_left if right else is_left
         other = {name: _partners(batch[name], number) for name in _FIELDS}
         other["image"] = _partners(images, number)
-        joined = _pixel_values.in_rectangle(rows, columns, other["image"], joined)
+        joined = pixel_values.in_rectangle(rows, columns, other["image"], joined)
         first = tf.where([bool(right), bool(bottom)], center, start)
         last = tf.where([bool(right), bool(bottom)], end, center)
         limits = tf.concat([first, last], axis=1)
-        parts.append(_boxes.replace(other, other["boxes"], limits))
+        parts.append(box_moves.replace(other, other["boxes"], limits))
     all_boxes = {
         name: tf.concat([part[name] for part in parts], axis=1) for name in _FIELDS
     }
@@ -73,7 +75,7 @@ def mosaic(
     count = tf.math.count_nonzero(~is_padding, axis=1)
     chosen = (draw.uniform(seeds) < probability) & (count <= room)
     order = tf.argsort(tf.cast(is_padding, tf.int32), axis=1, stable=True)[:, :room]
-    result = {**batch, "image": _pixel_values.select(chosen, joined, images)}
+    result = {**batch, "image": pixel_values.select(chosen, joined, images)}
     for name, values in all_boxes.items():
         values = tf.gather(values, order, batch_dims=1)
         mask = tf.reshape(chosen, (-1, *[1] * (values.shape.rank - 1)))

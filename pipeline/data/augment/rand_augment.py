@@ -5,10 +5,11 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment import _geometry, _pixel_values
-from pipeline.data.augment._moves import moves
+from pipeline.data.augment import geometry, pixel_values
+from pipeline.data.augment.moves import moves
 from pipeline.utils.errors import UsageError
 
 # The operations of the paper, section 3. Lookup tables of levels come first.
@@ -33,6 +34,7 @@ OPERATIONS = (
 )
 
 
+@register
 @moves("image")
 def rand_augment(
     batch: Example,
@@ -51,7 +53,7 @@ def rand_augment(
         layers: Number of operations for each image.
         magnitude: Strength of the operations: 0 is hardly any change, 30 the strongest.
     """
-    images = _pixel_values.images_of(batch, "rand_augment")
+    images = pixel_values.images_of(batch, "rand_augment")
     if images.dtype != tf.uint8:
         raise UsageError(
             "--data.augment: rand_augment requires uint8 images; got"
@@ -63,7 +65,7 @@ def rand_augment(
         sign = 1.0 - 2.0 * tf.cast(draw.integers(layer_seeds, 2, draw=1), tf.float32)
         images = _change_colors(images, kind, sign, magnitude / 30)
         matrix = _matrix(images, kind, tf.cast(sign, tf.float64), magnitude / 30)
-        images = _geometry.transform(images, matrix, "nearest", "zero")
+        images = geometry.transform(images, matrix, "nearest", "zero")
     return {**batch, "image": images}
 
 
@@ -78,17 +80,17 @@ def _change_colors(
     # A multiple of 2**-10, for exact products.
     factor = 1.0 + sign * (round(0.9 * strength * 1024) / 1024)
     values = tf.cast(images, tf.float32)
-    color = _pixel_values.blend(_pixel_values.gray(values, True), values, factor)
-    sharpness = _pixel_values.blend(_pixel_values.smooth(values, True), values, factor)
+    color = pixel_values.blend(pixel_values.gray(values, True), values, factor)
+    sharpness = pixel_values.blend(pixel_values.smooth(values, True), values, factor)
     is_color = _is(kind, "color")
-    blended = _pixel_values.select(is_color, color, sharpness)
-    blended = _pixel_values.restore(blended, images.dtype)
+    blended = pixel_values.select(is_color, color, sharpness)
+    blended = pixel_values.restore(blended, images.dtype)
     tables = _tables(images, kind, factor, strength)  # (batch, channels, 256)
     starts = tf.range(tf.size(tables) // 256) * 256
     starts = tf.reshape(starts, (-1, 1, 1, images.shape[-1]))
     levels = tf.gather(tf.reshape(tables, [-1]), starts + tf.cast(images, tf.int32))
     is_blended = is_color | _is(kind, "sharpness")
-    return _pixel_values.select(is_blended, blended, tf.cast(levels, images.dtype))
+    return pixel_values.select(is_blended, blended, tf.cast(levels, images.dtype))
 
 
 def _tables(
@@ -98,7 +100,7 @@ def _tables(
     levels = tf.range(256)
     float_levels = tf.cast(levels, tf.float32)
     factor = factor[:, None, None]
-    mean = _pixel_values.mean_gray(tf.cast(images, tf.float32), True)[:, :, 0]
+    mean = pixel_values.mean_gray(tf.cast(images, tf.float32), True)[:, :, 0]
     values = tf.cast(images, tf.int32)
     low = tf.reduce_min(values, axis=(1, 2))[..., None]
     high = tf.reduce_max(values, axis=(1, 2))[..., None]

@@ -5,11 +5,13 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment._waveforms import lengths, recordings_of, to_int16
+from pipeline.data.augment.waveforms import lengths, recordings_of, to_int16
 
 
+@register
 def time_shift(
     batch: Example,
     seeds: tf.Tensor,
@@ -32,6 +34,7 @@ def time_shift(
     return {**batch, "audio": tf.gather(padded, index, axis=1, batch_dims=1)}
 
 
+@register
 def gain(
     batch: Example,
     seeds: tf.Tensor,
@@ -53,6 +56,7 @@ def gain(
     return {**batch, "audio": to_int16(samples)}
 
 
+@register
 def noise(
     batch: Example,
     seeds: tf.Tensor,
@@ -85,6 +89,7 @@ def noise(
     return {**batch, "audio": to_int16(samples + values * scale[:, None] * is_sound)}
 
 
+@register
 def speed(
     batch: Example,
     seeds: tf.Tensor,

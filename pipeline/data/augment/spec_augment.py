@@ -4,11 +4,13 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
-from pipeline.data.augment._waveforms import recordings_of
+from pipeline.data.augment.waveforms import recordings_of
 
 
+@register
 def spec_augment(
     batch: Example,
     seeds: tf.Tensor,

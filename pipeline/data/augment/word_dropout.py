@@ -4,12 +4,14 @@ from typing import Annotated
 
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example
 from pipeline.data import seeds as draw
 from pipeline.data.text_decoding import UNKNOWN
 from pipeline.utils.errors import UsageError
 
 
+@register
 def word_dropout(
     batch: Example,
     seeds: tf.Tensor,

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import numpy as np
 import psutil
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import split_names
 from pipeline.data.array_source import ArraySource
@@ -22,6 +23,7 @@ _INPUT_KEYS = {"images": "image", "features": "features", "x": None}
 _TARGET_KEYS = {"labels": "classes", "targets": "number", "masks": "mask", "y": None}
 
 
+@register
 def arrays(
     *, path: Annotated[Path, "exists"], class_names: tuple[str, ...] = ()
 ) -> Source:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import numpy as np
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import box_files, detect, names, table
 from pipeline.data.box_files import AnnotatedImage
@@ -15,6 +16,7 @@ from pipeline.data.table import Table
 from pipeline.utils.errors import UsageError
 
 
+@register
 def box_table(*, path: Annotated[Path, "file"]) -> Source:
     """Images with boxes in a table with the columns `xmin`, `ymin`, `xmax` and `ymax`,
     a file, such as `filename` or `path`, and a class, such as `class` or `label`.

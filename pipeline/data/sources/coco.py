@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
 from pipeline.data.box_files import AnnotatedImage
@@ -18,6 +19,7 @@ from pipeline.utils.errors import UsageError
 _KEYS = ("images", "annotations", "categories")
 
 
+@register
 def coco(*, path: Annotated[Path, "exists"]) -> Source:
     """Images with boxes in the JSON format of COCO.
 

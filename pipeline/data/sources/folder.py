@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import detect, file_types, split_names
 from pipeline.data.file_list import FileList
@@ -28,6 +29,7 @@ _NOISE = "_background_noise_"
 _READABLE = 0o444  # by everyone
 
 
+@register
 def folder(
     *,
     path: Annotated[Path, "directory"],

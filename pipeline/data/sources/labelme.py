@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
 from pipeline.data.box_files import AnnotatedImage
@@ -17,6 +18,7 @@ _KINDS = ("rectangle", "polygon", "rotation", "mask")
 """Types of shapes with an area that corners tell; others are left out."""
 
 
+@register
 def labelme(*, path: Annotated[Path, "directory"]) -> Source:
     """Images with boxes in the JSON format of LabelMe.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import mask_files, names, split_names
 from pipeline.data.box_files import split_name
@@ -22,6 +23,7 @@ _Key = tuple[str, ...]
 _Pair = tuple[str, str]  # the files of an image and of its mask
 
 
+@register
 def masks(
     *,
     path: Annotated[Path, "directory"],

@@ -4,10 +4,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data.array_source import ArraySource
 
 
+@register
 def scikit_learn(
     *,
     dataset: Literal["digits", "diabetes", "iris", "wine", "breast_cancer", "linnerud"],

@@ -7,6 +7,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import file_search, file_types
 from pipeline.data.detect import texts_of
@@ -32,6 +33,7 @@ class _Utterance(NamedTuple):
     split: str
 
 
+@register
 def speech(*, path: Annotated[Path, "directory"]) -> Source:
     """Recordings with transcripts, of LibriSpeech or Kaldi, or in a text for each.
 

@@ -5,11 +5,13 @@ from typing import Annotated
 
 import pyarrow as pa
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import detect, table_source
 from pipeline.data.table_columns import Options
 
 
+@register
 def table(
     *,
     path: Annotated[Path, "file"],

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example, Source
 from pipeline.data import split_names, tfds_boxes
 from pipeline.data.records import (
@@ -24,6 +25,7 @@ from pipeline.data.records import (
 from pipeline.utils.errors import UsageError, reason, suggest
 
 
+@register
 def tfds(
     *,
     dataset: str,

@@ -14,6 +14,7 @@ from typing import Annotated
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Example, ImageShape, Source
 from pipeline.data import split_names
 from pipeline.data.image_sizes import MAX_DEEP_PNGS, common_shape, shape, used_bits
@@ -41,6 +42,7 @@ _RECORD_BITS = 24
 _SAMPLE = 1000  # records whose sizes and bits are read
 
 
+@register
 def tfrecord(
     *,
     path: Annotated[Path, "exists"],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
 from pipeline.data.box_files import AnnotatedImage
@@ -21,6 +22,7 @@ _SIDES = ("xmin", "ymin", "xmax", "ymax")
 _LISTS = ("train", "trainval", "val", "test")
 
 
+@register
 def voc(*, path: Annotated[Path, "directory"]) -> Source:
     """Images with boxes in the XML format of PASCAL VOC.
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import yaml
 
+from pipeline.config.registry import register
 from pipeline.contracts import Source
 from pipeline.data import box_files, box_formats
 from pipeline.data.box_files import AnnotatedImage
@@ -22,6 +23,7 @@ _SPLITS = ("train", "val", "valid", "validation", "test")
 _MAX_FRACTION = 2.0  # of the fractions of boxes, which may reach out of their image
 
 
+@register
 def yolo(*, path: Annotated[Path, "exists"]) -> Source:
     """Images with boxes in the text format of YOLO.
 

@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Decision,
     Example,
@@ -40,6 +41,7 @@ _DRAWN_BANDS = 40  # if the model gets waveforms
 _MAX_PLAYED = 80_000  # samples of a recording in a report, 210 kB as base64
 
 
+@register
 def audio(
     info: Info | Metadata,
     *,

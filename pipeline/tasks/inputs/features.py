@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Example,
     Info,
@@ -28,6 +29,7 @@ _MAX_QUANTILE = 0.95  # of the examples in files, which are not cut
 _NAMED = 20  # features whose names are drawn
 
 
+@register
 def features(
     info: Info | Metadata,
     *,

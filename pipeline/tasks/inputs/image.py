@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Example,
     Info,
@@ -22,7 +23,7 @@ from pipeline.data import image_decoding, image_resizing
 from pipeline.data.cleaning import near_duplicates
 from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
 from pipeline.serving import request_guards
-from pipeline.tasks.inputs import _image_corruptions
+from pipeline.tasks.inputs import image_corruptions
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
 from pipeline.utils.html_pages import pixels, thumbnail
@@ -31,6 +32,7 @@ from pipeline.utils.tf_data import ensure_shape
 _DTYPES = (tf.uint8, tf.uint16, tf.float32, tf.string)
 
 
+@register
 def image(
     info: Info | Metadata,
     *,
@@ -298,7 +300,7 @@ class ImageInput(Input):
                 "image": function(batch["image"], strength),
             }
 
-        functions = _image_corruptions.ALL
+        functions = image_corruptions.ALL
         return {name: corrupt(function) for name, function in functions.items()}
 
     def limitations(self) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Decision,
     Example,
@@ -44,6 +45,7 @@ _UNKNOWN = "?unknown?"
 _SINGLE_PRECISION = 1e-4  # of a deviation, which float32 must be able to tell
 
 
+@register
 def table(info: Info | Metadata, *, field: str = "numbers", raw: bool = False) -> Input:
     """The columns of a table: numbers, words, dates and short texts.
 

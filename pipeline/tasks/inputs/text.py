@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Decision,
     Example,
@@ -42,6 +43,7 @@ _COLUMNS, _LINES = 32, 11
 """Of a drawn text."""
 
 
+@register
 def text(
     info: Info | Metadata,
     *,

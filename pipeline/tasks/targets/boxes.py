@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Calibrator,
     Evaluator,
@@ -21,10 +22,10 @@ from pipeline.contracts import (
     Target,
 )
 from pipeline.layers.convolution import normalized_convolution
-from pipeline.tasks.targets import _box_metrics, _panels
-from pipeline.tasks.targets._box_metrics import AveragePrecision, Boxes
-from pipeline.tasks.targets._box_outputs import best_boxes, detection_loss
-from pipeline.tasks.targets._class_names import match_names
+from pipeline.tasks.targets import box_metrics, panels
+from pipeline.tasks.targets.box_metrics import AveragePrecision, Boxes
+from pipeline.tasks.targets.box_outputs import best_boxes, detection_loss
+from pipeline.tasks.targets.class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
@@ -37,6 +38,7 @@ _RARE = 0.01  # score of all classes at first, as in Lin et al.
 _COLORS = {"right": "lime", "wrong_class": "orange", "false": "red"}
 
 
+@register
 def boxes(
     info: Info | Metadata,
     *,
@@ -186,7 +188,7 @@ class BoxTarget(Target):
 
     def head(self, features: Any, mask: Any = None) -> keras.KerasTensor:
         """Outputs of all locations of all maps, float32 (batch, locations, 7 +
-        classes), as in `_box_outputs`.
+        classes), as in `box_outputs`.
 
         Each map has a convolution of its own for classes and one for boxes; the last
         convolutions are shared. Raises UsageError unless features are a map, (batch, h,
@@ -287,7 +289,7 @@ class BoxTarget(Target):
         rows = []
         for truths, found, count in _images(predictions, batch):
             confident = _first(found, count)
-            outcome = _box_metrics.pair(truths, confident)
+            outcome = box_metrics.pair(truths, confident)
             mistakes = confident.scores[outcome["false"] | outcome["wrong_class"]]
             counts = {
                 name: int(outcome[name].sum())
@@ -349,7 +351,7 @@ class BoxTarget(Target):
     def panels(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
     ) -> Iterator[Panel]:
-        yield _panels.class_table(metrics["per_class"], "ap50")
+        yield panels.class_table(metrics["per_class"], "ap50")
         yield Panel(
             "Precision and recall",
             _curves(metrics["curves"]),
@@ -364,7 +366,7 @@ class BoxTarget(Target):
         """
         ((truths, found, count),) = _images(_batch_of(prediction), _batch_of(example))
         confident = _first(found, count)
-        outcome = _box_metrics.pair(truths, confident)
+        outcome = box_metrics.pair(truths, confident)
         geometry = np.asarray(example["geometry"], np.float32)
         for number in range(len(confident.classes)):
             kinds = [kind for kind in _COLORS if outcome[kind][number]]
@@ -519,7 +521,7 @@ def _curves(curves: Mapping[str, list[float]]) -> Any:
     figure = Figure(figsize=(5, 4), layout="constrained")
     axes = figure.subplots()
     for name, precision in list(curves.items())[:_ROWS]:
-        axes.plot(_box_metrics.RECALLS, precision, label=name[:30])
+        axes.plot(box_metrics.RECALLS, precision, label=name[:30])
     axes.set(xlabel="recall", ylabel="precision", xlim=(0, 1), ylim=(0, 1.02))
     if curves:
         axes.legend(fontsize=7)
@@ -543,7 +545,7 @@ class BoxEvaluator(Evaluator):
         for truths, found, count in _images(predictions, batch):
             self._examples += 1
             self._precision.update(truths, found)
-            outcome = _box_metrics.pair(truths, _first(found, count))
+            outcome = box_metrics.pair(truths, _first(found, count))
             for name in ("right", "false", "missed", "wrong_class"):
                 self._mistakes[name] += int(outcome[name].sum())
 

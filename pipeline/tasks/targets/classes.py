@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Calibrator,
     Decision,
@@ -23,9 +24,9 @@ from pipeline.contracts import (
     Target,
 )
 from pipeline.serving import request_guards
-from pipeline.tasks.targets import _confusion_matrix, _panels
-from pipeline.tasks.targets._class_names import match_names
-from pipeline.tasks.targets._class_weights import crossentropy, weights_by_name
+from pipeline.tasks.targets import confusion_matrix, panels
+from pipeline.tasks.targets.class_names import match_names
+from pipeline.tasks.targets.class_weights import crossentropy, weights_by_name
 from pipeline.utils import console
 from pipeline.utils.calibration import CalibrationError, TemperatureFit
 from pipeline.utils.columns import Columns
@@ -41,6 +42,7 @@ _FEW = 50  # examples, of which an accuracy says little
 _MISTAKES = 30  # pairs of classes in the metrics if there is no matrix
 
 
+@register
 def classes(
     info: Info | Metadata,
     *,
@@ -380,7 +382,7 @@ class ClassTarget(Target):
     def pictures(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
     ) -> dict[str, Any]:
-        figure = _confusion_matrix.draw(metrics, self.class_names)
+        figure = confusion_matrix.draw(metrics, self.class_names)
         return {"confusion_matrix.png": figure}
 
     def headline(self, metrics: Mapping[str, Any]) -> str:
@@ -400,14 +402,14 @@ class ClassTarget(Target):
         """The classes and what they are confused with, and whether the probabilities
         can be trusted.
         """
-        yield _panels.class_table(metrics.get("per_class", {}), "recall")
+        yield panels.class_table(metrics.get("per_class", {}), "recall")
         if mistakes := _confusions(self.class_names, metrics):
-            yield _panels.confused_pairs(mistakes)
+            yield panels.confused_pairs(mistakes)
         yield Panel(
-            "Confusion matrix", _confusion_matrix.draw(metrics, self.class_names)
+            "Confusion matrix", confusion_matrix.draw(metrics, self.class_names)
         )
-        yield _panels.reliability_diagram(columns)
-        yield _panels.coverage_curve(columns)
+        yield panels.reliability_diagram(columns)
+        yield panels.coverage_curve(columns)
 
     def truth(self, example: Mapping[str, Any]) -> str:
         return self.class_names[int(example["label"])]

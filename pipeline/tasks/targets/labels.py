@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Decision,
     Evaluator,
@@ -20,8 +21,8 @@ from pipeline.contracts import (
     Target,
 )
 from pipeline.serving import request_guards
-from pipeline.tasks.targets import _panels
-from pipeline.tasks.targets._class_names import match_names
+from pipeline.tasks.targets import panels
+from pipeline.tasks.targets.class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import ensure_shape
@@ -30,6 +31,7 @@ _BINS = 1000  # of probabilities, for the average precision
 _ROWS = 20  # labels in a table
 
 
+@register
 def labels(info: Info | Metadata, *, field: str = "labels") -> Target:
     """Any of several labels: a vector of zeros and ones, whose names the source knows.
 
@@ -255,7 +257,7 @@ class LabelTarget(Target):
     def panels(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
     ) -> Iterator[Panel]:
-        yield _panels.class_table(metrics["per_class"], "recall")
+        yield panels.class_table(metrics["per_class"], "recall")
 
     def truth(self, example: Mapping[str, Any]) -> str:
         return self._names(example["labels"])

@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Decision,
     Evaluator,
@@ -22,8 +23,8 @@ from pipeline.contracts import (
 )
 from pipeline.data import mask_files
 from pipeline.data.mask_files import IGNORED
-from pipeline.tasks.targets import _panels
-from pipeline.tasks.targets._class_names import match_names
+from pipeline.tasks.targets import panels
+from pipeline.tasks.targets.class_names import match_names
 from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
@@ -35,6 +36,7 @@ _SHOWN = 6  # values in a message
 _RECALL_MARGIN = 0.05  # of the mean recall over chance
 
 
+@register
 def mask(
     info: Info | Metadata,
     *,
@@ -295,7 +297,7 @@ class MaskTarget(Target):
     def panels(
         self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
     ) -> Iterator[Panel]:
-        yield _panels.class_table(metrics["per_class"], "iou")
+        yield panels.class_table(metrics["per_class"], "iou")
 
     def draw(
         self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]

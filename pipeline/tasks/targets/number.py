@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Evaluator,
     Example,
@@ -29,6 +30,7 @@ _PAIRS = 500  # of true and predicted values in a plot
 _PANELS = 6  # numbers in a plot
 
 
+@register
 def number(
     info: Info | Metadata, *, field: str = "target", scaled: bool = True
 ) -> Target:

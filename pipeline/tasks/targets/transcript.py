@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
+from pipeline.config.registry import register
 from pipeline.contracts import (
     Decision,
     Evaluator,
@@ -25,7 +26,7 @@ from pipeline.contracts import (
 )
 from pipeline.data import text_decoding
 from pipeline.data.text_decoding import FIRST, PADDING, UNKNOWN, Vocabulary
-from pipeline.tasks.targets._ctc import ctc_loss
+from pipeline.tasks.targets.ctc import ctc_loss
 from pipeline.utils import console
 from pipeline.utils.columns import Columns
 from pipeline.utils.console import pluralize
@@ -47,6 +48,7 @@ _ALIGNED = ("errors", "alignment")
 _LEGEND = "*inserted* [deleted] (truth > prediction)"
 
 
+@register
 def transcript(
     info: Info | Metadata,
     *,

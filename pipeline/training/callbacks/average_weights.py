@@ -4,9 +4,11 @@ from typing import Any
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.training.callback_context import CallbackContext
 
 
+@register
 def average_weights(context: CallbackContext) -> keras.callbacks.Callback:
     """Validates with the moving averages of the weights, if `train.ema` is set."""
     return AverageWeights()

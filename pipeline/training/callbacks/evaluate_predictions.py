@@ -6,6 +6,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.training import tensorboard
 from pipeline.training.callback_context import CallbackContext
 from pipeline.utils import files
@@ -14,6 +15,7 @@ from pipeline.utils.errors import reason
 from pipeline.utils.image_sheets import png
 
 
+@register
 def evaluate_predictions(context: CallbackContext) -> keras.callbacks.Callback | None:
     """Adds the metrics of the final test, for the validation split, to the logs of
     every `train.evaluate_every` epochs, with averaged weights if there are any; writes

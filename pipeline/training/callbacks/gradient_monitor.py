@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from pipeline.config.registry import register
 from pipeline.training.callback_context import CallbackContext
 from pipeline.utils.console import pluralize, say
 from pipeline.utils.errors import Diverged
@@ -23,6 +24,7 @@ EXPLODED = 30.0
 MIN_NORM = 0.01
 
 
+@register
 def gradient_monitor(context: CallbackContext) -> keras.callbacks.Callback:
     """Reports bad steps, and warns of vanishing and exploding gradients."""
     return GradientMonitor(context)

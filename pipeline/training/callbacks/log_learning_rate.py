@@ -4,9 +4,11 @@ from typing import Any
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.training.callback_context import CallbackContext
 
 
+@register
 def log_learning_rate(context: CallbackContext) -> keras.callbacks.Callback:
     """Adds the learning rate, the skipped steps and the loss scale to the logs."""
     return LogLearningRate()

@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.training import tensorboard
 from pipeline.training.callback_context import CallbackContext
 from pipeline.utils import files
@@ -19,6 +20,7 @@ _SECONDS = 1.0  # between points within an epoch
 _BATCH_PREFIX = "batch_"  # of the tags of these points, as in Keras
 
 
+@register
 def metric_logger(context: CallbackContext) -> keras.callbacks.Callback | None:
     """Writes the metrics of each epoch to `log.jsonl` and to TensorBoard files."""
     return MetricLogger(context) if context.is_chief else None

@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.training.callback_context import CallbackContext
 from pipeline.utils import progress_bar
 from pipeline.utils.console import clock
@@ -13,6 +14,7 @@ from pipeline.utils.console import clock
 _HIDDEN = ("examples_per_second", "gradient_norm", "gradient_norm_max", "learning_rate")
 
 
+@register
 def progress(context: CallbackContext) -> keras.callbacks.Callback | None:
     """Shows metrics, examples per second and the remaining time."""
     return Progress(context) if context.is_chief and context.log.progress else None

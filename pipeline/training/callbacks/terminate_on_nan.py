@@ -5,10 +5,12 @@ from typing import Any
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.training.callback_context import CallbackContext
 from pipeline.utils.errors import Diverged
 
 
+@register
 def terminate_on_nan(context: CallbackContext) -> keras.callbacks.Callback:
     """Ends training when the loss of an epoch is NaN or infinite."""
     return TerminateOnNaN()

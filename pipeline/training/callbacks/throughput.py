@@ -6,9 +6,11 @@ from typing import Any
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.training.callback_context import CallbackContext
 
 
+@register
 def throughput(context: CallbackContext) -> keras.callbacks.Callback:
     """Adds `examples_per_second` to the logs of each epoch."""
     return Throughput(context.batches.batch_size)

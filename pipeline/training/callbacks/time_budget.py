@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.training.callback_context import CallbackContext
 from pipeline.training.distributed import mean_over_workers
 from pipeline.utils import progress_bar
@@ -24,6 +25,7 @@ _MIN_START = 5.0
 _MIN_TRAINING = 10.0  # seconds, in the advice for a limit that is too short
 
 
+@register
 def time_budget(context: CallbackContext) -> keras.callbacks.Callback | None:
     """Reserves time for testing and export within `runtime.time_limit`."""
     return None if context.time_limit is None else TimeBudget(context)

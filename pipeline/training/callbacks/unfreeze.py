@@ -5,6 +5,7 @@ from typing import Any
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.config.sections import TrainConfig
 from pipeline.training import freezing
 from pipeline.training.callback_context import CallbackContext
@@ -12,6 +13,7 @@ from pipeline.training.callback_context import CallbackContext
 GROUPS = 4
 
 
+@register
 def unfreeze(context: CallbackContext) -> keras.callbacks.Callback:
     """Unfreezes the layers of `train.freeze` after `train.freeze_epochs` epochs.
 

@@ -2,10 +2,12 @@
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.contracts import Batches
 from pipeline.training import distributed
 
 
+@register
 def gradient_tape(
     model: keras.Model,
     train: Batches,

@@ -7,11 +7,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Batches
 from pipeline.training import distributed
 from pipeline.utils.tf_data import with_options
 
 
+@register
 def model_fit(
     model: keras.Model,
     train: Batches,

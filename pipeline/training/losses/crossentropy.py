@@ -6,12 +6,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Metadata
 from pipeline.utils.errors import UsageError
 
 Loss = Callable[[Any, Any], tf.Tensor]
 
 
+@register
 def crossentropy(metadata: Metadata) -> Loss:
     """Cross-entropy of labels and softmax, as `categorical_crossentropy`.
 
@@ -21,6 +23,7 @@ def crossentropy(metadata: Metadata) -> Loss:
     return _crossentropy("crossentropy", metadata)
 
 
+@register
 def ce(metadata: Metadata) -> Loss:
     """The same as `crossentropy`.
 

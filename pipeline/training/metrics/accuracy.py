@@ -2,10 +2,12 @@
 
 import keras
 
+from pipeline.config.registry import register
 from pipeline.contracts import Metadata
 from pipeline.utils.errors import UsageError
 
 
+@register
 def accuracy(metadata: Metadata) -> keras.metrics.Metric:
     """Fraction of the examples, of the labels or of the pixels whose prediction is
     right.
@@ -16,6 +18,7 @@ def accuracy(metadata: Metadata) -> keras.metrics.Metric:
     return _accuracy("accuracy", metadata)
 
 
+@register
 def acc(metadata: Metadata) -> keras.metrics.Metric:
     """The same as `accuracy`, reported as `acc`.
 

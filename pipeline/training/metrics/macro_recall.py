@@ -5,10 +5,12 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from pipeline.config.registry import register
 from pipeline.contracts import Metadata
 from pipeline.utils.errors import UsageError
 
 
+@register
 def macro_recall(metadata: Metadata) -> keras.metrics.Metric:
     """Recall of each class, averaged over the classes that have examples (balanced
     accuracy).

@@ -82,12 +82,27 @@ def test_a_function_of_a_notebook_has_no_dotted_name(monkeypatch):
 def test_two_functions_of_one_name_are_refused_with_their_files(tmp_path, monkeypatch):
     (tmp_path / "models").mkdir()
     for name in "ab":
-        (tmp_path / f"models/{name}.py").write_text("def net(x):\n    ...\n")
+        code = "@register\ndef net(x):\n    ...\n\n\ndef helper(x):\n    ...\n"
+        (tmp_path / f"models/{name}.py").write_text(code)
     monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
     registry._package_functions.cache_clear()
     try:
-        with pytest.raises(UsageError, match="a.py, line 1, .*b.py, line 1"):
+        with pytest.raises(
+            UsageError, match="a.py, line 2, .*b.py, line 2, both define 'net'"
+        ):
             registry.names("models")
+    finally:
+        registry._package_functions.cache_clear()
+
+
+def test_only_marked_functions_are_registered(tmp_path, monkeypatch):
+    (tmp_path / "models").mkdir()
+    code = "@register\ndef net(x):\n    ...\n\n\ndef helper(x):\n    ...\n"
+    (tmp_path / "models/a.py").write_text(code)
+    monkeypatch.setattr(registry, "_PACKAGE", tmp_path)
+    registry._package_functions.cache_clear()
+    try:
+        assert registry.names("models") == ["net"]
     finally:
         registry._package_functions.cache_clear()
 

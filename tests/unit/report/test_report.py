@@ -16,7 +16,7 @@ from pipeline.evaluation import robustness
 from pipeline.report import blocks, examples, page, results, run_sections
 from pipeline.report.run import Run
 from pipeline.report.subject import Measured, Subject
-from pipeline.tasks.targets import _panels
+from pipeline.tasks.targets import panels
 from pipeline.utils import files
 
 
@@ -94,7 +94,7 @@ def test_whether_probabilities_can_be_trusted_is_told(correct, prediction):
         "probability": np.full(200, 0.97),
         "correct": np.arange(200) < correct,
     }
-    assert _panels.reliability_diagram(columns).text.startswith(prediction)
+    assert panels.reliability_diagram(columns).text.startswith(prediction)
 
 
 def test_names_with_html_are_escaped():

@@ -11,7 +11,7 @@ from pipeline.contracts import Info
 from pipeline.data import seeds
 from pipeline.data.in_memory import from_object
 from pipeline.models.simple import convnet
-from pipeline.tasks import _sample_quality as quality
+from pipeline.tasks import sample_quality as quality
 from pipeline.tasks.generation import generation
 from pipeline.training import plan, resolve
 from pipeline.utils.errors import UsageError

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
+from pipeline.config.registry import register
+
 # Adam's constants for variables other than hidden matrices, as in the reference
 # implementation.
 _BETA_1 = 0.9
@@ -17,6 +19,7 @@ _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
 
 
+@register
 def muon(
     learning_rate: LearningRateSchedule,
     *,

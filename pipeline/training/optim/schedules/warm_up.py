@@ -5,6 +5,8 @@ from typing import Annotated, Any
 import keras
 from keras.optimizers.schedules import LearningRateSchedule
 
+from pipeline.config.registry import register
+
 
 @keras.saving.register_keras_serializable("pipeline")
 class WarmUp(LearningRateSchedule):
@@ -47,6 +49,7 @@ class WarmUp(LearningRateSchedule):
         }
 
 
+@register
 def constant(
     learning_rate: float, steps: int, *, warmup: Annotated[float, (0, 1)] = 0.0
 ) -> LearningRateSchedule:
@@ -59,6 +62,7 @@ def constant(
     return WarmUp(learning_rate, steps, warmup=warmup)
 
 
+@register
 def cosine(
     learning_rate: float,
     steps: int,
@@ -78,6 +82,7 @@ def cosine(
     return _Annealed(learning_rate, steps, warmup=warmup, final=final, shape="cosine")
 
 
+@register
 def linear(
     learning_rate: float,
     steps: int,
@@ -110,6 +115,7 @@ class _Annealed(WarmUp):
         return rate * (final + (1.0 - final) * remaining)
 
 
+@register
 def step(
     learning_rate: float,
     steps: int,

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 from random_images import OPERATIONS, batch_of
 
-from pipeline.data.augment import _geometry
+from pipeline.data.augment import geometry
 
 
 @pytest.mark.parametrize("mode", ["zero", "edge", "reflect"])
@@ -17,7 +17,7 @@ def test_transform_is_that_of_scipy(mode, interpolation):
     generator = np.random.default_rng(2)
     matrix = np.tile(np.eye(2, 3), (12, 1, 1)) + generator.normal(0, 0.4, (12, 2, 3))
     matrix[:, :, 2] *= 5
-    done = _geometry.transform(
+    done = geometry.transform(
         batch["image"], tf.constant(matrix), interpolation, mode
     ).numpy()
     modes = {"zero": "grid-constant", "edge": "nearest", "reflect": "mirror"}
@@ -53,7 +53,7 @@ def test_affine_moves_by_the_amounts_asked_for():
         matrices = np.array(
             [np.linalg.lstsq(coordinates, s, rcond=None)[0].T for s in seen]
         )
-        return np.array(_geometry.inverse(tf.constant(matrices, tf.float64)))
+        return np.array(geometry.inverse(tf.constant(matrices, tf.float64)))
 
     still = maps()
     np.testing.assert_allclose(still, np.tile(np.eye(2, 3), (count, 1, 1)), atol=0.01)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pipeline.tasks.inputs import _image_corruptions
+from pipeline.tasks.inputs import image_corruptions
 from pipeline.tasks.inputs.image import ImageInput
 
 METADATA = {"image_shape": [16, 20, 3]}
@@ -18,7 +18,7 @@ def smooth_images(channels):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("name", _image_corruptions.ALL)
+@pytest.mark.parametrize("name", image_corruptions.ALL)
 def test_each_strength_changes_more_and_nothing_else(name, channels):
     images = smooth_images(channels)
     task_input = ImageInput({"image_shape": list(images.shape[1:])})
@@ -38,9 +38,9 @@ def test_each_strength_changes_more_and_nothing_else(name, channels):
 
 def test_brightness_and_contrast_are_those_of_the_paper():
     images = smooth_images(1)
-    brighter = _image_corruptions.brightness(images, 1).astype(int)
+    brighter = image_corruptions.brightness(images, 1).astype(int)
     np.testing.assert_allclose(brighter - images, 25.5, atol=1)
-    flat = _image_corruptions.contrast(images, 1)
+    flat = image_corruptions.contrast(images, 1)
     assert flat.std() == pytest.approx(0.4 * images.std(), rel=0.02)
     assert flat.mean() == pytest.approx(images.mean(), abs=0.5)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pycocotools import coco, cocoeval
 
-from pipeline.tasks.targets._box_metrics import AveragePrecision, Boxes, pair
+from pipeline.tasks.targets.box_metrics import AveragePrecision, Boxes, pair
 
 CLASSES = 3
 

@@ -12,7 +12,7 @@ from PIL import Image
 from pipeline.config import registry
 from pipeline.contracts import Info
 from pipeline.data.array_source import ArraySource
-from pipeline.tasks.targets._box_outputs import BEFORE_LOGITS, best_boxes
+from pipeline.tasks.targets.box_outputs import BEFORE_LOGITS, best_boxes
 from pipeline.tasks.targets.boxes import BoxTarget, boxes
 from pipeline.utils.errors import UsageError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.tasks.targets._class_weights import weights_by_name
+from pipeline.tasks.targets.class_weights import weights_by_name
 from pipeline.utils.errors import UsageError
 
 

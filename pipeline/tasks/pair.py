@@ -16,8 +16,8 @@ from pipeline.contracts import (
     Task,
 )
 from pipeline.serving import request_guards
-from pipeline.tasks._input_with_columns import InputWithColumns
-from pipeline.tasks._several_inputs import SeveralInputs
+from pipeline.tasks.input_with_columns import InputWithColumns
+from pipeline.tasks.several_inputs import SeveralInputs
 
 
 def create_input(metadata: Metadata, name: str | None) -> Input:
@@ -32,6 +32,7 @@ def create_input(metadata: Metadata, name: str | None) -> Input:
 
 
 def create_target(metadata: Metadata, name: str | None) -> Target:
+    """The target of a run; `name` may be an object of this process."""
     return registry.call("targets", name or metadata["target"], {}, metadata)
 
 

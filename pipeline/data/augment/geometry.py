@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
-from pipeline.data.augment import _pixel_values
+from pipeline.data.augment import pixel_values
 
 _ONE = 1 << 16
 Fill = Literal["zero", "edge", "reflect"]
@@ -60,7 +60,7 @@ def transform(
         for column, factor in ((left, 1 - column_weight), (left + 1, column_weight)):
             pixels = tf.cast(_pixels(images, row, column, fill), tf.float32)
             total += pixels * (weight * factor)[..., None]
-    return _pixel_values.restore(total, images.dtype)
+    return pixel_values.restore(total, images.dtype)
 
 
 def windows(
@@ -95,7 +95,7 @@ def windows(
         first_values = tf.gather(values, first, axis=axis, batch_dims=1)
         second_values = tf.gather(values, second, axis=axis, batch_dims=1)
         values = first_values * (1 - weight) + second_values * weight
-    return _pixel_values.restore(values, images.dtype)
+    return pixel_values.restore(values, images.dtype)
 
 
 def _to_fixed_point(coordinates: tf.Tensor) -> tf.Tensor:
