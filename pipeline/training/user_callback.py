@@ -65,11 +65,14 @@ def from_object(callback: Any, is_chief: bool = True) -> "UserCallback":
     if name in _REPLACED:
         raise UsageError(f"the callback {name} cannot be used: {_REPLACED[name]}")
     if getattr(callback, "restore_best_weights", False):
+        options = f'"patience": {max(1, getattr(callback, "patience", 1))}'
+        weights = "lowest val_loss"
+        if getattr(callback, "monitor", "val_loss") != "val_loss":
+            options += ', "evaluate_every": 1'
+            weights = "best validation metric of the task"
         raise UsageError(
-            f"the callback {name} cannot restore the best weights; remove it and use "
-            f'train={{"patience": {max(1, getattr(callback, "patience", 1))}}}, which'
-            " restores the "
-            "weights of the lowest val_loss"
+            f"the callback {name} cannot restore the best weights; remove it and use"
+            f" train={{{options}}}, which restores the weights of the {weights}"
         )
     return UserCallback(callback, is_chief)
 

@@ -155,3 +155,26 @@ def test_a_monitored_metric_is_better_in_its_own_direction(
         monitor = kind(metric)
         callback.from_object(monitor).set_model(models[0])
         assert monitor.mode == mode
+
+
+@pytest.mark.parametrize(
+    ("monitor", "message"),
+    [
+        ("val_loss", r'train={"patience": 3}, .* weights of the lowest val_loss'),
+        ("val_accuracy", '"patience": 3, "evaluate_every": 1}, .*validation metric'),
+    ],
+)
+def test_the_best_weights_are_an_option_of_the_run(monitor, message):
+    stopping = keras.callbacks.EarlyStopping(
+        monitor, patience=3, restore_best_weights=True
+    )
+    with pytest.raises(UsageError, match=message):
+        callback.from_object(stopping)
+
+
+def test_the_learning_rate_is_printed_as_it_is():
+    rate = AdjustableRate(0.25)
+    optimizer = keras.optimizers.SGD(rate)
+    assert str(callback.Rate(optimizer, rate)) == (
+        "<Variable name=learning_rate, value=0.25>"
+    )
