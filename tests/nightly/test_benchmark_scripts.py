@@ -50,7 +50,8 @@ def test_every_line_is_measured_and_a_missing_peer_named(
 
 
 def test_what_cannot_be_measured_or_written_is_one_line(workplace, monkeypatch, capsys):
-    small = ["digits", "--data.limit", "20", "--only", "training", "--rounds", "1"]
+    small = ["digits", "--data.limit", "20", "--train.accumulate", "2"]
+    small += ["--only", "training", "--rounds", "1"]
     assert bench.main(small) == 1
     assert (
         "--train.batch-size 32: the split 'train' has only 1" in capsys.readouterr().out
