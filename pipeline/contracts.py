@@ -68,6 +68,8 @@ class Info:
     """The name of `target`, such as of a column; None if it has none."""
     label_shape: tuple[int, ...] = ()
     """The shape of a label in the user's arrays: (), (1,), or (classes,) if one-hot."""
+    gray_axis: bool = False
+    """Whether images were arrays (height, width), and have got an axis of channels."""
     class_values: tuple[int, ...] = ()
     """Of masks, the values of the classes: gray, or 2**24 + 0xRRGGBB; empty: the
     classes are found in the training masks.

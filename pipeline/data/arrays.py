@@ -52,6 +52,8 @@ class Examples:
     kinds: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     label_shape: tuple[int, ...] = ()
     """As in `Info`."""
+    gray_axis: bool = False
+    """As in `Info`."""
 
 
 def examples(
@@ -115,6 +117,7 @@ def examples(
         _feature_names(x, "x", where) if "features" in fields else None,
         {"input": kinds, "target": _TARGETS[field]},
         y_values.shape[1:] if field == "label" else (),
+        kinds.get("") == "image" and len(getattr(x, "shape", ())) == 3,
     )
 
 

@@ -265,6 +265,8 @@ def create_task(config: Config, info: Info | Metadata) -> Task:
     task = _create_task(config, info)
     if isinstance(info, Info) and registry.builds_whole_model(config.model.name):
         changes = {"user_model": True, "label_shape": list(info.label_shape)}
+        if info.gray_axis:
+            changes["gray_axis"] = True
         task = task.with_metadata(changes)
     if not task.metadata.get("user_model"):
         return task

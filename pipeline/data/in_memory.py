@@ -96,8 +96,12 @@ def from_object(
         name="the arrays",
     )
     notes = (*source.info.notes, *notes)
-    label_shape = examples["train"].label_shape
-    source.info = dataclasses.replace(source.info, notes=notes, label_shape=label_shape)
+    source.info = dataclasses.replace(
+        source.info,
+        notes=notes,
+        label_shape=examples["train"].label_shape,
+        gray_axis=examples["train"].gray_axis,
+    )
     return source
 
 

@@ -138,7 +138,8 @@ def _user_network(
         error.add_note(f"raised by the model {name}")
         raise
     require_kind(original, keras.Model, f"--model.name {name}", "a keras.Model")
-    copy = user_model.rebuild(original, shape)
+    gray_axis = task.metadata.get("gray_axis", False)
+    copy = user_model.rebuild(original, shape, gray_axis)
     if copy is original and tf.distribute.get_strategy().num_replicas_in_sync > 1:
         raise UsageError(
             f"--model.name {name}: a subclassed model runs on one replica; set"

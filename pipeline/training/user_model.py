@@ -209,7 +209,9 @@ def _load(path: str) -> keras.Model:
         ) from None
 
 
-def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
+def rebuild(
+    model: keras.Model, input_shape: tuple[int, ...], gray_axis: bool = False
+) -> keras.Model:
     """Rebuilds a network with the same weights and the current dtype policy.
 
     Layers in float32 stay in float32 if the network has another policy. A subclassed
@@ -218,6 +220,7 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
     Args:
         model: A network, which may not be built yet.
         input_shape: The shape of an example.
+        gray_axis: As in `Info`: Keras would build the network without this axis.
 
     Raises:
         UsageError: The network overrides the training step, or computes in another
@@ -287,7 +290,7 @@ def rebuild(model: keras.Model, input_shape: tuple[int, ...]) -> keras.Model:
             model.compiled = is_compiled
 
     copy = rebuild_model()
-    shapes = _possible_shapes(input_shape) if not copy.built else []
+    shapes = _possible_shapes(input_shape, gray_axis) if not copy.built else []
     for number, shape in enumerate(shapes, 1):
         try:
             copy.build((None, *shape))
@@ -323,20 +326,17 @@ def _vocabulary(layer: keras.Layer) -> dict[str, Any]:
     return {"vocabulary": vocabulary, "idf_weights": weights}
 
 
-def _possible_shapes(input_shape: Any) -> list[tuple[int, ...]]:
-    """The shapes for which a Sequential network may be built, the first one first.
-
-    Arrays (n, height, width) have got an axis for a single channel, without which Keras
-    would build a network for them.
-    """
+def _possible_shapes(input_shape: Any, gray_axis: bool) -> list[tuple[int, ...]]:
+    """The shapes for which a Sequential network may be built, the first one first."""
     if isinstance(input_shape, dict):
         raise UsageError(
             f"x has the inputs {', '.join(input_shape)}; pass a functional model whose"
             " inputs have these names, or an array as x"
         )
-    if len(input_shape) == 3 and input_shape[-1] == 1:
-        return [input_shape[:-1], input_shape]
-    return [input_shape]
+    if input_shape[-1:] != (1,):
+        return [input_shape]
+    shapes = [input_shape, input_shape[:-1]]
+    return shapes[::-1] if gray_axis else shapes
 
 
 def _cannot_be_built(input_shape: tuple[int, ...], error: Exception) -> UsageError:

@@ -80,7 +80,7 @@ def test_no_file_or_name_contains_what_was_planted(ran):
         ".png",
         ".npz",
         ".npy",
-        ".scalars",
+        ".pipeline",
         ".index",
     }
     host = socket.gethostname()

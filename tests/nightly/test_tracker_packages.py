@@ -35,10 +35,10 @@ def test_fit_names_the_extra_before_it_imports_tensorflow_or_writes(tmp_path):
     code = """
 import sys
 sys.modules["mlflow"] = None  # as if it were not installed
-from pipeline import fit
+from pipeline import UsageError, fit
 try:
     fit.main(["digits", "--train.callbacks", "pipeline.trackers:MLflow"])
-except fit.UsageError as error:
+except UsageError as error:
     print(error, "tensorflow" in sys.modules)
 """
     done = run_python("-c", code, cwd=tmp_path, fresh=True)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.compare import compare, main
-from pipeline.contracts import TargetBase
+from pipeline.contracts import Target
 from pipeline.fit import fit
 from pipeline.tasks.targets.labels import LabelTarget
 from pipeline.tasks.targets.number import NumberTarget
@@ -166,6 +166,6 @@ def test_the_scores_of_targets_are_those_of_their_evaluators():
     error = NumberTarget({"target_shape": []}).scores(rows)["mean_absolute_error"]
     assert error.values.tolist() == [1, 0] and error.direction == -1
     assert dataclasses.is_dataclass(error)
-    assert TargetBase.scores(labels, {"correct": np.array(["True", "False"])})[
+    assert Target.scores(labels, {"correct": np.array(["True", "False"])})[
         "accuracy"
     ].values.tolist() == [1, 0]

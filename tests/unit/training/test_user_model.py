@@ -9,7 +9,7 @@ from scipy import special
 
 from pipeline.config import registry
 from pipeline.config.sections import ModelConfig
-from pipeline.data import batching
+from pipeline.data import batching, in_memory
 from pipeline.runtime.dtype_policy import policy_scope
 from pipeline.tasks.keras_model import TASK, USER
 from pipeline.training import model_builder, user_metrics, user_model, user_optimizer
@@ -414,10 +414,18 @@ def test_a_method_of_the_object_is_refused_like_one_of_its_class(name):
 def test_a_network_is_built_for_arrays_as_keras_builds_it():
     """Square arrays without channels have got an axis."""
     model = keras.Sequential([layers.Dense(16), layers.Flatten(), layers.Dense(1)])
-    assert user_model.rebuild(model, (8, 8, 1)).layers[0].kernel.shape == (8, 16)
+    for gray_axis, size in ((True, 8), (False, 1)):
+        copy = user_model.rebuild(model, (8, 8, 1), gray_axis)
+        assert copy.layers[0].kernel.shape == (size, 16)
     images = keras.Sequential([layers.Conv2D(4, 3), layers.Flatten(), layers.Dense(1)])
-    kernel = user_model.rebuild(images, (8, 8, 1)).layers[0].kernel
-    assert kernel.shape == (3, 3, 1, 4)
+    for gray_axis in (True, False):
+        kernel = user_model.rebuild(images, (8, 8, 1), gray_axis).layers[0].kernel
+        assert kernel.shape == (3, 3, 1, 4)
+
+
+def test_arrays_without_channels_are_known():
+    for x, expected in ((np.zeros((9, 8, 8)), True), (np.zeros((9, 8, 8, 1)), False)):
+        assert in_memory.from_object((x, np.arange(9) % 3)).info.gray_axis == expected
 
 
 class Boosted(keras.optimizers.SGD):
