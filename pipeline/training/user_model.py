@@ -568,8 +568,8 @@ def returns_probabilities(activation: str, from_logits: bool | None) -> bool:
         if from_logits is False:
             raise UsageError(
                 "the loss expects probabilities, but the model ends without an"
-                f" activation, in logits; write {_remedy()}, or end the model in a"
-                " softmax or sigmoid"
+                " activation, in logits; pass a loss that takes them, such as"
+                f" {_remedy()}, or end the model in a softmax or sigmoid"
             )
         return False
     if from_logits is None:

@@ -51,14 +51,14 @@ X, Y = rows()
 SERIES = X[:, :, None]
 BAD = {
     "shapes": (
+        two(model=one_input(price=4, kind=3), loss={"price": "mse"}),
+        "the loss mean_squared_error of 'price' does not fit: y is float32 of shape",
+    ),
+    "logits": (
         two(model=one_input(price=4, kind=3), loss={"price": "bce", "kind": "mse"}),
-        "the loss binary_crossentropy of 'price' does not fit: y is float32 of shape",
+        "the output 'price': the loss expects probabilities, .* from_logits=True",
     ),
-    "missing loss": (
-        two(loss={"price": "mse"}, loss_weights=None, metrics=None),
-        r"there is no loss for the output 'kind'; pass loss=\{\"kind\": ...\}",
-    ),
-    "one loss": (two(loss="mse"), 'the outputs price and kind; pass loss={"price"'),
+    "one loss": (two(loss="mse"), "the loss mean_squared_error of 'kind' does not fit"),
     "one number": (
         two(loss=["mse", lambda y, p: keras.ops.mean(p)]),
         "of 'kind' returns one number for the batch; it must return one value per",
