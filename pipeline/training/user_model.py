@@ -294,11 +294,13 @@ def rebuild(
     for number, shape in enumerate(shapes, 1):
         try:
             copy.build((None, *shape))
-            break
         except (ValueError, TypeError) as error:
             if number == len(shapes):
                 raise _cannot_be_built(input_shape, error) from None
-            copy = rebuild_model()  # the first one would keep its shape
+        else:
+            if number == len(shapes) or _have_equal_shapes(model, copy):
+                break
+        copy = rebuild_model()  # the first one would keep its shape
     if model.built and len(copy.weights) != len(model.weights):
         raise UsageError(
             f"the model has {len(model.weights)} weights, and {len(copy.weights)} if it"
@@ -337,6 +339,15 @@ def _possible_shapes(input_shape: Any, gray_axis: bool) -> list[tuple[int, ...]]
         return [input_shape]
     shapes = [input_shape, input_shape[:-1]]
     return shapes[::-1] if gray_axis else shapes
+
+
+def _have_equal_shapes(model: keras.Model, copy: keras.Model) -> bool:
+    """Whether the layers that are built, such as an adapted one, fit the copy."""
+    for layer, copied_layer in zip(model.layers, copy.layers, strict=True):
+        shapes = [weight.shape for weight in copied_layer.weights]
+        if layer.built and [weight.shape for weight in layer.weights] != shapes:
+            return False
+    return True
 
 
 def _cannot_be_built(input_shape: tuple[int, ...], error: Exception) -> UsageError:

@@ -56,7 +56,7 @@ BAD = {
     ),
     "logits": (
         two(model=one_input(price=4, kind=3), loss={"price": "bce", "kind": "mse"}),
-        "the output 'price': the loss expects probabilities, .* from_logits=True",
+        "the output 'price': the loss expects probabilities, .*from_logits=True",
     ),
     "one loss": (two(loss="mse"), "the loss mean_squared_error of 'kind' does not fit"),
     "one number": (

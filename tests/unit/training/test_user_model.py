@@ -198,7 +198,7 @@ def test_logits_of_a_softmax_are_those_before_it():
             lambda: functional(dense()),
             3,
             False,
-            r"expects probabilities.*write --train.loss sparse.* from_logits=True, or",
+            r"expects probabilities.*such as --train.loss sparse.* from_logits=True, or",
         ),
         (average, 3, None, "does not tell .*pass a loss that does"),
         (lambda: Subclass(3, lambda x: x), 3, None, "does not tell"),
