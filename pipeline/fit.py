@@ -111,7 +111,7 @@ def fit(
         "run_directory": run_directory,
     }
     mode = keras_arguments.output_mode(changes)
-    with python_call.errors_in_python(), output.using(mode), random_states.kept():
+    with python_call.errors_in_python(), output.using(mode), random_states.preserve():
         arguments = {**named, **changes}
         arguments |= python_call.name_positional(recipe, positional, arguments)
         return run(python_call.request(recipe, arguments))

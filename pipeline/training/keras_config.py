@@ -6,7 +6,7 @@ from typing import Any
 _MISSING = object()
 
 
-def lost_arguments(value: Any) -> list[str]:
+def missing_arguments(value: Any) -> list[str]:
     """The arguments of the constructor that `get_config` of a user's object lacks.
 
     Keras calls the object itself, so they need not be there; a copy would have their

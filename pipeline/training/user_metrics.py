@@ -14,7 +14,7 @@ import tensorflow as tf
 from pipeline.config.functions import from_signature
 from pipeline.contracts import ExpectedArguments, Metadata, Task
 from pipeline.training import user_loss
-from pipeline.training.keras_config import lost_arguments
+from pipeline.training.keras_config import missing_arguments
 from pipeline.training.user_loss import UserLoss
 from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError, reason
@@ -251,7 +251,7 @@ def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
     # The config of a wrapper would need a registered function.
     if type(metric) is keras.metrics.MeanMetricWrapper:
         return type(metric)(_checked(metric._fn), name=metric.name, **metric._fn_kwargs)
-    if names := lost_arguments(metric):
+    if names := missing_arguments(metric):
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
             raise UsageError(
                 f"the metric {metric.name} cannot be copied to the devices: its"

@@ -17,7 +17,7 @@ import tensorflow as tf
 from pipeline.contracts import Batches, Task
 from pipeline.layers.nested import all_layers
 from pipeline.tasks.keras_model import TASK, USER
-from pipeline.training.keras_config import lost_arguments
+from pipeline.training.keras_config import missing_arguments
 from pipeline.training.pretrained import set_weights
 from pipeline.utils.console import for_caller, join_words
 from pipeline.utils.errors import UsageError, reason
@@ -253,7 +253,7 @@ def rebuild(
             if old_policy == "float32" or layer.dtype_policy.name != old_policy:
                 return layer
             return _copy_lambda(layer, policy)
-        if names := lost_arguments(layer):
+        if names := missing_arguments(layer):
             raise TypeError(
                 f"get_config of the layer {layer.name!r} lacks {join_words(names)}"
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from pipeline.training.keras_config import lost_arguments
+from pipeline.training.keras_config import missing_arguments
 from pipeline.utils.console import join_words
 from pipeline.utils.errors import UsageError, reason
 
@@ -61,7 +61,12 @@ def from_object(
         if value := getattr(optimizer, name, None):
             remedy = remedy.format(value, value)
             raise UsageError(f"the optimizer has {name}={value}; {remedy}")
-    if names := lost_arguments(optimizer):
+    if getattr(optimizer, "_exclude_from_weight_decay", None):
+        raise UsageError(
+            "the optimizer excludes variables from its weight decay, which a run"
+            " copies; exclude them by name: exclude_from_weight_decay(var_names=[...])"
+        )
+    if names := missing_arguments(optimizer):
         raise UsageError(
             f"the optimizer {type(optimizer).__name__} cannot be rebuilt: its"
             f" get_config lacks {join_words(names)}; add it"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def kept() -> Iterator[None]:
+def preserve() -> Iterator[None]:
     """Restores the states at the end, so that what follows draws other numbers.
 
     A run seeds both: networks that are built after it would all start from the same

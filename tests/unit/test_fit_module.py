@@ -23,7 +23,7 @@ def test_a_run_does_not_decide_what_its_caller_draws_afterwards():
     expected = random.random(), np.random.rand()
     random.seed(1)
     np.random.seed(1)
-    with random_states.kept():
+    with random_states.preserve():
         random.seed(7)
         np.random.seed(7)
     assert (random.random(), np.random.rand()) == expected

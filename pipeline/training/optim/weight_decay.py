@@ -10,4 +10,7 @@ def exempt_vectors(
 ) -> None:
     """Exempts biases, and the scales and offsets of normalizations; all are vectors."""
     vectors = [variable for variable in variables if len(variable.shape) < 2]
-    optimizer.exclude_from_weight_decay(var_list=vectors)
+    # A call replaces the names that a user has excluded.
+    pattern = getattr(optimizer, "_exclude_from_weight_decay_pattern", None)
+    names = None if pattern is None else [pattern.pattern]
+    optimizer.exclude_from_weight_decay(var_list=vectors, var_names=names)

@@ -13,6 +13,7 @@ from pipeline.data import batching, in_memory
 from pipeline.runtime.dtype_policy import policy_scope
 from pipeline.tasks.keras_model import TASK, USER
 from pipeline.training import model_builder, user_metrics, user_model, user_optimizer
+from pipeline.training.optim import weight_decay
 from pipeline.utils.errors import UsageError
 
 layers = keras.layers
@@ -451,6 +452,23 @@ class Boosted(keras.optimizers.SGD):
 def test_an_optimizer_that_a_run_cannot_copy_is_refused(optimizer, message):
     with pytest.raises(UsageError, match=message):
         user_optimizer.from_object(optimizer(), 0.1)
+
+
+def test_variables_are_excluded_from_weight_decay_by_name():
+    dense = layers.Dense(3)
+    dense.build((None, 4))
+    optimizer = keras.optimizers.AdamW()
+    optimizer.exclude_from_weight_decay(var_list=[dense.bias])
+    with pytest.raises(UsageError, match="exclude them by name: .*var_names"):
+        user_optimizer.from_object(optimizer, 0.1)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    copy = user_optimizer.from_object(optimizer, 0.1)
+    assert copy._use_weight_decay(dense.kernel)
+    assert not copy._use_weight_decay(dense.bias)
+    copy.exclude_from_weight_decay(var_names=["kernel"])
+    weight_decay.exempt_vectors(copy, [dense.kernel, dense.bias])
+    assert not copy._use_weight_decay(dense.kernel)
+    assert not copy._use_weight_decay(dense.bias)
 
 
 class Within(keras.metrics.Mean):
