@@ -16,7 +16,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
 from pipeline.utils.table_column import TableColumn
 from pipeline.utils.tf_data import concatenate, is_short
@@ -301,81 +300,6 @@ class Similarity:
     """Finds the near duplicates among sketches, (examples, ...)."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Panel:
-    """A table or a figure about the predictions for a split, for a run's report."""
-
-    title: str
-    content: Any
-    """`Columns`, or a figure of matplotlib."""
-    text: str = ""
-    """What it shows, and how to read it."""
-    table: Any = None
-    """`Columns` below a figure; None: there are none."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """A metric that is a mean over examples, or a ratio of two sums over them."""
-
-    values: np.ndarray
-    """What each example adds to the numerator, float64 (examples,)."""
-    weights: np.ndarray
-    """What each example adds to the denominator, float64 (examples,)."""
-    direction: Literal[1, -1]
-    """1 if higher is better, or -1 if lower is better."""
-
-    @classmethod
-    def mean(cls, values: Any, direction: Literal[1, -1]) -> "Score":
-        """The mean of a number of each example, which may be written as text."""
-        values = np.asarray(values, np.float64)
-        return cls(values, np.ones_like(values), direction)
-
-
-class Evaluator(abc.ABC):
-    """Computes the metrics of a split from one batch after the other."""
-
-    reads_training = False
-    """Whether `update_training` is to be called, which reads the training examples."""
-
-    @abc.abstractmethod
-    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
-        """Adds a batch, without padding.
-
-        `predictions` are those of `Target.predict` and `loss`, float32 (batch,);
-        `batch` has the decoded fields. All are tensors. Of an export, `outputs` is None
-        and `loss` NaN if `Target.outputs_of` cannot recover them.
-        """
-
-    @abc.abstractmethod
-    def result(self) -> dict[str, Any]:
-        """The metrics of all examples so far, as JSON values; with `examples`, their
-        number, and `loss`, their mean loss, which is left out if it is not known.
-        """
-
-    def update_training(self, batch: Example) -> None:
-        """Adds a decoded batch of training examples, without padding, with which
-        predictions are compared; called after `update`, if they are available.
-        """
-        return None
-
-    def pictures(self) -> dict[str, np.ndarray]:
-        """Name -> picture of predictions, uint8 (height, width, 3), after `result`."""
-        return {}
-
-
-class Calibrator(abc.ABC):
-    """Fits metadata that calibrates predictions, from one batch after the other."""
-
-    @abc.abstractmethod
-    def update(self, outputs: Any, batch: Example) -> None:
-        """Adds a batch of held-out examples, without padding."""
-
-    @abc.abstractmethod
-    def result(self) -> Metadata:
-        """The metadata, such as a temperature."""
-
-
 _KEPT = ("id", "group", "sample_weight")
 """Fields of a raw example that neither the input nor the target reads."""
 
@@ -437,6 +361,10 @@ class Target(BatchDecoder, abc.ABC):
 
     needs_geometry = False
     """Whether decoded examples keep the geometry of their input, for `predict`."""
+    evaluation: type | None = None
+    """A user's subclass of `pipeline.evaluation.target_evaluation.TargetEvaluation`."""
+    report: type | None = None
+    """A user's subclass of `pipeline.report.target_report.TargetReport`."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
@@ -484,15 +412,6 @@ class Target(BatchDecoder, abc.ABC):
         None unless each example has one class.
         """
         return None
-
-    def describe(
-        self, columns: Mapping[str, Mapping[str, np.ndarray]]
-    ) -> Iterator[tuple[str, str]]:
-        """Yields lines about the examples, (name, text), for `pipeline inspect`.
-
-        `columns` maps each split to its short fields.
-        """
-        return iter(())
 
     @abc.abstractmethod
     def y(self, batch: Example) -> Any:
@@ -554,102 +473,6 @@ class Target(BatchDecoder, abc.ABC):
         """
         return None
 
-    @abc.abstractmethod
-    def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
-        """Computes the metrics of a split; it may ask the model for samples."""
-
-    def calibrator(self, model: Callable[..., Any] | None = None) -> Calibrator | None:
-        """Fits a calibration of the predictions on held-out examples; it may ask the
-        model for samples. None: nothing is calibrated.
-        """
-        return None
-
-    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
-        """The columns of `predictions.csv` for a batch, (batch,), as compact numbers.
-
-        `predictions` are those of `predict` and `loss`. If there is a column `correct`,
-        wrong predictions are shown first, those with the highest `probability` first;
-        otherwise, those with the highest loss.
-        """
-        columns = {}
-        for name, values in predictions.items():
-            if values.shape.rank == 1:
-                columns[name] = values.numpy()
-        return columns
-
-    def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Replaces numbers in the columns of `table` by names for people."""
-        return dict(columns)
-
-    def tables(self, columns: Mapping[str, np.ndarray]) -> dict[str, Columns]:
-        """File name -> further tables, from all rows of `table`."""
-        return {}
-
-    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
-        """Metrics by which models are compared on the same examples, the most important
-        first.
-
-        `rows` are the columns of `readable` as texts, as `predictions.csv` has them.
-        """
-        scores = {}
-        if "correct" in rows:
-            scores["accuracy"] = Score.mean(rows["correct"] == "True", 1)
-        if "loss" in rows:
-            scores["loss"] = Score.mean(rows["loss"], -1)
-        return scores
-
-    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
-        """Lines for the terminal about the metrics of a split."""
-        return []
-
-    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
-        """What is as good without having learned anything, in words, such as "always
-        predicting the mean"; empty if the predictions are better than that.
-        """
-        return ""
-
-    def pictures(
-        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
-    ) -> dict[str, Any]:
-        """File name -> matplotlib figure of the metrics, or of all rows of `table`."""
-        return {}
-
-    def headline(self, metrics: Mapping[str, Any]) -> str:
-        """A sentence about how good the predictions are, for the report of a run."""
-        name, _ = self.selection_metric
-        value = metrics.get(name)
-        return "" if value is None else f"{name.replace('_', ' ')} {value:.4g}"
-
-    def panels(
-        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
-    ) -> Iterator[Panel]:
-        """Yields tables and figures of the metrics, or of all rows of `table`, for the
-        report of a run; by default, `pictures`.
-        """
-        for name, figure in self.pictures(metrics, columns).items():
-            title = name.rpartition(".")[0].replace("_", " ").capitalize()
-            yield Panel(title, figure)
-
-    def truth(self, example: Mapping[str, Any]) -> str:
-        """The ground truth of a decoded example, in words; empty if it is not given."""
-        return ""
-
-    def explained_output(self, outputs: Any) -> tf.Tensor | None:
-        """The output value of each example that is attributed to the input, float32
-        (batch,), such as the logit of the prediction; None: there is none.
-        """
-        return None
-
-    def draw(
-        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
-    ) -> None:
-        """Draws a prediction over its example; see `Task.draw`."""
-        return None
-
-    def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws the ground truth of an example over its input, such as a mask."""
-        return None
-
     def prediction_notes(self) -> list[str]:
         """Sentences of model card and `SERVING.md` about how to read predictions."""
         return []
@@ -700,6 +523,8 @@ class Input(BatchDecoder, abc.ABC):
     """Short decoded fields that are equal in copies of an example, such as a text; long
     fields are compared, too. None: all fields may be equal by chance.
     """
+    report: type | None = None
+    """A user's subclass of `pipeline.report.input_report.InputReport`."""
 
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
@@ -780,27 +605,11 @@ class Input(BatchDecoder, abc.ABC):
         inputs = self.inputs()
         return inputs, inputs
 
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws an example; as in `Task`, it may have the field `raw`."""
-        axes.axis("off")
-
-    def html(self, example: Mapping[str, Any]) -> str:
-        """HTML that shows an example in the report of a run, such as an audio element
-        with a data URI; all texts in it are escaped. Empty: the example is drawn.
-        """
-        return ""
-
     def similarity(self, info: Info) -> Similarity | None:
         """How near duplicates among raw examples are found; None: only exact copies
         are.
         """
         return None
-
-    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
-        """Name -> `(batch, strength) -> batch`, for decoded batches of NumPy arrays and
-        strengths from 1 to 3: what may go wrong with this input in use.
-        """
-        return {}
 
     def learned_columns(self) -> list[LearnedColumn]:
         """The columns of a table, whose values can be shuffled between examples; empty
@@ -975,17 +784,6 @@ class Task(BatchDecoder):
         inner = keras.Model(network.inputs, network.outputs[0], name="network")
         outputs = inner(keras.tree.flatten(prepared))
         return keras.Model(inputs, self.target.standalone(outputs))
-
-    def draw(
-        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
-    ) -> None:
-        """Draws one example and its prediction.
-
-        `example` has the decoded fields, and as `raw` the fields of the source, if it
-        is available.
-        """
-        self.input.draw(axes, example)
-        self.target.draw(axes, example, prediction)
 
     def limitations(self) -> list[str]:
         """Sentences of the model card about what to expect from the predictions."""

@@ -92,13 +92,15 @@ def main(arguments: list[str]) -> int:
     environment.import_tensorflow()
     from pipeline.evaluation import labelled_data
     from pipeline.report import results
+    from pipeline.report.evaluation import Evaluation
     from pipeline.report.subject import Measured, Subject
 
     split = options.split
     if run:
         evaluation = run.evaluate(data, split, source)
     else:
-        evaluation = labelled_data.evaluate_export(version, data, split, source)
+        evaluated = labelled_data.evaluate_export(version, data, split, source)
+        evaluation = Evaluation.of(evaluated)
     name = run.config.name if run else version.parent.name
     folder = options.output or files.make_next(Path("evaluated"), name)
     folder.mkdir(parents=True, exist_ok=True)

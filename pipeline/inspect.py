@@ -56,7 +56,7 @@ def _inspect(request: Request) -> Path:
 
     machine = environment.start(request.config.runtime)  # imports TensorFlow
     from pipeline.data import dataset
-    from pipeline.evaluation import dataset_report
+    from pipeline.report import dataset_report
     from pipeline.utils import html_pages
 
     opened = dataset.create_source(request.config)

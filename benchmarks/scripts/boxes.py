@@ -26,8 +26,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from pipeline.evaluation.box_metrics import AveragePrecision, Boxes
 from pipeline.serving.client import Client
-from pipeline.tasks.targets.box_metrics import AveragePrecision, Boxes
 from pipeline.tasks.targets.box_outputs import best_boxes
 
 SEEDS = (0, 1, 2)

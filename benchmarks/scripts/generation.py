@@ -54,8 +54,9 @@ def gaussian_distance(folder: Path) -> float:
     """The Frechet distance, in the features of the judge, of the test images and
     samples of a normal distribution fitted to the pixels of the training images.
     """
+    from pipeline.evaluation import sample_quality as quality
     from pipeline.report.run import Run
-    from pipeline.tasks import _sample_quality as quality
+    from pipeline.tasks.sample_judge import Judge
 
     run = Run.load(folder / "judge")
     train = images_of(run, "train")
@@ -65,7 +66,7 @@ def gaussian_distance(folder: Path) -> float:
     mean, covariance = train.mean(axis=0), np.cov(train, rowvar=False)
     samples = generator.multivariate_normal(mean, covariance, SAMPLES, method="eigh")
     pixels = np.rint(samples).clip(0, 255).astype(np.uint8)
-    judge = quality.Judge(folder / "judge", run.task.metadata["class_names"])
+    judge = Judge(folder / "judge", run.task.metadata["class_names"])
     features, _ = judge(pixels.reshape(-1, *test.shape[1:]))
     real, _ = judge(test)
     return quality.frechet_distance(real, features)

@@ -555,6 +555,6 @@ def _read_names_only(values: dict[str, Any]) -> Config:
     for name, kind in typing.get_type_hints(Config).items():
         if dataclasses.is_dataclass(kind):
             section: Any = kind  # such as Train
-            is_checked = name in ("clean", "runtime", "export", "log", "report")
+            is_checked = name in ("clean", "runtime", "export", "log")
             values[name] = section.from_file(values[name], is_checked)
     return Config(**values)

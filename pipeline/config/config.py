@@ -21,7 +21,6 @@ from pipeline.config.sections import (
     ExportConfig,
     LogConfig,
     ModelConfig,
-    ReportConfig,
     RuntimeConfig,
     SourceConfig,
     TaskConfig,
@@ -77,7 +76,6 @@ class Config(Checked):
     runtime: RuntimeConfig = dataclasses.field(default_factory=RuntimeConfig)
     export: ExportConfig = dataclasses.field(default_factory=ExportConfig)
     log: LogConfig = dataclasses.field(default_factory=LogConfig)
-    report: ReportConfig = dataclasses.field(default_factory=ReportConfig)
 
     def _check(self) -> None:
         if self.data.image_size is not None:

@@ -400,6 +400,29 @@ def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, A
     }
 
 
+def counterpart(part: Any, folder: str, default: type) -> Any:
+    """What belongs to an input or target, created with it, such as how it is shown.
+
+    It is the class that the class of `part`, or else its nearest base, names in an
+    attribute, such as `report` for `report/targets`; for classes of the package, the
+    subclass of `default` in the module of `folder` with the same name. Without either,
+    it is `default`.
+    """
+    attribute = folder.partition("/")[0]
+    for kind in type(part).__mro__:
+        if own := vars(kind).get(attribute):
+            return own(part)
+        package, _, name = kind.__module__.rpartition(".")
+        is_registered = package.startswith("pipeline.tasks")
+        if is_registered and (_PACKAGE / folder / f"{name}.py").exists():
+            path = f"pipeline.{folder.replace('/', '.')}.{name}"
+            for view in vars(importlib.import_module(path)).values():
+                is_view = isinstance(view, type) and issubclass(view, default)
+                if is_view and view.__module__ == path:
+                    return view(part)
+    return default(part)
+
+
 def detector() -> Any:
     """The module that looks at data, which imports NumPy and pyarrow."""
     return importlib.import_module("pipeline.data.detect")

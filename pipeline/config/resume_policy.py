@@ -48,7 +48,6 @@ HARMLESS: dict[str, tuple[str, ...]] = {
         "keep",
     ),
     "log": ("progress", "bar", "quiet", "json", "tensorboard"),
-    "report": ("robustness",),
 }
 # Options that a user may want to change: to train longer, to rescue a run that
 # diverges, or to continue on another machine. The steps and variables of the

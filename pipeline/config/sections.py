@@ -546,14 +546,3 @@ class LogConfig(Checked):
     def mode(self) -> output.Mode:
         """How the run prints."""
         return output.of_options(dataclasses.asdict(self))
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportConfig(Checked):
-    """What `report.html` contains."""
-
-    robustness: Literal["auto", "on", "off"] = "auto"
-    """Measure the model on corrupted test examples: for images, noise, blur,
-    brightness, contrast and JPEG at three strengths. auto: only if this takes less than
-    a tenth of the training time, and ends within --runtime.time-limit.
-    """

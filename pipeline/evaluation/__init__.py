@@ -1,5 +1,5 @@
 """What a trained model is worth: metrics, calibration, tests of differences, causes.
 
-It measures networks and exported versions alike. Which metrics there are is
-up to the task; `report` shows them.
+It measures networks and exported versions alike. Metrics, calibration and tables of
+predictions are those of the target, in `targets`; `report` shows them.
 """

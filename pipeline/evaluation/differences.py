@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pipeline.contracts import Score
+from pipeline.evaluation.target_evaluation import Score
 
 LEVEL = 0.05  # of significance
 _DRAWS = 10_000

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Batches, Example, Metadata, Task
+from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.training import xla_support
 from pipeline.training.distributed import explain_decode_errors
 from pipeline.training.train_step import SteppedModel, forward
@@ -151,7 +152,7 @@ class SplitResult:
     metrics: dict[str, Any]
     """Metrics of the task and of `train.metrics`, as JSON values."""
     table: dict[str, np.ndarray]
-    """`id`, and the columns of `Target.table`, (examples,)."""
+    """`id`, and the columns of `TargetEvaluation.table`, (examples,)."""
     pictures: dict[str, np.ndarray]
     """Name -> picture of the predictions, uint8 (height, width, 3)."""
     has_loss: bool = True
@@ -171,7 +172,8 @@ def evaluate(
     them; None if they are not available or it would take too long. `predict` calls the
     model.
     """
-    evaluator = task.target.evaluator(model)
+    of_target = evaluation_of(task.target)
+    evaluator = of_target.evaluator(model)
     added = [_copy(metric) for metric in _added_metrics(model)]
     parts = []
     has_loss = True
@@ -182,9 +184,7 @@ def evaluate(
         evaluator.update(task.target_outputs(values), predictions, batch)
         for metric in added:
             metric.update_state(y, values)
-        parts.append(
-            {"id": batch["id"].numpy(), **task.target.table(predictions, batch)}
-        )
+        parts.append({"id": batch["id"].numpy(), **of_target.table(predictions, batch)})
     if training is not None and evaluator.reads_training:
         for batch in examples(training):
             evaluator.update_training(batch)
@@ -237,7 +237,7 @@ def _copy(metric: keras.metrics.Metric) -> keras.metrics.Metric:
 
 def calibration(model: SteppedModel, task: Task, held_out: Batches) -> Metadata:
     """Calibrates the task on examples that the model was not trained on."""
-    calibrator = task.target.calibrator(model)
+    calibrator = evaluation_of(task.target).calibrator(model)
     if calibrator is None:
         return {}
     for batch, _, results, _ in outputs(model, task, held_out):

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.contracts import Task
+from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.layers.nested import graph_of, match_inputs, replay
 
 
@@ -38,7 +39,9 @@ def heat_maps(
     maps: list[tf.Tensor] = []
     with tf.GradientTape() as tape:
         outputs = _call(graph_of(network), inputs, maps, tape)
-        score = task.target.explained_output(task.target_outputs(outputs))
+        score = evaluation_of(task.target).explained_output(
+            task.target_outputs(outputs)
+        )
     if score is None or not maps:
         return None
     features = maps[-1]

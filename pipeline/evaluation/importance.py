@@ -16,6 +16,7 @@ from pipeline.contracts import Example, LearnedColumn, Task
 from pipeline.data.image_sizes import spread
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
+from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.training.train_step import SteppedModel, forward
 
 _MAX_EXAMPLES = 2000
@@ -139,7 +140,7 @@ def _metric_function(
         return outputs, loss(y, outputs)
 
     def metric(examples: Mapping[str, np.ndarray]) -> float | None:
-        evaluator = task.target.evaluator(model)
+        evaluator = evaluation_of(task.target).evaluator(model)
         for start in range(0, len(examples["id"]), size):
             rows = {key: v[start : start + size] for key, v in examples.items()}
             batch = evaluate.batch_of(rows)

@@ -28,7 +28,7 @@ from pipeline.evaluation import evaluate
 from pipeline.evaluation.evaluate import Predict, SplitResult
 from pipeline.evaluation.exported import ExportedNetwork
 from pipeline.evaluation.predictions import (
-    Evaluation,
+    EvaluatedSplit,
     prediction_function,
 )
 from pipeline.serving import version_manifest
@@ -189,7 +189,7 @@ def evaluate_split(
     options: TrainConfig,
     training: Split | None = None,
     trained: tuple[str | None, np.ndarray] | None = None,
-) -> Evaluation:
+) -> EvaluatedSplit:
     """Evaluates a network on a split.
 
     Args:
@@ -210,7 +210,7 @@ def evaluate_split(
     result = _measure(
         model, task, examples, name, options, evaluate.predictions, training
     )
-    return _evaluation(
+    return _evaluated(
         task,
         examples,
         name,
@@ -221,7 +221,7 @@ def evaluate_split(
     )
 
 
-def _evaluation(
+def _evaluated(
     task: Task,
     examples: Examples,
     split: str,
@@ -229,10 +229,10 @@ def _evaluation(
     prediction: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]],
     training_examples: int,
     network: Any = None,
-) -> Evaluation:
+) -> EvaluatedSplit:
     """The evaluation of a split, from its result."""
     splits, locate = examples
-    return Evaluation(
+    return EvaluatedSplit(
         split,
         task,
         result.metrics,
@@ -288,7 +288,7 @@ def evaluate_export(
     data: Any,
     split: str | None,
     options: Mapping[str, Any] | None = None,
-) -> Evaluation:
+) -> EvaluatedSplit:
     """Evaluates an exported version on a split of labelled data.
 
     `options` are those of the source of the data.
@@ -306,7 +306,7 @@ def evaluate_export(
     fingerprint = manifest.get("source_fingerprint")
     if name == "data" and fingerprint and _fingerprint(examples, name) == fingerprint:
         training_examples = manifest["trained"].get("examples", {}).get("train", 0)
-    return _evaluation(
+    return _evaluated(
         task,
         examples,
         name,

@@ -15,6 +15,7 @@ from pipeline.data import batching, dataset, split_names
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import evaluate
+from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.export import formats, run_result, savedmodel
 from pipeline.layers.nested import all_layers
 from pipeline.runtime import run_directory
@@ -212,7 +213,7 @@ class Handoff:
         result["weights"] = self._weights
         result["selection_metric"] = list(task.target.selection_metric)
         result["no_better_than"] = (
-            task.target.no_better_than(result[self.test_split]) or None
+            evaluation_of(task.target).no_better_than(result[self.test_split]) or None
         )
         if summary := cross_validation.read(self.run):
             result["cross_validation"] = summary

@@ -14,6 +14,7 @@ import numpy as np
 from pipeline.config.config import Config
 from pipeline.contracts import Task
 from pipeline.evaluation.predictions import no_skill_warning
+from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.serving import file_predictions, repository
 from pipeline.serving.signatures import Field, Signature
 from pipeline.utils import files
@@ -61,7 +62,9 @@ def model_card(
     measure = "recall" if "recall" in columns else "".join(columns[:1])
     columns.sort(key=lambda column: column != measure)
     tested = metrics.get(test_split)
-    no_better_than = task.target.no_better_than(tested) if tested else None
+    no_better_than = (
+        evaluation_of(task.target).no_better_than(tested) if tested else None
+    )
     trained_precision = manifest["trained_precision"].removeprefix("mixed_")
     return _render(
         "MODEL_CARD.md",

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipeline.config import resume_policy, type_hints
-from pipeline.contracts import Score
 from pipeline.data import dataset
 from pipeline.evaluation import differences
 from pipeline.evaluation.differences import Difference
+from pipeline.evaluation.target_evaluation import Score, evaluation_of
 from pipeline.report import run_sections
 from pipeline.report.run import Run
 from pipeline.runtime import run_directory
@@ -309,7 +309,7 @@ def _model(runs: Sequence[Run]) -> Model:
     scores = []
     for run, table in zip(runs, tables, strict=True):
         task = dataset.create_task(run.config, _metadata(run))
-        run_scores = task.target.scores(table)
+        run_scores = evaluation_of(task.target).scores(table)
         if not run_scores:
             raise UsageError(
                 f"{run.directory}: no metric can be computed from its predictions"

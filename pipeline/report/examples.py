@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from pipeline.contracts import Task
-from pipeline.evaluation.predictions import Evaluation
-from pipeline.report import blocks
+from pipeline.report import blocks, input_report, target_report
 from pipeline.report.blocks import Card
+from pipeline.report.evaluation import Evaluation
 from pipeline.utils.columns import Columns
 
 _INCHES = 1.7  # the longer side of an image
@@ -39,7 +39,8 @@ def answered(
     examples, predictions = evaluation.predict_rows(positions)
     raw = evaluation.raw(positions)
     rows = evaluation.rows(positions)
-    task = evaluation.task
+    of_input = input_report.report_of(evaluation.task.input)
+    of_target = target_report.report_of(evaluation.task.target)
     cards: list[_Sketch] = []
     for row, id in enumerate(examples["id"].tolist()):
         example: dict[str, Any] = _row(examples, row)
@@ -49,12 +50,13 @@ def answered(
         def draw(
             axes: Any, example: Any = example, prediction: Any = prediction
         ) -> None:
-            task.draw(axes, example, prediction)
+            of_input.draw(axes, example)
+            of_target.draw(axes, example, prediction)
 
         sketch = _Sketch(draw, evaluation.locate(id))
         sketch.title = sketch.title or _cells(rows, row)
         sketch.heat = None if heat is None else heat[row]
-        sketch.html = task.input.html(example) if heat is None else ""
+        sketch.html = of_input.html(example) if heat is None else ""
         cards.append(sketch)
     return _finished(cards)
 
@@ -63,17 +65,19 @@ def plain(
     task: Task, examples: Mapping[str, np.ndarray], names: Sequence[str]
 ) -> list[Card]:
     """Cards of decoded examples without predictions; titles say what is right."""
+    of_input = input_report.report_of(task.input)
+    of_target = target_report.report_of(task.target)
     cards = []
     for row, name in enumerate(names):
         example = _row(examples, row)
 
         def draw(axes: Any, example: Any = example) -> None:
-            task.input.draw(axes, example)
+            of_input.draw(axes, example)
 
         sketch = _Sketch(draw, name)
-        sketch.title = task.target.truth(example)
+        sketch.title = of_target.truth(example)
         sketch.color = ""
-        sketch.html = task.input.html(example)
+        sketch.html = of_input.html(example)
         cards.append(sketch)
     return _finished(cards)
 

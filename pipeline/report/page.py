@@ -8,6 +8,7 @@ from typing import NamedTuple
 from pipeline.report import data_sections, prediction_sections, run_sections
 from pipeline.report.blocks import Block, Text
 from pipeline.report.subject import Subject
+from pipeline.report.target_report import report_of
 from pipeline.utils import files
 from pipeline.utils.errors import reason
 
@@ -21,7 +22,6 @@ _SECTIONS: _Sections = {
     "Least certain predictions": prediction_sections.least_certain,
     "What the network looks at": prediction_sections.explanations,
     "Columns": prediction_sections.columns,
-    "Robustness": prediction_sections.robustness,
     "How to reproduce": run_sections.repeat_evaluation,
 }
 _RUN_SECTIONS: _Sections = {
@@ -121,7 +121,7 @@ def _lead(subject: Subject) -> Iterator[Line]:
     try:
         if warning := evaluation.warning:
             yield Line(f"{warning[0].upper()}{warning[1:]}.", "bad")
-        headline = evaluation.task.target.headline(evaluation.metrics)
+        headline = report_of(evaluation.task.target).headline(evaluation.metrics)
         if headline and not run_sections.is_tested_by_folds(subject):
             yield Line(f"{_prefix(subject)}{headline}.")
         for note in evaluation.notes:

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 if TYPE_CHECKING:  # curves need no TensorFlow
-    from pipeline.evaluation.predictions import Evaluation
+    from pipeline.report.evaluation import Evaluation
 
 SHOWN = 24  # examples in a figure
 _SHOWN_AS_TEXT = 12  # of inputs that are shown as text, which takes long to draw
@@ -63,7 +63,10 @@ def drawings(
     if history is not None:
         yield "curves.png", lambda: curves(history)
     yield "mistakes.png", lambda: mistakes(evaluation)
-    figures = evaluation.task.target.pictures(evaluation.metrics, evaluation.table)
+    from pipeline.report.target_report import report_of
+
+    of_target = report_of(evaluation.task.target)
+    figures = of_target.pictures(evaluation.metrics, evaluation.table)
     yield from (
         (name, functools.partial(figures.__getitem__, name)) for name in figures
     )
@@ -92,9 +95,13 @@ def curves(history: Mapping[str, list[float]]) -> NotebookFigure:
 
 def mistakes(evaluation: "Evaluation") -> NotebookFigure:
     """Draws the worst predictions with their examples and the names of their files."""
+    from pipeline.report import input_report, target_report
+
+    of_input = input_report.report_of(evaluation.task.input)
+    of_target = target_report.report_of(evaluation.task.target)
     order, title = evaluation.worst
     shown = _examples(evaluation, order[:SHOWN]) if len(order) else []
-    if shown and evaluation.task.input.html(shown[0][0]):
+    if shown and of_input.html(shown[0][0]):
         shown = shown[:_SHOWN_AS_TEXT]
     columns = min(_COLUMNS, len(shown))
     rows = -(-len(shown) // _COLUMNS)
@@ -103,7 +110,8 @@ def mistakes(evaluation: "Evaluation") -> NotebookFigure:
     picture.suptitle(title, fontsize=10)
     for number, (example, prediction) in enumerate(shown):
         axes = picture.add_subplot(rows, columns, number + 1)
-        evaluation.task.draw(axes, example, prediction)
+        of_input.draw(axes, example)
+        of_target.draw(axes, example, prediction)
         name = evaluation.locate(int(example["id"]))
         file = name.encode(errors="replace").decode()
         if len(file) > 32:

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.contracts import Panel
 from pipeline.evaluation import grad_cam
-from pipeline.evaluation.predictions import Evaluation
 from pipeline.export import text_files
 from pipeline.report import blocks, examples
 from pipeline.report.blocks import Block, Card, Cards, Grid, Heading, TableBlock, Text
+from pipeline.report.evaluation import Evaluation
 from pipeline.report.subject import Subject
+from pipeline.report.target_report import Panel, report_of
 from pipeline.utils.columns import Columns
 from pipeline.utils.image_sheets import png
 
@@ -27,9 +27,8 @@ def predictions(subject: Subject) -> Iterator[Block]:
     yield Text(f"Measured on {len(evaluation):,} examples: {subject.place}.")
     cells: list[list[Block]] = [[Heading("Metrics"), TableBlock(_metrics(subject))]]
     try:
-        for panel in evaluation.task.target.panels(
-            evaluation.metrics, evaluation.table
-        ):
+        shown = report_of(evaluation.task.target)
+        for panel in shown.panels(evaluation.metrics, evaluation.table):
             cells.append(_cell(panel))
     finally:
         yield Grid(cells)
@@ -168,19 +167,3 @@ def columns(subject: Subject) -> Iterator[Block]:
             learned=[column.learned for column in learned],
         )
     )
-
-
-def robustness(subject: Subject) -> Iterator[Block]:
-    """The metric on corrupted examples."""
-    measured = subject.robustness
-    if measured is None:
-        return
-    name = measured.metric.replace("_", " ")
-    yield Text(
-        f"The {name} of {measured.examples:,} examples of {subject.place} if they are"
-        f" corrupted: {blocks.number(measured.clean)} on clean images."
-    )
-    columns: dict[str, list[Any]] = {"corruption": list(measured.corrupted)}
-    for index, strength in enumerate(("weak", "medium", "strong")):
-        columns[strength] = [values[index] for values in measured.corrupted.values()]
-    yield TableBlock(Columns(columns))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.evaluation.predictions import Evaluation
+from pipeline.report.evaluation import Evaluation
 from pipeline.utils import files
 from pipeline.utils.console import say, say_lines, say_result
 from pipeline.utils.errors import reason

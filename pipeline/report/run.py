@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # `import pipeline` offers `Run` without TensorFlow
     from pipeline.contracts import Task
     from pipeline.data.splits import Split
     from pipeline.evaluation.labelled_data import Examples
-    from pipeline.evaluation.predictions import Evaluation
+    from pipeline.report.evaluation import Evaluation
     from pipeline.training.train_step import SteppedModel
     from pipeline.training.trainer import Trainer
 
@@ -200,16 +200,17 @@ class Run:
         self, table: "dict[str, np.ndarray]", pictures: "dict[str, np.ndarray]"
     ) -> "Evaluation":
         """The evaluation of the final test, from the predictions of this process."""
-        from pipeline.evaluation import predictions
+        from pipeline.evaluation.predictions import prediction_function
+        from pipeline.report.evaluation import Evaluation
 
-        return predictions.Evaluation(
+        return Evaluation(
             self.test_split,
             self.task,
             self.test,
             table,
             self.splits[self.test_split],
             self.trainer.data.source.location,
-            predictions.prediction_function(self.network, self.task),
+            prediction_function(self.network, self.task),
             self.network,
             pictures,
         )
@@ -238,13 +239,14 @@ class Run:
             # First: TensorFlow's devices are set up before anything else uses them.
             examples = self._examples()
         from pipeline.evaluation import labelled_data
+        from pipeline.report.evaluation import Evaluation
 
         task = self.task
         if data is not None:
             options = self.config.source.options
             examples = labelled_data.load_splits(data, task, options, source)
         training = self.splits["train"] if data is None else None
-        return labelled_data.evaluate_split(
+        evaluated = labelled_data.evaluate_split(
             self.network,
             task,
             examples,
@@ -253,6 +255,7 @@ class Run:
             training,
             None if data is None else self._trained(),
         )
+        return Evaluation.of(evaluated)
 
     def _trained(self) -> "tuple[str | None, np.ndarray] | None":
         """The fingerprint of the source, and the ids of the training examples."""

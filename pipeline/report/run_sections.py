@@ -159,13 +159,6 @@ def decisions(subject: Subject) -> Iterator[Block]:
             rows.append([entry["name"], entry["value"], entry["reason"]])
     for option, reason in config.reasons.items():
         rows.append([option, _value(config, option), reason])
-    is_left_out = subject.wants_robustness and subject.robustness is None
-    if is_left_out and subject.run.result:
-        reason = (
-            "would take more than 10% of the training time, or exceed"
-            " --runtime.time-limit; --report.robustness on measures it"
-        )
-        rows.append(["robustness", "not measured", reason])
     if rows:
         yield _table(["choice", "value", "reason"], rows)
 

@@ -7,7 +7,7 @@ by the time. The network predicts the velocity, the example minus the noise, and
 sample is drawn by following its velocities from noise.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,15 +17,12 @@ import tensorflow as tf
 
 from pipeline.config.registry import register
 from pipeline.contracts import (
-    Calibrator,
     Decision,
-    Evaluator,
     Example,
     Info,
     Input,
     Metadata,
     OutputSpec,
-    Panel,
     Request,
     ServingInput,
     Source,
@@ -34,31 +31,24 @@ from pipeline.contracts import (
 )
 from pipeline.data import seeds as random
 from pipeline.serving import request_guards
-from pipeline.tasks import sample_quality as quality
 from pipeline.tasks.inputs.image import ImageInput, image
+from pipeline.tasks.sample_judge import check_judge
 from pipeline.tasks.targets.classes import ClassTarget
-from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
-from pipeline.utils.image_sheets import sheet
 
 _MAX_SIDE = 128  # pixels of a side
 _MAX_GUIDANCE = 20.0
 _STEPS = 8
 """Steps of the sampler until their number is chosen."""
-_CHOICES = (4, 8, 12, 16, 24, 32)
-_EXACT = 64  # steps whose samples all others are compared with
-_CLOSE = 3.0  # mean difference of pixels from 0 to 255
-_GOLDEN = 16  # pictures that the export is verified with
+STEP_CHOICES = (4, 8, 12, 16, 24, 32)
+EXACT_STEPS = 64  # steps whose samples all others are compared with
+GOLDEN = 16  # pictures that the export is verified with
 _BATCH = 64  # samples at a time
-_COLUMNS = 8  # of a sheet
 _SHOWN = 80  # samples in a sheet
 _MEASURED = 256  # samples that a judge measures
-# Share of the loss of independent pixels, above which a model has learned nothing.
-_BETTER = 0.95
-_BINS = 10  # of the time, for the loss
 # Numbers of the independent draws from the seed of an example; augmentations use
 # smaller ones.
-_TIME, _DROP, _NOISE, _CHOSEN = 1001, 1002, 1003, 1004
+_TIME, _DROP, _NOISE, CHOSEN = 1001, 1002, 1003, 1004
 
 
 @register
@@ -118,7 +108,7 @@ def generation(
     if steps is not None:
         metadata["steps"] = steps
     if judge is not None:
-        quality.check_judge(judge, metadata["class_names"], found["image_shape"])
+        check_judge(judge, metadata["class_names"], found["image_shape"])
         metadata["judge"] = str(judge.absolute())
     return Generation(metadata)
 
@@ -151,7 +141,7 @@ class Generation(Task):
         """Each step of a sample takes four: two evaluations, with and without class."""
         passes = Sampler(self.metadata).steps * self.metadata["samples"]
         if "steps" not in self.metadata:  # they are chosen after training
-            passes += (_EXACT + _CHOICES[0] + _CHOICES[1]) * _GOLDEN
+            passes += (EXACT_STEPS + STEP_CHOICES[0] + STEP_CHOICES[1]) * GOLDEN
         return 4 * passes
 
     def review(self, columns: Mapping[str, np.ndarray]) -> list[Decision]:
@@ -184,14 +174,6 @@ class Generation(Task):
     def standalone(self, network: keras.Model) -> keras.Model:
         return keras.Model(network.inputs, network.outputs)
 
-    def draw(
-        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
-    ) -> None:
-        """Draws an example beside what it was taken for when it was noisy."""
-        both = np.concatenate([example["image"], prediction["denoised"]], axis=1)
-        self.input.draw(axes, {"image": both})
-        self.target.draw(axes, example, prediction)
-
 
 def _noisy(
     batch: Example, seeds: tf.Tensor, metadata: Metadata
@@ -216,7 +198,7 @@ def _noisy(
     return inputs, batch["image"] - noise
 
 
-def _scaled(images: tf.Tensor) -> tf.Tensor:
+def scale_pixels(images: tf.Tensor) -> tf.Tensor:
     """Pixels from -1 to 1."""
     return tf.cast(images, tf.float32) * (2.0 / 255) - 1.0
 
@@ -241,7 +223,7 @@ class NoisyImages(ImageInput):
         self._guidance = float(metadata.get("guidance", 2.0))
 
     def prepare(self, batch: Example) -> Example:
-        return {**batch, "image": _scaled(batch["image"])}
+        return {**batch, "image": scale_pixels(batch["image"])}
 
     def inputs(self) -> dict[str, keras.KerasTensor]:
         return {
@@ -296,7 +278,7 @@ class NoisyImages(ImageInput):
 
     def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
         """A picture of the class of each of the first examples."""
-        labels = columns["label"][:_GOLDEN].astype(np.int32)
+        labels = columns["label"][:GOLDEN].astype(np.int32)
         return {
             "seed": np.arange(len(labels), dtype=np.int64),
             "class_id": labels,
@@ -306,9 +288,6 @@ class NoisyImages(ImageInput):
     def standalone(self) -> tuple[Any, Any]:
         inputs = self.inputs()
         return inputs, inputs
-
-    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
-        return {}
 
     def limitations(self) -> list[str]:
         return []
@@ -422,12 +401,12 @@ class Velocity(Target):
 
     def __init__(self, metadata: Metadata, labels: ClassTarget | None = None) -> None:
         super().__init__(metadata)
-        self._labels = labels or ClassTarget({"class_names": metadata["class_names"]})
+        self.labels = labels or ClassTarget({"class_names": metadata["class_names"]})
         self.sampler = Sampler(metadata)
         self.output = OutputSpec(self.sampler.image_shape)
 
     def match(self, source: Source) -> "Velocity":
-        labels = self._labels
+        labels = self.labels
         if "label" in source.info.fields:
             labels = labels.match(source)
         return Velocity(self.metadata, labels)
@@ -435,7 +414,7 @@ class Velocity(Target):
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         if "label" not in example:
             return {"label": tf.zeros_like(example["id"])}
-        return self._labels.decode(example, None)
+        return self.labels.decode(example, None)
 
     def check(
         self,
@@ -443,15 +422,10 @@ class Velocity(Target):
         split: str,
         locate: Callable[[int], str],
     ) -> None:
-        self._labels.check(columns, split, locate)
+        self.labels.check(columns, split, locate)
 
     def class_counts(self, columns: Mapping[str, np.ndarray]) -> dict[str, int]:
-        return self._labels.class_counts(columns)
-
-    def describe(
-        self, columns: Mapping[str, Mapping[str, np.ndarray]]
-    ) -> Iterator[tuple[str, str]]:
-        return self._labels.describe(columns)
+        return self.labels.class_counts(columns)
 
     def y(self, batch: Example) -> tf.Tensor:
         """As the seeds of an evaluation decide, which are the ids."""
@@ -488,7 +462,7 @@ class Velocity(Target):
         """Returns `time`, float32 (batch,), and `denoised`: the image that the velocity
         points to, uint8 (batch, height, width, channels).
         """
-        prepared = {**batch, "image": _scaled(batch["image"])}
+        prepared = {**batch, "image": scale_pixels(batch["image"])}
         inputs, _ = _noisy(prepared, batch["id"], self.metadata)  # as in evaluation
         rest = 1 - inputs["time"][:, None, None, None]
         denoised = inputs["image"] + rest * tf.cast(outputs, tf.float32)
@@ -499,80 +473,6 @@ class Velocity(Target):
             "an export that draws pictures cannot be evaluated on data; evaluate its"
             " run: pipeline evaluate RUN"
         )
-
-    def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
-        return SampleEvaluator(self, model)
-
-    def calibrator(self, model: Callable[..., Any] | None = None) -> Calibrator | None:
-        """Chooses the number of steps, unless it is an option."""
-        if model is None or "steps" in self.metadata:
-            return None
-        return _Steps(self.sampler, model)
-
-    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
-        """`class`, `time` and `loss`."""
-        return {
-            "class": batch["label"].numpy().astype(np.int32),
-            "time": predictions["time"].numpy(),
-            "loss": predictions["loss"].numpy(),
-        }
-
-    def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        names = np.array(self.sampler.class_names)
-        return {**columns, "class": names[columns["class"]]}
-
-    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
-        """How the number of steps was chosen."""
-        differences = self.metadata.get("differences")
-        if not differences:
-            return []
-        count = self.sampler.steps
-        parts = [f"{steps} steps {value:.1f}" for steps, value in differences.items()]
-        return [
-            f"{'sampler':10} {count} steps, {2 * count} evaluations of the"
-            f" network; mean difference of pixels, of 255, from {_EXACT} steps:"
-            f" {', '.join(parts)}"
-        ]
-
-    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
-        """Noise, if each pixel can be predicted as well by itself."""
-        noise = metrics["independent_pixels"]["loss"]
-        if metrics["loss"] < _BETTER * noise:
-            return ""
-        return f"drawing each pixel by itself, which is noise (loss {noise:.4f})"
-
-    def headline(self, metrics: Mapping[str, Any]) -> str:
-        if "accuracy" not in metrics:
-            return f"loss {metrics['loss']:.4f}; samples were not measured"
-        return (
-            f"accuracy {metrics['accuracy']:.1%}: this share of"
-            f" {metrics['samples']:,} samples is of the class asked for, according to a"
-            f" classifier that is right about {metrics['judge_accuracy']:.1%} of the"
-            " real images"
-        )
-
-    def panels(
-        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
-    ) -> Iterator[Panel]:
-        losses = metrics["loss_by_time"]
-        times = [f"{i / _BINS:.1f} to {(i + 1) / _BINS:.1f}" for i in range(_BINS)]
-        rows = [(t, x) for t, x in zip(times, losses, strict=True) if x is not None]
-        yield Panel(
-            "Loss by time",
-            Columns(time=[time for time, _ in rows], loss=[loss for _, loss in rows]),
-            "At time 0, an image is only noise, and the best prediction is the mean of"
-            " the images; at time 1, it is the example, and the noise is to be found.",
-        )
-
-    def truth(self, example: Mapping[str, Any]) -> str:
-        return self._labels.truth(example)
-
-    def draw(
-        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
-    ) -> None:
-        """Adds the class and the time as the title."""
-        time = float(prediction["time"])
-        axes.set_title(f"{self.truth(example)}, denoised from {time:.2f}", fontsize=8)
 
     def prediction_notes(self) -> list[str]:
         return [
@@ -600,185 +500,3 @@ class Velocity(Target):
 def _squared_error(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     difference = tf.cast(outputs, tf.float32) - y
     return tf.reduce_mean(tf.square(difference), axis=(1, 2, 3))
-
-
-class SampleEvaluator(Evaluator):
-    """The loss, and with a model samples; with a judge, how good they are.
-
-    Samples are of all classes in turn, with the seeds 0, 1, ...
-    """
-
-    def __init__(self, target: Velocity, model: Callable[..., Any] | None) -> None:
-        self._sampler = sampler = target.sampler
-        metadata = target.metadata
-        self._count = 0
-        self._loss = np.zeros(_BINS)
-        self._by_time = np.zeros(_BINS)
-        self._times: list[np.ndarray] = []
-        self._sums = np.zeros((2, *sampler.image_shape))
-        """Of the pixels from -1 to 1, and of their squares."""
-        self._real = np.empty((0, *sampler.image_shape), np.uint8)
-        """Images of the split, as many as samples, and the number that chose each."""
-        self._chosen = np.empty(0, np.float32)
-        self._features: list[np.ndarray] = []
-        self._is_right: list[np.ndarray] = []
-        self._judge: quality.Judge | None = None
-        self._samples: np.ndarray | None = None
-        self._nearest: tuple[quality.Nearest, quality.Nearest] | None = None
-        """Of the samples and of as many real images, among the training images."""
-        self._model = model if callable(model) else None
-        self.reads_training = self._model is not None
-        if self._model is not None and "judge" in metadata:
-            judge = Path(metadata["judge"])
-            self._judge = quality.Judge(judge, sampler.class_names)
-        # In the order of the classes.
-        numbers = np.arange(metadata.get("samples", 256))
-        self._asked = numbers * len(sampler.class_names) // len(numbers)
-
-    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
-        losses = predictions["loss"].numpy().astype(np.float64)
-        bins = (predictions["time"].numpy() * _BINS).astype(np.int64).clip(0, _BINS - 1)
-        self._count += len(losses)
-        self._times.append(predictions["time"].numpy())
-        pixels = _scaled(batch["image"]).numpy().astype(np.float64)
-        self._sums += pixels.sum(axis=0), (pixels**2).sum(axis=0)
-        self._loss += np.bincount(bins, losses, _BINS)
-        self._by_time += np.bincount(bins, minlength=_BINS)
-        if self._model is None:
-            return
-        images = batch["image"].numpy()
-        self._keep(images, batch["id"])
-        if self._judge is not None:
-            features, classes = self._judge(images)
-            self._features.append(features)
-            self._is_right.append(classes == batch["label"].numpy())
-
-    def _keep(self, images: np.ndarray, ids: tf.Tensor) -> None:
-        """Keeps as many images as there are samples, at random: a split may be in the
-        order of its classes.
-        """
-        images = np.concatenate([self._real, images])
-        numbers = random.uniform(ids, _CHOSEN).numpy()
-        numbers = np.concatenate([self._chosen, numbers])
-        first = np.argsort(numbers, kind="stable")[: len(self._asked)]
-        self._real, self._chosen = images[first], numbers[first]
-
-    def update_training(self, batch: Example) -> None:
-        if self._nearest is None:
-            samples = self._draw()
-            self._nearest = quality.Nearest(samples), quality.Nearest(self._real)
-        for nearest in self._nearest:
-            nearest.add(batch["image"].numpy())
-
-    def _draw(self) -> np.ndarray:
-        if self._samples is None and self._model is not None:
-            self._samples = self._sampler.draw_samples(self._model, self._asked)
-        return np.asarray(self._samples)
-
-    def result(self) -> dict[str, Any]:
-        """`loss`, `loss_by_time` in tenths of the time, and as `independent_pixels` the
-        loss of a model that predicts each pixel by itself.
-
-        With a judge also `accuracy`, the share of samples of the class asked for,
-        `judge_accuracy` on the real images, `frechet_distance`, `precision` and
-        `recall`; with the training examples `nearer_than_real`: the probability that a
-        sample is nearer to a training image than a real image of the split is, which is
-        0.5 for new images and 1 for copies.
-        """
-        losses: list[float | None] = []
-        for loss, count in zip(self._loss, self._by_time, strict=True):
-            losses.append(float(loss / count) if count else None)
-        metrics: dict[str, Any] = {
-            "examples": self._count,
-            "loss": float(self._loss.sum() / self._count),
-            "loss_by_time": losses,
-            "independent_pixels": {"loss": self._independent_pixels()},
-        }
-        if self._model is None:
-            return metrics
-        samples = self._draw()
-        metrics["samples"] = len(samples)
-        if self._judge is not None:
-            metrics |= self._judged(samples, self._judge)
-        if self._nearest is not None:
-            squares = [nearest.squares for nearest in self._nearest]
-            metrics["nearer_than_real"] = quality.share_nearer(*squares)
-        return metrics
-
-    def _independent_pixels(self) -> float:
-        """The loss of the best linear prediction of each pixel from itself.
-
-        A pixel of variance v, mixed with noise at time t, leaves the error v / (t² v +
-        (1 - t)²) of its velocity.
-        """
-        mean, square = self._sums / self._count
-        variance = np.maximum(square - mean**2, 0).ravel()
-        losses = []
-        for time in np.concatenate(self._times).astype(np.float64):
-            noisy = time**2 * variance + (1 - time) ** 2
-            losses.append(np.mean(variance / np.maximum(noisy, 1e-12)))
-        return float(np.mean(losses))
-
-    def _judged(self, samples: np.ndarray, judge: quality.Judge) -> dict[str, float]:
-        features, classes = judge(samples)
-        real = np.concatenate(self._features)
-        count = min(len(features), len(real))
-        # Both may be in the order of their classes.
-        rows = [quality.spread(len(part), count) for part in (real, features)]
-        precision, recall = quality.precision_and_recall(
-            real[rows[0]], features[rows[1]]
-        )
-        return {
-            "accuracy": float((classes == self._asked).mean()),
-            "judge_accuracy": float(np.concatenate(self._is_right).mean()),
-            "frechet_distance": quality.frechet_distance(real, features),
-            "precision": precision,
-            "recall": recall,
-        }
-
-    def pictures(self) -> dict[str, np.ndarray]:
-        """`samples`: a row for each of some classes; and `nearest`: samples above the
-        training images that are nearest to them.
-        """
-        if self._samples is None:
-            return {}
-        count = len(self._sampler.class_names)
-        shown = []
-        for label in np.linspace(0, count - 1, min(count, 10)).round():
-            rows = np.flatnonzero(self._asked == label)[:_COLUMNS]
-            shown.extend(rows.tolist())
-        pictures = {"samples": sheet(self._samples[shown], _COLUMNS)}
-        if self._nearest is not None:
-            spread = np.linspace(0, len(self._samples) - 1, 2 * _COLUMNS).astype(int)
-            pairs = []
-            for rows in (spread[:_COLUMNS], spread[_COLUMNS:]):
-                pairs += [self._samples[rows], self._nearest[0].images[rows]]
-            pictures["nearest"] = sheet(np.concatenate(pairs), _COLUMNS)
-        return pictures
-
-
-class _Steps(Calibrator):
-    """Chooses the fewest steps whose samples are close to those of many steps."""
-
-    def __init__(self, sampler: Sampler, model: Callable[..., Any]) -> None:
-        self._sampler = sampler
-        self._model = model
-
-    def update(self, outputs: Any, batch: Example) -> None:
-        return None
-
-    def result(self) -> Metadata:
-        """`steps`, and `differences`: steps -> mean difference of pixels."""
-        classes = np.arange(_GOLDEN) % len(self._sampler.class_names)
-        exact = self._draw(classes, _EXACT)
-        differences = {}
-        for steps in _CHOICES:
-            difference = float(np.abs(self._draw(classes, steps) - exact).mean())
-            differences[str(steps)] = round(difference, 2)
-            if difference <= _CLOSE:
-                break
-        return {"steps": steps, "differences": differences}
-
-    def _draw(self, classes: np.ndarray, steps: int) -> np.ndarray:
-        samples = self._sampler.draw_samples(self._model, classes, steps)
-        return samples.astype(np.float64)

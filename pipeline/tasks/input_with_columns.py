@@ -40,33 +40,33 @@ class InputWithColumns(Input):
     ) -> None:
         super().__init__(metadata)
         own = {key: metadata[key] for key in ("columns", "raw") if key in metadata}
-        self._input = input
-        self._columns = columns or TableInput(own)
+        self.input = input
+        self.columns = columns or TableInput(own)
         self.decodes_batches = input.decodes_batches
         self.compared = input.compared
         self.not_decoded = input.not_decoded
 
     @property
     def title(self) -> str:
-        return f"{self._input.title} and columns"
+        return f"{self.input.title} and columns"
 
     def with_metadata(self, metadata: Metadata) -> "InputWithColumns":
-        return InputWithColumns(metadata, self._input.with_metadata(metadata))
+        return InputWithColumns(metadata, self.input.with_metadata(metadata))
 
     def match(self, source: Source) -> "InputWithColumns":
-        columns = self._columns.match(source)
-        return InputWithColumns(self.metadata, self._input.match(source), columns)
+        columns = self.columns.match(source)
+        return InputWithColumns(self.metadata, self.input.match(source), columns)
 
     def learn(self, examples: TrainingExamples) -> Metadata:
-        return {**self._input.learn(examples), **self._columns.learn(examples)}
+        return {**self.input.learn(examples), **self.columns.learn(examples)}
 
     @property
     def decoders(self) -> list[Any]:
-        return [self._input, self._columns]
+        return [self.input, self.columns]
 
     def decode(self, example: Example) -> tuple[Example, tf.Tensor | None]:
-        fields, geometry = self._input.decode(example)
-        return {**fields, **self._columns.decode(example)[0]}, geometry
+        fields, geometry = self.input.decode(example)
+        return {**fields, **self.columns.decode(example)[0]}, geometry
 
     def check(
         self,
@@ -74,28 +74,28 @@ class InputWithColumns(Input):
         split: str,
         locate: Callable[[int], str],
     ) -> None:
-        self._input.check(columns, split, locate)
-        self._columns.check(columns, split, locate)
+        self.input.check(columns, split, locate)
+        self.columns.check(columns, split, locate)
 
     def review(self) -> list[Decision]:
-        return [*self._input.review(), *self._columns.review()]
+        return [*self.input.review(), *self.columns.review()]
 
     def prepare(self, batch: Example) -> Example:
-        return self._columns.prepare(self._input.prepare(batch))
+        return self.columns.prepare(self.input.prepare(batch))
 
     def inputs(self) -> dict[str, Any]:
-        of_input = _named(self._input.inputs(), self._name)
-        return {**of_input, **_named(self._columns.inputs(), FEATURES)}
+        of_input = _named(self.input.inputs(), self._name)
+        return {**of_input, **_named(self.columns.inputs(), FEATURES)}
 
     @property
     def _name(self) -> str:
         """The name of the input if it is a single tensor."""
-        tensor = self._input.inputs()
+        tensor = self.input.inputs()
         return "" if isinstance(tensor, Mapping) else str(tensor.name)
 
     def network_inputs(self, batch: Example) -> dict[str, tf.Tensor]:
-        of_input = _named(self._input.network_inputs(batch), self._name)
-        return {**of_input, **_named(self._columns.network_inputs(batch), FEATURES)}
+        of_input = _named(self.input.network_inputs(batch), self._name)
+        return {**of_input, **_named(self.columns.network_inputs(batch), FEATURES)}
 
     def model_inputs(self, inputs: Mapping[str, Any]) -> Any:
         """The file or text."""
@@ -114,8 +114,8 @@ class InputWithColumns(Input):
 
     def signatures(self) -> list[ServingInput]:
         """Those of the file or text, with an argument for each column."""
-        (of_columns,) = self._columns.signatures()
-        return [self._join(part, of_columns) for part in self._input.signatures()]
+        (of_columns,) = self.columns.signatures()
+        return [self._join(part, of_columns) for part in self.input.signatures()]
 
     def _join(self, part: ServingInput, of_columns: ServingInput) -> ServingInput:
         specs = dict(part.specs)
@@ -159,30 +159,20 @@ class InputWithColumns(Input):
         )
 
     def standalone(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        raw, prepared = self._input.standalone()
-        raw_columns, columns = self._columns.standalone()
+        raw, prepared = self.input.standalone()
+        raw_columns, columns = self.columns.standalone()
         tensors = keras.tree.flatten([raw, raw_columns])
         inputs = {tensor.name: tensor for tensor in tensors}
         return inputs, {**_named(prepared, self._name), **_named(columns, FEATURES)}
 
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        self._input.draw(axes, example)
-
-    def html(self, example: Mapping[str, Any]) -> str:
-        html = self._input.html(example)
-        return html and html + self._columns.html(example)
-
     def similarity(self, info: Info) -> Similarity | None:
-        return self._input.similarity(info)
-
-    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
-        return self._input.corruptions()
+        return self.input.similarity(info)
 
     def learned_columns(self) -> list[LearnedColumn]:
-        return self._columns.learned_columns()
+        return self.columns.learned_columns()
 
     def limitations(self) -> list[str]:
-        return [*self._input.limitations(), *self._columns.limitations()]
+        return [*self.input.limitations(), *self.columns.limitations()]
 
 
 def _named(tensors: Any, name: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A user's whole network: its loss and metrics get its outputs as they are."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from pipeline.config.registry import register
 from pipeline.contracts import (
-    Evaluator,
     Example,
     ExpectedArguments,
     Info,
@@ -28,9 +27,7 @@ from pipeline.utils.errors import UsageError
 USER = "user"
 TASK = "task"
 """The outputs of a network for a `KerasModel`."""
-_TEXT = "/text"  # ends the names of fields with the bytes of texts
-_COLUMNS = 32  # numbers of an output in a table of predictions
-_SIDE = 8  # smallest side of an array that is drawn as an image
+TEXT = "/text"  # ends the names of fields with the bytes of texts
 
 
 @register
@@ -86,12 +83,12 @@ def _fields(info: Info, name: str) -> dict[str, dict[str, Any]]:
     """The fields of x or y: name of the array, or "" -> its field, shape and dtype."""
     fields = {}
     for field, spec in info.fields.items():
-        first, _, rest = field.removesuffix(_TEXT).partition("/")
+        first, _, rest = field.removesuffix(TEXT).partition("/")
         if first != name:
             continue
         shape = spec.shape.as_list()
         dtype = spec.dtype.name
-        if field.endswith(_TEXT):
+        if field.endswith(TEXT):
             shape.pop()
             dtype = "string"
         fields[rest] = {"field": field, "shape": shape, "dtype": dtype}
@@ -214,13 +211,13 @@ class ArrayInput(Input):
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
-        self._inputs: Mapping[str, Any] = metadata["inputs"]
+        self.arrays: Mapping[str, Any] = metadata["inputs"]
 
     def decode(self, example: Example) -> tuple[Example, None]:
         """Names the arrays of x as the network does."""
         fields = {}
-        for name, part in self._inputs.items():
-            ending = _TEXT if part["dtype"] == "string" else ""
+        for name, part in self.arrays.items():
+            ending = TEXT if part["dtype"] == "string" else ""
             fields[f"x/{name}{ending}"] = example[part["field"]]
         return fields, None
 
@@ -230,44 +227,25 @@ class ArrayInput(Input):
     def network_inputs(self, batch: Example) -> Any:
         """Also of a request, whose fields are the names of the inputs."""
         inputs = {}
-        for name, part in self._inputs.items():
+        for name, part in self.arrays.items():
             if name in batch:
                 inputs[name] = batch[name]
             elif part["dtype"] == "string":
-                inputs[name] = _text_of(batch[f"x/{name}{_TEXT}"])
+                inputs[name] = _text_of(batch[f"x/{name}{TEXT}"])
             else:
                 inputs[name] = batch[f"x/{name}"]
         return _single(inputs)
 
     def inputs(self) -> Any:
         inputs = {}
-        for name, part in self._inputs.items():
+        for name, part in self.arrays.items():
             inputs[name] = keras.Input(part["shape"], dtype=part["dtype"], name=name)
         return _single(inputs)
-
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws the first input: an image, a series as lines, or a text."""
-        name, part = next(iter(self._inputs.items()))
-        axes.axis("off")
-        if part["dtype"] == "string":
-            text = _strings_of(example[f"x/{name}{_TEXT}"])
-            shown = text.ravel()[0].decode("utf-8", "replace")
-            axes.text(0.5, 0.5, shown[:60], ha="center", wrap=True, parse_math=False)
-            return
-        values = np.asarray(example[f"x/{name}"], np.float32)
-        channels = values.shape[-1] if values.ndim == 3 else 1
-        is_image = values.ndim in (2, 3) and min(values.shape[:2]) >= _SIDE
-        if is_image and channels in (1, 3, 4):
-            low, high = values.min(), values.max()
-            values = (values - low) / max(float(high - low), 1e-9)
-            axes.imshow(values, cmap="gray")
-        elif values.ndim in (1, 2):
-            axes.plot(values)
 
     def signatures(self) -> list[ServingInput]:
         """`serving_default` takes the arrays of x by the names of the network."""
         specs = {}
-        for name, part in self._inputs.items():
+        for name, part in self.arrays.items():
             specs[name] = tf.TensorSpec((None, *part["shape"]), part["dtype"], name)
         return [ServingInput("serving_default", specs, self._read, self._request)]
 
@@ -275,7 +253,7 @@ class ArrayInput(Input):
         """Rejects wrong shapes, unequal numbers of examples, and non-finite numbers."""
         batch: Example = {}
         count = None
-        for (name, part), values in zip(self._inputs.items(), arguments, strict=True):
+        for (name, part), values in zip(self.arrays.items(), arguments, strict=True):
             values = request_guards.batch(values, (None, *part["shape"]))
             if count is not None:
                 values = request_guards.count(values, count, name)
@@ -287,9 +265,9 @@ class ArrayInput(Input):
 
     def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
         request: dict[str, Any] = {}
-        for name, part in self._inputs.items():
+        for name, part in self.arrays.items():
             if part["dtype"] == "string":
-                request[name] = _strings_of(columns[f"x/{name}{_TEXT}"])
+                request[name] = strings_of(columns[f"x/{name}{TEXT}"])
             else:
                 request[name] = columns[f"x/{name}"]
         return request
@@ -306,25 +284,10 @@ class ArrayTarget(Target):
         super().__init__(metadata)
         self._targets: Mapping[str, Any] = metadata["targets"]
 
-    def headline(self, metrics: Mapping[str, Any]) -> str:
-        """The metrics that the user has chosen, or else the loss."""
-        numbers = {k: v for k, v in metrics.items() if isinstance(v, float)}
-        chosen = {k: v for k, v in numbers.items() if not k.endswith("loss")}
-        parts = [f"{name} {value:.3f}" for name, value in (chosen or numbers).items()]
-        return ", ".join(parts)
-
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         """Names the arrays of y as the network does."""
         targets = self._targets.items()
         return {f"y/{name}": example[part["field"]] for name, part in targets}
-
-    def describe(
-        self, columns: Mapping[str, Mapping[str, np.ndarray]]
-    ) -> Iterator[tuple[str, str]]:
-        for kind in ("inputs", "targets"):
-            for name, part in self.metadata[kind].items():
-                shape = tuple(part["shape"])
-                yield kind[:-1], f"{name}: {part['dtype']} of shape {shape}"
 
     def y(self, batch: Example) -> dict[str, tf.Tensor]:
         return {name: batch[f"y/{name}"] for name in self._targets}
@@ -363,41 +326,6 @@ class ArrayTarget(Target):
     def outputs_of(self, predictions: Example) -> Example:
         return dict(predictions)
 
-    def evaluator(self, model: Callable[..., Any] | None = None) -> Evaluator:
-        return MeanLoss()
-
-    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
-        """`loss`, and outputs and targets of a few numbers, such as `price` and
-        `price_true`; several numbers as `price_0`, `price_1`, ...
-        """
-        single: dict[str, np.ndarray] = {}
-        several: dict[str, np.ndarray] = {}
-        arrays = {}
-        for name in self.metadata["outputs"]:
-            arrays[name] = predictions[name].numpy()
-            if name in self._targets:
-                arrays[f"{name}_true"] = batch[f"y/{name}"].numpy()
-        for name, values in arrays.items():
-            columns = _columns(name, values)
-            (single if len(columns) == 1 else several).update(columns)
-        return {"loss": predictions["loss"].numpy(), **single, **several}
-
-
-class MeanLoss(Evaluator):
-    """The mean of the user's loss; a run adds the user's metrics."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._loss = 0.0
-
-    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
-        losses = predictions["loss"].numpy().astype(np.float64)
-        self._count += len(losses)
-        self._loss += float(losses.sum())
-
-    def result(self) -> dict[str, Any]:
-        return {"examples": self._count, "loss": self._loss / self._count}
-
 
 def _single(values: dict[str, Any]) -> Any:
     """The only value of a dictionary, or the dictionary."""
@@ -411,18 +339,8 @@ def _text_of(contents: tf.Tensor) -> tf.Tensor:
     return tf.strings.reduce_join(letters, axis=-1)
 
 
-def _strings_of(contents: np.ndarray) -> np.ndarray:
+def strings_of(contents: np.ndarray) -> np.ndarray:
     """Bytes, uint8 (..., bytes), as an object array (...) of bytes."""
     length = contents.shape[-1]
     rows = np.ascontiguousarray(contents).view(f"S{length}")
     return rows[..., 0].astype(object)
-
-
-def _columns(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
-    """The numbers of an output for a table; none if there are many."""
-    rows = values.reshape(len(values), -1)
-    if rows.shape[1] == 1:
-        return {name: rows[:, 0]}
-    if rows.shape[1] > _COLUMNS:
-        return {}
-    return {f"{name}_{index}": rows[:, index] for index in range(rows.shape[1])}

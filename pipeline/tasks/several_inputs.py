@@ -30,7 +30,7 @@ class SeveralInputs(Input):
 
     def __init__(self, metadata: Metadata, parts: Mapping[str, Input]) -> None:
         super().__init__(metadata)
-        self._parts = dict(parts)
+        self.parts = dict(parts)
         self.decodes_batches &= all(part.decodes_batches for part in parts.values())
         compared: list[str] = []
         for name, part in parts.items():
@@ -40,35 +40,35 @@ class SeveralInputs(Input):
     @property
     def title(self) -> str:
         """Such as "a (image) and b (features)"."""
-        titles = [f"{name} ({part.title})" for name, part in self._parts.items()]
+        titles = [f"{name} ({part.title})" for name, part in self.parts.items()]
         return join_words(titles)
 
     def with_metadata(self, metadata: Metadata) -> "SeveralInputs":
         parts = {}
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             parts[name] = part.with_metadata(metadata["inputs"][name])
         return SeveralInputs(metadata, parts)
 
     def learn(self, examples: TrainingExamples) -> Metadata:
         inputs = {}
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             learned = part.learn(_Part(examples, name))
             inputs[name] = {**self.metadata["inputs"][name], **learned}
         return {"inputs": inputs}
 
     @property
     def decoders(self) -> list[Any]:
-        return list(self._parts.values())
+        return list(self.parts.values())
 
     @property
     def decode_metadata(self) -> Metadata:
-        inputs = {name: part.decode_metadata for name, part in self._parts.items()}
+        inputs = {name: part.decode_metadata for name, part in self.parts.items()}
         return {**self.metadata, "inputs": inputs}
 
     def decode(self, example: Example) -> tuple[Example, None]:
         fields: Example = {}
-        for name, part in self._parts.items():
-            decoded, _ = part.decode(_select(example, name))
+        for name, part in self.parts.items():
+            decoded, _ = part.decode(select_part(example, name))
             fields |= {f"{name}/{field}": value for field, value in decoded.items()}
         return fields, None
 
@@ -78,17 +78,17 @@ class SeveralInputs(Input):
         split: str,
         locate: Callable[[int], str],
     ) -> None:
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             try:
                 part.check(
-                    {**_select(columns, name), "id": columns["id"]}, split, locate
+                    {**select_part(columns, name), "id": columns["id"]}, split, locate
                 )
             except UsageError as error:
                 raise UsageError(f"input {name!r}: {error}") from None
 
     def review(self) -> list[Decision]:
         notes = []
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             for note in part.review():
                 notes.append(
                     Decision(f"{note.name} of {name}", note.value, note.reason)
@@ -97,18 +97,18 @@ class SeveralInputs(Input):
 
     def prepare(self, batch: Example) -> Example:
         prepared = dict(batch)
-        for name, part in self._parts.items():
-            fields = part.prepare(_select(batch, name))
+        for name, part in self.parts.items():
+            fields = part.prepare(select_part(batch, name))
             prepared |= {f"{name}/{field}": value for field, value in fields.items()}
         return prepared
 
     def inputs(self) -> dict[str, Any]:
-        return {name: _named(part.inputs(), name) for name, part in self._parts.items()}
+        return {name: _named(part.inputs(), name) for name, part in self.parts.items()}
 
     def network_inputs(self, batch: Example) -> dict[str, tf.Tensor]:
         inputs = {}
-        for name, part in self._parts.items():
-            inputs[name] = part.network_inputs(_select(batch, name))
+        for name, part in self.parts.items():
+            inputs[name] = part.network_inputs(select_part(batch, name))
         return inputs
 
     def signatures(self) -> list[ServingInput]:
@@ -116,7 +116,7 @@ class SeveralInputs(Input):
         specs = {}
         readers: list[tuple[str, Callable[..., Example]]] = []
         requests: list[tuple[str, Callable[..., Request]]] = []
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             default = part.signatures()[0]
             (spec,) = default.specs.values()
             specs[name] = tf.TensorSpec(spec.shape, spec.dtype, name=name)
@@ -133,7 +133,7 @@ class SeveralInputs(Input):
         def request(columns: Mapping[str, np.ndarray]) -> Request:
             arguments = {}
             for name, make in requests:
-                (arguments[name],) = make(_select(columns, name)).values()
+                (arguments[name],) = make(select_part(columns, name)).values()
             return arguments
 
         return [ServingInput("serving_default", specs, read, request)]
@@ -141,7 +141,7 @@ class SeveralInputs(Input):
     def standalone(self) -> tuple[dict[str, Any], dict[str, Any]]:
         inputs = {}
         prepared = {}
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             raw, tensor = part.standalone()
             named = _named(raw, name)
             inputs[name] = named
@@ -149,35 +149,9 @@ class SeveralInputs(Input):
             prepared[name] = named if raw is tensor else part_model(named)
         return inputs, prepared
 
-    def _drawn(self, example: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The name and the fields of the part that stands for an example: an image, or
-        else what has parts of its own, such as words, or else the first.
-        """
-        names = list(self._parts)
-        fields = {}
-        for name in names:
-            fields[name] = _select(example, name)
-            fields[name]["raw"] = _select(example.get("raw", {}), name)
-        for name in names:
-            if "image" in fields[name]:
-                return name, fields[name]
-        for name in names:
-            if self._parts[name].html(fields[name]):
-                return name, fields[name]
-        return names[0], fields[names[0]]
-
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws the part that stands for the example."""
-        name, fields = self._drawn(example)
-        self._parts[name].draw(axes, fields)
-
-    def html(self, example: Mapping[str, Any]) -> str:
-        name, fields = self._drawn(example)
-        return self._parts[name].html(fields)
-
     def limitations(self) -> list[str]:
         sentences: dict[str, None] = {}  # ordered, without duplicates
-        for part in self._parts.values():
+        for part in self.parts.values():
             sentences |= dict.fromkeys(part.limitations())
         return list(sentences)
 
@@ -195,7 +169,7 @@ class _Part(TrainingExamples):
     @property
     def short_fields(self) -> frozenset[str]:
         return frozenset(
-            _select(dict.fromkeys(self._examples.short_fields), self._name)
+            select_part(dict.fromkeys(self._examples.short_fields), self._name)
         )
 
     def column(self, name: str) -> np.ndarray:
@@ -206,7 +180,7 @@ class _Part(TrainingExamples):
     ) -> Iterator[dict[str, np.ndarray]]:
         wanted = fields and {f"{self._name}/{field}" for field in fields}
         for batch in self._examples.batches(wanted):
-            yield _select(batch, self._name)
+            yield select_part(batch, self._name)
 
 
 def _named(tensors: Any, name: str) -> Any:
@@ -216,7 +190,7 @@ def _named(tensors: Any, name: str) -> Any:
     return keras.Input(batch_shape=tensors.shape, dtype=tensors.dtype, name=name)
 
 
-def _select(fields: Mapping[str, Any], part: str) -> dict[str, Any]:
+def select_part(fields: Mapping[str, Any], part: str) -> dict[str, Any]:
     """The fields of a part, without its name."""
     prefix = f"{part}/"
     selected = {}

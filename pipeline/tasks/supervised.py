@@ -9,11 +9,7 @@ import tensorflow as tf
 
 from pipeline.config import registry
 from pipeline.config.registry import register
-from pipeline.contracts import (
-    Info,
-    Metadata,
-    Task,
-)
+from pipeline.contracts import Info, Metadata, Task
 from pipeline.tasks.pair import Supervised, create_input, create_target
 from pipeline.utils.errors import UsageError
 

@@ -14,7 +14,10 @@ from input_target_pairs import examples_of, model_of, task_of
 from pipeline.config import registry
 from pipeline.contracts import TrainingExamples
 from pipeline.data.array_source import ArraySource
+from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.export import savedmodel
+from pipeline.report import input_report
+from pipeline.report.target_report import report_of
 from pipeline.utils.errors import UsageError
 
 INPUTS = registry.names("inputs")
@@ -112,24 +115,27 @@ def test_from_a_batch_to_losses_metrics_and_answers(pair):
         assert np.isfinite(metric.result())
     predictions = {**task.target.predict(outputs, prepared), "loss": losses}
     assert all(len(value) == SIZE for value in predictions.values())
-    whole = task.target.evaluator()
+    whole = evaluation_of(task.target).evaluator()
     whole.update(outputs, predictions, batch)
     metrics = whole.result()
     json.dumps(metrics)
     assert metric_name in metrics and metrics["examples"] == SIZE
-    pieces = task.target.evaluator()
+    pieces = evaluation_of(task.target).evaluator()
     for rows in (slice(0, 7), slice(7, None)):
         pieces.update(*(part(values, rows) for values in (outputs, predictions, batch)))
     flat = keras.tree.flatten(metrics)
     for one, other in zip(flat, keras.tree.flatten(pieces.result()), strict=True):
         assert one == other or one == pytest.approx(other)
-    table = task.target.table(predictions, batch)
+    table = evaluation_of(task.target).table(predictions, batch)
     assert all(len(column) == SIZE for column in table.values())
-    readable = task.target.readable(table)
+    readable = evaluation_of(task.target).readable(table)
     assert all(len(column.tolist()) == SIZE for column in readable.values())
-    assert all(isinstance(line, str) for line in task.target.summary(metrics, "test"))
+    assert all(
+        isinstance(line, str)
+        for line in report_of(task.target).summary(metrics, "test")
+    )
     assert all(isinstance(sentence, str) for sentence in task.limitations())
-    for figure in task.target.pictures(metrics, table).values():
+    for figure in report_of(task.target).pictures(metrics, table).values():
         figure.canvas.draw()
 
 
@@ -147,7 +153,8 @@ def test_an_example_is_drawn_with_its_answer(pair):
     example = {name: value[0].numpy() for name, value in batch.items()}
     prediction = {name: value[0].numpy() for name, value in predictions.items()}
     axes = figure.subplots()
-    task.draw(axes, example, prediction)
+    input_report.report_of(task.input).draw(axes, example)
+    report_of(task.target).draw(axes, example, prediction)
     figure.canvas.draw()
     assert axes.has_data() or axes.texts or axes.get_title()
 
@@ -187,7 +194,10 @@ def test_an_export_is_measured_as_the_network(pair):
     served = task.target.served_predictions(served, batch)
     told = task.target.outputs_of(served)
     found = tf.fill([SIZE], np.nan) if told is None else task.target.loss()(y, told)
-    whole, exported = task.target.evaluator(), task.target.evaluator()
+    whole, exported = (
+        evaluation_of(task.target).evaluator(),
+        evaluation_of(task.target).evaluator(),
+    )
     whole.update(outputs, {**task.target.predict(outputs, batch), "loss": loss}, batch)
     exported.update(told, {**served, "loss": found}, batch)
     expected, metrics = whole.result(), exported.result()

@@ -28,10 +28,10 @@ from pipeline.data import dataset, image_sizes
 from pipeline.data.array_source import ArraySource
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.in_memory import from_object
-from pipeline.evaluation import dataset_report, labelled_data
 from pipeline.recipes import tabular
-from pipeline.report import page, run_sections
+from pipeline.report import dataset_report, labelled_data, page, run_sections
 from pipeline.report.run import Run
+from pipeline.report.target_report import report_of
 from pipeline.runtime import dtype_policy
 from pipeline.tasks.generation import generation
 from pipeline.tasks.targets.classes import ClassTarget
@@ -533,7 +533,7 @@ def test_each_augmentation_is_shown_before_and_after():
 def test_of_many_classes_the_first_are_listed():
     labels = np.arange(400, dtype=np.int64) % 300
     classes = ClassTarget({"class_names": [f"c{i}" for i in range(300)]})
-    found = classes.describe({"train": {"label": labels}})
+    found = report_of(classes).describe({"train": {"label": labels}})
     first, *rows = (text for _, text in found)
     assert first.startswith(
         "300, with 1 to 2 examples in train; always predicting 'c0' is right"

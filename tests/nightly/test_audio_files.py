@@ -9,7 +9,7 @@ from recordings import RATE, compressed, wav, write
 
 from pipeline.config import command_line
 from pipeline.data import dataset
-from pipeline.evaluation import dataset_report
+from pipeline.report import dataset_report
 from pipeline.utils import html_pages
 
 RANDOM = np.random.default_rng(0)

@@ -46,7 +46,6 @@ def train(callback, epochs=2, engine="model_fit", export=False):
         callbacks=[callback] if callback else None,
         train={"engine": engine},
         log={"progress": False},
-        report={"robustness": "off"},
         export=export,
     )
 

@@ -1,10 +1,10 @@
 """A target outside the package: classes with an order, as cumulative logits."""
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Evaluator, Info, Target
+from pipeline.contracts import Info, Target
+from pipeline.report.target_report import TargetReport
 
 
 def ordinal(info, *, field: str = "label") -> Target:
@@ -15,8 +15,14 @@ def ordinal(info, *, field: str = "label") -> Target:
     return Ordinal({"target_field": field, "levels": list(info.class_names)})
 
 
+class OrdinalReport(TargetReport):
+    def draw(self, axes, example, prediction):
+        axes.set_title(prediction["name"].decode())
+
+
 class Ordinal(Target):
     selection_metric = ("distance", -1)
+    report = OrdinalReport
 
     def __init__(self, metadata):
         super().__init__(metadata)
@@ -34,38 +40,21 @@ class Ordinal(Target):
         return keras.layers.Dense(len(self.levels) - 1, dtype="float32")(features)
 
     def loss(self):
-        def loss(y, outputs):
-            losses = tf.nn.sigmoid_cross_entropy_with_logits(y, outputs)
-            return tf.reduce_mean(losses, axis=-1)
+        return keras.losses.BinaryCrossentropy(from_logits=True, reduction=None)
 
-        return loss
+    def metrics(self):
+        return [keras.metrics.MeanMetricWrapper(distance, name="distance")]
 
     def predict(self, outputs, batch):
         level = tf.reduce_sum(tf.cast(outputs > 0, tf.int32), axis=-1)
-        return {"level": level, "name": tf.gather(tf.constant(self.levels), level)}
+        names = tf.gather(tf.constant(self.levels), level)
+        return {"logits": outputs, "level": level, "name": names}
 
-    def draw(self, axes, example, prediction):
-        axes.set_title(prediction["name"].decode())
-
-    def evaluator(self, model=None):
-        return Distance()
+    def outputs_of(self, predictions):
+        return predictions["logits"]
 
 
-class Distance(Evaluator):
-    def __init__(self):
-        self.losses, self.distances = [], []
-
-    def update(self, outputs, predictions, batch):
-        self.losses.append(predictions["loss"].numpy())
-        distance = predictions["level"].numpy() - batch["level"].numpy()
-        self.distances.append(np.abs(distance))
-
-    def result(self):
-        losses = np.concatenate(self.losses)
-        distances = np.concatenate(self.distances)
-        return {
-            "examples": len(losses),
-            "loss": float(losses.mean()),
-            "distance": float(distances.mean()),
-            "accuracy": float((distances == 0).mean()),
-        }
+def distance(y, outputs):
+    """By how many levels a prediction is wrong."""
+    levels = tf.reduce_sum(tf.cast(outputs > 0, tf.float32), axis=-1)
+    return tf.abs(levels - tf.reduce_sum(y, axis=-1))

@@ -6,13 +6,14 @@ import tensorflow as tf
 from pipeline.config import registry
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
-from pipeline.evaluation.predictions import Evaluation
+from pipeline.evaluation.target_evaluation import evaluation_of
+from pipeline.report.evaluation import Evaluation
 
 
 def measure(target, outputs, batch, loss):
     """(metrics, table) of these outputs, as the evaluator and the table of a target give
     them in two batches."""
-    evaluator = target.evaluator()
+    evaluator = evaluation_of(target).evaluator()
     tables = []
     half = len(outputs) // 2
     for rows in (slice(0, half), slice(half, None)):
@@ -25,12 +26,12 @@ def measure(target, outputs, batch, loss):
             "loss": tf.constant(loss[rows]),
         }
         evaluator.update(results, predictions, part)
-        tables.append(target.table(predictions, part))
+        tables.append(evaluation_of(target).table(predictions, part))
     table = {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
     return evaluator.result(), table
 
 
-def evaluation_of(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
+def evaluation_of_classes(names, wrong, shape=(8, 8, 1), count=60, dtype=np.uint8):
     """Predictions to random images; those at the positions `wrong` are the next class, with
     probabilities that fall from 0.95."""
     labels = np.arange(count) % len(names)

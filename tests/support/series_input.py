@@ -1,6 +1,6 @@
-"""An input outside the package: time series in `.npy` files."""
+"""An input outside the package: time series in `.npy` files, two numbers a step."""
 
-from typing import Any
+import io
 
 import keras
 import numpy as np
@@ -10,91 +10,51 @@ from pipeline.contracts import Info, Input, ServingInput
 from pipeline.data.npy_decoding import decode_npy
 from pipeline.serving import request_guards
 
+SHAPE = (20, 2)
 
-def series(
-    info: Any,
-    *,
-    field: str = "series",
-    suffixes: tuple[str, ...] = (".npy",),
-    length: int = 20,
-    channels: int = 2,
-) -> Input:
-    """Time series of `length` steps; the deviation of each channel is learned."""
-    if not isinstance(info, Info):
-        return Series(info)
-    info.field(field)
-    return Series({"input_field": field, "shape": [length, channels]})
+
+def series(info, *, field: str = "series", suffixes: tuple[str, ...] = (".npy",)):
+    return Series({"input_field": field} if isinstance(info, Info) else info)
 
 
 class Series(Input):
     not_decoded = frozenset({"scale"})
 
-    def __init__(self, metadata):
-        super().__init__(metadata)
-        self.shape = tuple(metadata["shape"])
-        self.scale = np.array(metadata.get("scale", 1.0), np.float32)
-
     def learn(self, examples):
-        """The deviation of each channel over the raw training examples."""
-        squares = np.zeros(self.shape[1])
-        count = 0
+        values = []
         for batch in examples.batches():
             for content in batch[self.metadata["input_field"]]:
-                values = decode_npy(tf.constant(content), self.shape).numpy()
-                squares += (values.astype(np.float64) ** 2).sum(axis=0)
-                count += len(values)
-        return {"scale": np.sqrt(squares / count).tolist()}
+                values.append(decode_npy(tf.constant(content), SHAPE).numpy())
+        return {"scale": float(np.std(values))}
 
     def decode(self, example):
-        values = decode_npy(example[self.metadata["input_field"]], self.shape)
-        return {"series": values}, None
+        content = example[self.metadata["input_field"]]
+        return {"series": decode_npy(content, SHAPE)}, None
 
     def prepare(self, batch):
-        return {**batch, "series": batch["series"] / self.scale}
+        return {**batch, "series": batch["series"] / self.metadata.get("scale", 1.0)}
 
     def inputs(self):
-        return keras.Input(self.shape, name="series")
+        return keras.Input(SHAPE, name="series")
 
     def network_inputs(self, batch):
         return batch["series"]
 
     def signatures(self):
-        arrays = tf.TensorSpec((None, *self.shape), tf.float32, name="series")
-        contents = tf.TensorSpec((None,), tf.string, name="series_bytes")
-        return [
-            ServingInput(
-                "serving_default",
-                {"series": arrays},
-                self.read_arrays,
-                lambda columns: {"series": columns["series"]},
-            ),
-            ServingInput(
-                "series_bytes",
-                {"series_bytes": contents},
-                self.read_files,
-                lambda columns: {"series_bytes": list(map(npy, columns["series"]))},
-                files=(".npy",),
-                meaning="each an .npy file",
-            ),
-        ]
-
-    def read_arrays(self, series):
-        series = request_guards.batch(series, (None, *self.shape))
-        return {"series": request_guards.finite(series, "series")}
-
-    def read_files(self, contents):
-        series = tf.map_fn(
-            lambda content: decode_npy(content, self.shape),
-            request_guards.files(contents),
-            fn_output_signature=tf.TensorSpec(self.shape, tf.float32),
-        )
-        return self.read_arrays(series)
+        specs = {"series_bytes": tf.TensorSpec((None,), tf.string, name="series_bytes")}
+        return [ServingInput("serving_default", specs, read, request, (".npy",))]
 
 
-def npy(values):
-    """The bytes of an `.npy` file."""
-    import io
+def read(contents):
+    """Refuses what is no series of numbers."""
+    files = request_guards.files(contents)
+    spec = tf.TensorSpec(SHAPE, tf.float32)
+    values = tf.map_fn(lambda x: decode_npy(x, SHAPE), files, fn_output_signature=spec)
+    return {"series": request_guards.finite(values, "series")}
 
-    file = io.BytesIO()
-    np.save(file, values)
-    return file.getvalue()
+
+def request(columns):
+    files = [io.BytesIO() for _ in columns["series"]]
+    for file, values in zip(files, columns["series"], strict=True):
+        np.save(file, values)
+    return {"series_bytes": [file.getvalue() for file in files]}

@@ -1,6 +1,5 @@
 """Sound: recordings in WAV files, as spectrograms or waveforms."""
 
-import base64
 import functools
 import io
 import math
@@ -12,7 +11,6 @@ from typing import Annotated, Any, Literal
 import keras
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
 from pipeline.config.registry import register
 from pipeline.contracts import (
@@ -36,9 +34,7 @@ _MAX_RATE = 16_000  # that is chosen; speech has little above half of it
 _MAX_QUANTILE = 0.99  # of the recordings, which are not cut
 _MARGIN = 1.5  # of the longest recording beyond them, none is cut up to it
 _MAX_SECONDS = 30.0
-_SCALE = 2.0**-15
-_DRAWN_BANDS = 40  # if the model gets waveforms
-_MAX_PLAYED = 80_000  # samples of a recording in a report, 210 kB as base64
+SAMPLE_SCALE = 2.0**-15
 
 
 @register
@@ -107,9 +103,9 @@ class AudioInput(Input):
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
         self._field = metadata.get("input_field", "audio")
-        self._bands = int(metadata.get("bands", 1))
+        self.bands = int(metadata.get("bands", 1))
         rate = int(metadata.get("rate", _MAX_RATE))
-        self._frames = frames_of(rate, float(metadata.get("seconds", 1.0)))
+        self.frames = frames_of(rate, float(metadata.get("seconds", 1.0)))
 
     def learn(self, examples: TrainingExamples) -> Metadata:
         """Learns rate and length from the headers of the files, if they are open."""
@@ -171,7 +167,7 @@ class AudioInput(Input):
 
     def decode(self, example: Example) -> tuple[Example, None]:
         """Decodes a file, converts its rate, and cuts or fills it."""
-        frames = self._frames
+        frames = self.frames
         content = example[self._field]
         samples = audio_decoding.decode_wav(content, frames.rate, frames.samples)
         return {"audio": samples}, None
@@ -185,25 +181,25 @@ class AudioInput(Input):
 
         What the augmentation `spec_augment` covers becomes 0, the mean.
         """
-        waveform = tf.cast(batch["audio"], tf.float32) * _SCALE
+        waveform = tf.cast(batch["audio"], tf.float32) * SAMPLE_SCALE
         if self.metadata.get("raw"):
             return {**batch, "waveform": waveform}
-        spectrogram, mask = self._log_mel(waveform, self._bands)
+        spectrogram, mask = self.log_mel(waveform, self.bands)
         if "covered_bands" in batch:
-            spectrogram *= _outside(batch["covered_bands"], self._bands)[:, None, :]
-            windows = _outside(batch["covered_times"], self._frames.windows)
+            spectrogram *= _outside(batch["covered_bands"], self.bands)[:, None, :]
+            windows = _outside(batch["covered_times"], self.frames.windows)
             spectrogram *= windows[:, :, None]
         return {**batch, "spectrogram": spectrogram, "mask": mask}
 
-    def _log_mel(self, waveform: Any, bands: int) -> tuple[Any, Any]:
+    def log_mel(self, waveform: Any, bands: int) -> tuple[Any, Any]:
         is_band = self.metadata.get("center") == "band"
-        return log_mel(waveform, self._frames, bands, center_bands=is_band)
+        return log_mel(waveform, self.frames, bands, center_bands=is_band)
 
     def inputs(self) -> Any:
-        frames = self._frames
+        frames = self.frames
         if self.metadata.get("raw"):
             return keras.Input((frames.samples,), dtype="float32", name="waveform")
-        shape = (frames.windows, self._bands)
+        shape = (frames.windows, self.bands)
         return {
             "mask": keras.Input((frames.windows,), dtype="float32", name="mask"),
             "spectrogram": keras.Input(shape, dtype="float32", name="spectrogram"),
@@ -218,7 +214,7 @@ class AudioInput(Input):
         """`serving_default` takes waveforms, `audio_bytes` WAV files."""
         waveform = tf.TensorSpec((None, None), tf.float32, name="waveform")
         contents = tf.TensorSpec((None,), tf.string, name="audio_bytes")
-        frames = self._frames
+        frames = self.frames
         return [
             ServingInput(
                 "serving_default",
@@ -244,15 +240,17 @@ class AudioInput(Input):
     def _read_waveform(self, waveform: tf.Tensor) -> Example:
         waveform = request_guards.batch(waveform, (None, None))
         waveform = request_guards.finite(waveform, "waveform")
-        waveform = waveform[:, : self._frames.samples]
+        waveform = waveform[:, : self.frames.samples]
         waveform = request_guards.within(waveform, (-1.0, 1.0), "waveform")
-        missing = self._frames.samples - tf.shape(waveform)[1]
+        missing = self.frames.samples - tf.shape(waveform)[1]
         waveform = tf.pad(waveform, [[0, 0], [0, missing]])
-        waveform = tf.ensure_shape(waveform, (None, self._frames.samples))
+        waveform = tf.ensure_shape(waveform, (None, self.frames.samples))
         return {"audio": audio_decoding.to_int16(waveform)}
 
     def _waveforms(self, columns: Mapping[str, np.ndarray]) -> Request:
-        return {"waveform": columns["audio"].astype(np.float32) * np.float32(_SCALE)}
+        return {
+            "waveform": columns["audio"].astype(np.float32) * np.float32(SAMPLE_SCALE)
+        }
 
     def _wav_files(self, columns: Mapping[str, np.ndarray]) -> Request:
         """Files of 16 bits, and in stereo of 24 and 32 bits, in turn."""
@@ -260,7 +258,7 @@ class AudioInput(Input):
         for number, samples in enumerate(columns["audio"]):
             kind = number % 3
             channels = 2 if kind else 1
-            file = _wav_file(samples, self._frames.rate, 2 + kind, channels)
+            file = wav_file(samples, self.frames.rate, 2 + kind, channels)
             contents.append(file)
         return {"audio_bytes": contents}
 
@@ -268,59 +266,21 @@ class AudioInput(Input):
         samples = tf.map_fn(
             lambda content: self.decode({self._field: content})[0]["audio"],
             request_guards.files(contents),
-            fn_output_signature=tf.TensorSpec((self._frames.samples,), tf.int16),
+            fn_output_signature=tf.TensorSpec((self.frames.samples,), tf.int16),
         )
         return {"audio": samples}
 
     def standalone(self) -> tuple[Any, Any]:
         """A waveform of the full length, and the spectrogram made from it."""
-        shape = (self._frames.samples,)
+        shape = (self.frames.samples,)
         inputs = keras.Input(shape, dtype="float32", name="audio")
         if self.metadata.get("raw"):
             return inputs, inputs
-        spectrogram, mask = self._log_mel(inputs, self._bands)
+        spectrogram, mask = self.log_mel(inputs, self.bands)
         return inputs, {"mask": mask, "spectrogram": spectrogram}
 
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws the spectrogram up to the end of the recording."""
-        picture = self._picture(example["audio"])
-        step = self._frames.hop / self._frames.rate
-        axes.imshow(picture, origin="lower", aspect="auto")
-        axes.xaxis.set_major_formatter(lambda window, _: f"{window * step:.2g} s")
-        axes.set(yticks=[])
-        axes.tick_params(labelsize=6)
-
-    def html(self, example: Mapping[str, Any]) -> str:
-        """The spectrogram, and an audio element that plays its first seconds."""
-        from matplotlib import colormaps
-
-        samples = np.trim_zeros(np.asarray(example["audio"]), "b")
-        picture = self._picture(samples)[::-1]
-        low, high = picture.min(), picture.max()
-        levels = (picture - low) / max(high - low, 1e-6)
-        colors = colormaps["viridis"](levels, bytes=True)
-        image = io.BytesIO()
-        Image.fromarray(colors[..., :3]).save(image, "png")
-        sound = _wav_file(samples[:_MAX_PLAYED], self._frames.rate, 2, 1)
-        urls = []
-        for kind, content in (("image/png", image.getvalue()), ("audio/wav", sound)):
-            urls.append(f"data:{kind};base64,{base64.b64encode(content).decode()}")
-        return (
-            f'<img src="{urls[0]}" alt="" style="width:100%;height:6em">'
-            f'<audio controls preload="none" style="width:100%" src="{urls[1]}">'
-            "</audio>"
-        )
-
-    def _picture(self, samples: Any) -> np.ndarray:
-        """The spectrogram up to the end of a recording, (bands, windows)."""
-        missing = self._frames.samples - len(samples)
-        samples = np.pad(np.asarray(samples, np.float32) * _SCALE, (0, missing))
-        bands = _DRAWN_BANDS if self.metadata.get("raw") else self._bands
-        spectrogram, mask = self._log_mel(tf.constant(samples[None]), bands)
-        return np.asarray(spectrogram)[0, : int(np.sum(mask))].T
-
     def limitations(self) -> list[str]:
-        frames = self._frames
+        frames = self.frames
         return [
             (
                 f"Recordings are converted to mono at {frames.rate:,} samples per"
@@ -359,7 +319,7 @@ def _outside(intervals: tf.Tensor, count: int) -> tf.Tensor:
     return 1.0 - tf.cast(tf.reduce_any(is_inside, axis=1), tf.float32)
 
 
-def _wav_file(samples: np.ndarray, rate: int, width: int, channels: int) -> bytes:
+def wav_file(samples: np.ndarray, rate: int, width: int, channels: int) -> bytes:
     """A WAV file of int16 samples, with `width` bytes for each of equal channels."""
     content = np.zeros((len(samples), channels, width), np.uint8)
     content[:, :, -2:] = samples.astype("<i2").view(np.uint8).reshape(-1, 1, 2)

@@ -1,6 +1,5 @@
 """Features: numbers of any meaning, such as measurements, time series or token ids."""
 
-import html
 import io
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +25,6 @@ from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import ensure_shape
 
 _MAX_QUANTILE = 0.95  # of the examples in files, which are not cut
-_NAMED = 20  # features whose names are drawn
 
 
 @register
@@ -111,7 +109,7 @@ class FeatureInput(Input):
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
         names = metadata.get("feature_names", ())
-        self._names: list[str] = list(names)
+        self.names: list[str] = list(names)
         self._shape = tuple(metadata.get("features_shape", (len(names),)))
         self._dtype = tf.as_dtype(metadata.get("features_dtype", "float32"))
         self._field = metadata.get("input_field", "features")
@@ -119,8 +117,8 @@ class FeatureInput(Input):
         self._order: list[int] | None = None
         """Positions of the features in the columns of other data."""
         self._takes_files = bool(metadata.get("features_in_files"))
-        self._mean = np.array(metadata.get("mean", 0.0), np.float32)
-        self._deviation = np.array(metadata.get("deviation", 1.0), np.float32)
+        self.mean = np.array(metadata.get("mean", 0.0), np.float32)
+        self.deviation = np.array(metadata.get("deviation", 1.0), np.float32)
 
     def learn(self, examples: TrainingExamples) -> Metadata:
         """Learns mean and deviation of each feature, and the shape of examples in
@@ -199,16 +197,16 @@ class FeatureInput(Input):
         field = self._field if self._field in source.info.fields else "features"
         matched = FeatureInput({**self.metadata, "input_field": field})
         names = source.info.feature_names
-        has_names = self._names != [str(index) for index in range(len(self._names))]
-        if names is None or not self._names or not has_names:
+        has_names = self.names != [str(index) for index in range(len(self.names))]
+        if names is None or not self.names or not has_names:
             return matched
-        missing = [name for name in self._names if name not in names]
+        missing = [name for name in self.names if name not in names]
         if missing:
             raise UsageError(
                 f"the data have no column {missing[0]!r}; the model takes"
-                f" {', '.join(self._names)}"
+                f" {', '.join(self.names)}"
             )
-        matched._order = [names.index(name) for name in self._names]
+        matched._order = [names.index(name) for name in self.names]
         return matched
 
     def check(self, columns: Any, split: str, locate: Any) -> None:
@@ -217,8 +215,8 @@ class FeatureInput(Input):
             return
         for row, *index in np.argwhere(~np.isfinite(values)):
             name = f"feature {index}"
-            if self._names:
-                name = f"feature {self._names[index[0]]!r}"
+            if self.names:
+                name = f"feature {self.names[index[0]]!r}"
             raise UsageError(
                 f"split {split}: {name} of {locate(int(columns['id'][row]))} is"
                 f" {values[row, *index]} in float32; use a finite number, or remove"
@@ -229,7 +227,7 @@ class FeatureInput(Input):
         """Scales features to mean 0 and deviation 1 over the training examples."""
         if self._is_raw:
             return dict(batch)
-        return {**batch, "features": (batch["features"] - self._mean) / self._deviation}
+        return {**batch, "features": (batch["features"] - self.mean) / self.deviation}
 
     def inputs(self) -> keras.KerasTensor:
         return keras.Input(self._shape, dtype=self._dtype.name, name="features")
@@ -285,56 +283,20 @@ class FeatureInput(Input):
         if self._is_raw:
             return inputs, inputs
         standardize = keras.layers.Normalization(
-            mean=self._mean.tolist(),
-            variance=(self._deviation.astype(np.float64) ** 2).tolist(),
+            mean=self.mean.tolist(),
+            variance=(self.deviation.astype(np.float64) ** 2).tolist(),
             dtype="float32",
             name="standardize",
         )
         return inputs, standardize(inputs)
-
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws a vector as bars of its scaled features, a series as lines."""
-        values = np.asarray(example["features"], np.float32)
-        values = (values - self._mean) / self._deviation
-        if values.ndim > 1:
-            axes.plot(values.reshape(len(values), -1)[:, :20], linewidth=0.8)
-            return
-        # One patch for all bars, and texts instead of ticks, whose layout would take
-        # most of the time of a report.
-        axes.stairs(values, orientation="horizontal", fill=True, alpha=0.6)
-        axes.set(yticks=[], ylim=(len(values), 0))
-        for row in range(0, len(values), -(-len(values) // _NAMED)):
-            axes.text(
-                0.02,
-                1 - (row + 0.5) / len(values),
-                self._names[row][:12],
-                fontsize=7,
-                va="center",
-                parse_math=False,
-                transform=axes.transAxes,
-                in_layout=False,
-            )
-
-    def html(self, example: Mapping[str, Any]) -> str:
-        """A table of the scaled features of a short vector, whose drawing as bars takes
-        long in a report.
-        """
-        values = np.asarray(example["features"], np.float32)
-        if values.ndim != 1 or not len(self._names) == len(values) <= _NAMED:
-            return ""
-        scaled = ((values - self._mean) / self._deviation).tolist()
-        rows = []
-        for name, value in zip(self._names, scaled, strict=True):
-            rows.append(f"<tr><th>{html.escape(name)}</th><td>{value:.3g}</td></tr>")
-        return f"<table>{''.join(rows)}</table>"
 
     def limitations(self) -> list[str]:
         sentences = [
             "The metrics hold for features like those of the training examples; other"
             " features have not been tested."
         ]
-        if self._names:
-            names = ", ".join(self._names)
+        if self.names:
+            names = ", ".join(self.names)
             sentences.append(f"Features are identified only by their order: {names}.")
         return sentences
 

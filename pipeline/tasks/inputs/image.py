@@ -1,6 +1,6 @@
 """Images: pixels, or the bytes of image files."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import keras
@@ -23,10 +23,8 @@ from pipeline.data import image_decoding, image_resizing
 from pipeline.data.cleaning import near_duplicates
 from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
 from pipeline.serving import request_guards
-from pipeline.tasks.inputs import image_corruptions
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
-from pipeline.utils.html_pages import pixels, thumbnail
 from pipeline.utils.tf_data import ensure_shape
 
 _DTYPES = (tf.uint8, tf.uint16, tf.float32, tf.string)
@@ -117,8 +115,8 @@ class ImageInput(Input):
         super().__init__(metadata)
         self.image_shape = tuple(metadata["image_shape"])
         self.dtype = tf.as_dtype(metadata.get("image_dtype", "uint8"))
-        self._field = metadata.get("input_field", "image")
-        self._letterbox = bool(metadata.get("letterbox"))
+        self.field = metadata.get("input_field", "image")
+        self.letterbox = bool(metadata.get("letterbox"))
         self._casts = False
         """Whether float pixels are whole numbers, which are converted."""
         self._takes_files = self.dtype == tf.uint8 and self.image_shape[2] in (1, 3)
@@ -133,19 +131,19 @@ class ImageInput(Input):
             return {}
         low, high = np.inf, -np.inf
         for batch in examples.batches():
-            images = batch[self._field]
+            images = batch[self.field]
             low = min(low, float(images.min()))
             high = max(high, float(images.max()))
         return {"image_range": [low, high]}
 
     def decode(self, example: Example) -> tuple[Example, tf.Tensor]:
         """Decodes and resizes an image to `image_shape`, in training as in serving."""
-        image = example[self._field]
+        image = example[self.field]
         height, width, channels = self.image_shape
         if image.dtype == tf.string:
             bits = self.metadata.get("image_bits", 16)
             image, original = image_decoding.resized(
-                image, height, width, channels, bits, self._letterbox
+                image, height, width, channels, bits, self.letterbox
             )
         else:
             if self._casts:
@@ -154,9 +152,9 @@ class ImageInput(Input):
             if image.shape.rank == 4 and image.shape[1:] != self.image_shape:
                 image = self._fit_all(image)
             elif image.shape.rank == 3 and image.shape != self.image_shape:
-                image = image_resizing.fit(image, height, width, self._letterbox)
+                image = image_resizing.fit(image, height, width, self.letterbox)
         image = ensure_shape(image, self.image_shape)
-        geometry = self._geometry(original)
+        geometry = self.geometry(original)
         if image.shape.rank == 4:
             geometry = tf.repeat(geometry[None], tf.shape(image)[0], axis=0)
         return {"image": image}, geometry
@@ -164,14 +162,14 @@ class ImageInput(Input):
     def _fit_all(self, images: tf.Tensor) -> tf.Tensor:
         height, width, _ = self.image_shape
         return tf.map_fn(
-            lambda image: image_resizing.fit(image, height, width, self._letterbox),
+            lambda image: image_resizing.fit(image, height, width, self.letterbox),
             images,
         )
 
-    def _geometry(self, original: tf.Tensor) -> tf.Tensor:
+    def geometry(self, original: tf.Tensor) -> tf.Tensor:
         """As `decode` returns it, for height and width of an original, float32 (2,)."""
         size = inner = tf.constant(self.image_shape[:2], tf.float32)
-        if self._letterbox:
+        if self.letterbox:
             inner = tf.cast(
                 image_resizing.inner_size(original, *self.image_shape[:2]), tf.float32
             )
@@ -181,7 +179,7 @@ class ImageInput(Input):
     def match(self, source: Source) -> "ImageInput":
         """Also takes whole numbers from 0 to 255 as floats for uint8."""
         fields = source.info.fields
-        field = self._field if self._field in fields else "image"
+        field = self.field if self.field in fields else "image"
         matched = ImageInput({**self.metadata, "input_field": field})
         spec = fields.get(field)
         if spec is None or spec.dtype in (self.dtype, tf.string):
@@ -233,7 +231,7 @@ class ImageInput(Input):
             limits = self.metadata["image_range"]
             images = request_guards.within(images, limits, "images")
         size = tf.constant(self.image_shape[:2], tf.float32)
-        geometry = tf.repeat(self._geometry(size)[None], tf.shape(images)[0], axis=0)
+        geometry = tf.repeat(self.geometry(size)[None], tf.shape(images)[0], axis=0)
         return {"image": images, "geometry": geometry}
 
     def _read_files(self, image_bytes: tf.Tensor) -> Example:
@@ -243,7 +241,7 @@ class ImageInput(Input):
         )
 
         def decode(content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            fields, geometry = self.decode({self._field: content})
+            fields, geometry = self.decode({self.field: content})
             return fields["image"], geometry
 
         files = request_guards.files(image_bytes)
@@ -255,58 +253,22 @@ class ImageInput(Input):
         rescale = keras.layers.Rescaling(self._scale, dtype="float32", name="pixels")
         return inputs, rescale(inputs)
 
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Draws the image: its file, if there is one, which has more detail."""
-        content = example.get("raw", {}).get(self._field)
-        image = thumbnail(content) if isinstance(content, bytes) else None
-        if image is None:
-            image = pixels(np.asarray(example["image"]))
-        # In pixels of the decoded image, as masks and boxes are.
-        top, left, height, width = self._position(image)
-        extent = (left - 0.5, left + width - 0.5, top + height - 0.5, top - 0.5)
-        gray = "gray" if image.ndim == 2 else None
-        axes.imshow(image, cmap=gray, vmin=0, vmax=255, extent=extent)
-        axes.set(xticks=[], yticks=[])
-
-    def _position(self, image: np.ndarray) -> tuple[float, ...]:
-        """Top, left, height and width of a picture in the decoded image."""
-        height, width, _ = self.image_shape
-        if image.shape[:2] == (height, width) or not self._letterbox:
-            return 0.0, 0.0, float(height), float(width)
-        original = tf.constant(image.shape[:2], tf.float32)
-        scale_y, scale_x, top, left, *size = self._geometry(original).numpy().tolist()
-        return top, left, scale_y * size[0], scale_x * size[1]
-
     def similarity(self, info: Info) -> Similarity | None:
         """Thumbnails of uint8 pixels or encoded images."""
-        spec = info.fields.get(self._field)
+        spec = info.fields.get(self.field)
         if spec is None or spec.dtype not in (tf.uint8, tf.string):
             return None
         shape = (near_duplicates.SIDE, near_duplicates.SIDE, 3)
         return Similarity(
-            sketch=lambda example: _thumbnail(example[self._field]),
+            sketch=lambda example: _thumbnail(example[self.field]),
             spec=tf.TensorSpec(shape, tf.uint8),
             find=near_duplicates.find,
         )
 
-    def corruptions(self) -> Mapping[str, Callable[..., Example]]:
-        """Noise, blur, brightness, contrast and JPEG, of pixels from 0 to 255."""
-        if not self._takes_files:
-            return {}
-
-        def corrupt(function: Callable[..., np.ndarray]) -> Callable[..., Example]:
-            return lambda batch, strength: {
-                **batch,
-                "image": function(batch["image"], strength),
-            }
-
-        functions = image_corruptions.ALL
-        return {name: corrupt(function) for name, function in functions.items()}
-
     def limitations(self) -> list[str]:
         height, width, _ = self.image_shape
         how = "without preserving their aspect ratio"
-        if self._letterbox:
+        if self.letterbox:
             how = "and keep their aspect ratio; the rest is black"
         return [
             f"Images of other sizes are resized to {height} x {width} pixels {how}.",

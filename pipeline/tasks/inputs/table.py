@@ -1,9 +1,7 @@
 """Rows of a table: numbers, words, dates and short texts, with or without gaps."""
 
-import html
-import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -41,7 +39,7 @@ _MAX_HASH = 2**31 - 2
 _DATE_PARTS = 6  # year, month, day, hour, minute, second
 _MAX_DAY = 31
 _TIME_ZONE = r"(:\d{2}(?:\.\d+)?)[+-]\d{2}:?\d{2}$"
-_UNKNOWN = "?unknown?"
+UNKNOWN = "?unknown?"
 _SINGLE_PRECISION = 1e-4  # of a deviation, which float32 must be able to tell
 
 
@@ -378,7 +376,7 @@ class TableInput(Input):
                 "serving_default",
                 specs,
                 self._read_request,
-                self._request,
+                self.request,
                 meaning=self._meaning(),
                 example={names.argument(c["name"]): _example(c) for c in self.columns},
                 optional=tuple(names.argument(c["name"]) for c in self._numbers),
@@ -422,7 +420,7 @@ class TableInput(Input):
         ordered = TableInput(self.metadata)
         return ordered.decode(batch)[0]
 
-    def _request(self, columns: Mapping[str, np.ndarray]) -> Request:
+    def request(self, columns: Mapping[str, np.ndarray]) -> Request:
         """The values of decoded examples; words that are unknown are any others."""
         arguments: Request = {}
         mean, deviation = self._scale()
@@ -439,7 +437,7 @@ class TableInput(Input):
                     values = np.round(values)
                 arguments[argument] = values.astype(_dtype(column).as_numpy_dtype)
             elif column in self._categories:
-                words = [_UNKNOWN, *column["vocabulary"]]
+                words = [UNKNOWN, *column["vocabulary"]]
                 codes = columns["codes"][:, self._categories.index(column)]
                 arguments[argument] = [words[code].encode() for code in codes]
             elif column in self._dates:
@@ -471,44 +469,6 @@ class TableInput(Input):
             inputs[WORDS] = keras.Input(shape, dtype="int32", name=WORDS)
         prepared = self.network_inputs(self.prepare(inputs))
         return inputs if len(inputs) > 1 else next(iter(inputs.values())), prepared
-
-    def _values(self, example: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """The name of each column with its value in words."""
-        columns = {}
-        for name in ("numbers", "gaps", "codes", "dates", "texts"):
-            if name in example:
-                columns[name] = np.asarray(example[name])[None]
-        values = self._request(columns).values()
-        for column, (value,) in zip(self.columns, values, strict=True):
-            if isinstance(value, bytes):
-                text = value.decode(errors="replace").replace(_UNKNOWN, "(unknown)")
-            else:
-                text = "" if np.isnan(value) else _number(float(value), column)
-            yield column["name"], text
-
-    def html(self, example: Mapping[str, Any]) -> str:
-        rows = []
-        for name, value in self._values(example):
-            rows.append(
-                f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
-            )
-        return f'<div class="table"><table>{"".join(rows)}</table></div>'
-
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Writes the first columns with their values."""
-        axes.set(xticks=[], yticks=[])
-        lines = [f"{name[:14]}: {value[:18]}" for name, value in self._values(example)]
-        axes.text(
-            0.02,
-            0.98,
-            "\n".join(lines[:11]),
-            fontsize=5.5,
-            linespacing=1.5,
-            va="top",
-            parse_math=False,
-            transform=axes.transAxes,
-            in_layout=False,  # measuring texts takes longest
-        )
 
     def learned_columns(self) -> list[LearnedColumn]:
         learned = []
@@ -672,12 +632,6 @@ def _weekday(parts: Any) -> Any:
     leap_days = year // 4 - year // 100 + year // 400
     number = (day + 13 * (month + 1) // 5 + year + leap_days) % 7
     return ops.cast(number, "float32")
-
-
-def _number(value: float, column: Mapping[str, Any]) -> str:
-    """A number that was scaled in float32, without the digits that it has lost."""
-    digits = 6 - math.floor(math.log10(column.get("deviation", 1.0)))
-    return f"{round(value, digits) + 0.0:.6g}"  # never -0
 
 
 def _date(parts: Sequence[int], order: str) -> bytes:

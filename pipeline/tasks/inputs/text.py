@@ -2,12 +2,9 @@
 word pieces of a pretrained network.
 """
 
-import html
-import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
-from unicodedata import east_asian_width
 
 import keras
 import numpy as np
@@ -38,9 +35,6 @@ _MAX_WORDS = 512
 _MAX_BYTES = 4096
 _MAX_COUNTED = 2_000_000  # different words; the rarest are forgotten above
 _MIN_COUNT = 2  # times that a word of the vocabulary occurs
-_MAX_SHOWN = 2000  # bytes of a text that is shown
-_COLUMNS, _LINES = 32, 11
-"""Of a drawn text."""
 
 
 @register
@@ -136,7 +130,7 @@ class TextInput(Input):
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
-        self._field = metadata.get("input_field", "text")
+        self.field = metadata.get("input_field", "text")
         self._unit = metadata.get("unit", "words")
         self._words: list[str] = list(metadata.get("vocabulary", ()))
         kind = WordPieces if self._unit == "pieces" else Vocabulary
@@ -152,7 +146,7 @@ class TextInput(Input):
         spec = tf.TensorSpec((None,), tf.string)
         count_words = tf.function(self._count_words, input_signature=[spec])
         for batch in examples.batches():
-            texts = tf.constant(batch[self._field], tf.string)
+            texts = tf.constant(batch[self.field], tf.string)
             different, count, length, size = count_words(texts)
             pairs = zip(different.numpy().tolist(), count.numpy().tolist(), strict=True)
             counts.update(dict(pairs))
@@ -163,7 +157,7 @@ class TextInput(Input):
         number_of_bytes = np.concatenate(sizes)
         if not number_of_bytes.any():
             raise UsageError(
-                f"{self._field}: the training texts contain no words; are they empty?"
+                f"{self.field}: the training texts contain no words; are they empty?"
             )
         number_of_words = np.concatenate(lengths)
         length = self.metadata.get("length") or _longest(number_of_words, _MAX_WORDS)
@@ -240,14 +234,14 @@ class TextInput(Input):
 
     def decode(self, example: Example) -> tuple[Example, None]:
         """Converts a text of any bytes to numbers."""
-        texts = example[self._field]
+        texts = example[self.field]
         if texts.shape.rank == 1:
             return self._decode(texts), None
         fields = self._decode(texts[None])
         return {name: values[0] for name, values in fields.items()}, None
 
     def match(self, source: Source) -> "TextInput":
-        field = self._field if self._field in source.info.fields else "text"
+        field = self.field if self.field in source.info.fields else "text"
         return TextInput({**self.metadata, "input_field": field})
 
     def prepare(self, batch: Example) -> Example:
@@ -289,7 +283,7 @@ class TextInput(Input):
         """
         texts = []
         for number, content in enumerate(columns["text"]):
-            words = _text(content)
+            words = decode_codes(content)
             if number % 2 and words.isascii() and self.metadata.get("lower", True):
                 words = words.upper()
             texts.append(words.encode())
@@ -304,40 +298,11 @@ class TextInput(Input):
         )
 
     def _sketch(self, example: Example) -> tf.Tensor:
-        text = self._standardize(example[self._field][None])
+        text = self._standardize(example[self.field][None])
         # Punctuation and symbols do not count.
         text = tf.strings.regex_replace(text, r"[^\pL\pM\pN]+", " ")
         words = text_decoding.split(tf.strings.strip(text), self._unit)
         return near_texts.sketch(words[0])
-
-    def html(self, example: Mapping[str, Any]) -> str:
-        """The beginning of the text."""
-        text = self._beginning(example).encode(errors="replace").decode()
-        return f"<p>{html.escape(text)}</p>"
-
-    def _beginning(self, example: Mapping[str, Any]) -> str:
-        content = example.get("raw", {}).get(self._field)
-        if isinstance(content, bytes):
-            return content[:_MAX_SHOWN].decode(errors="replace")
-        return _text(np.asarray(example["text"])[:_MAX_SHOWN])
-
-    def draw(self, axes: Any, example: Mapping[str, Any]) -> None:
-        """Writes the beginning of the text."""
-        axes.set(xticks=[], yticks=[])
-        text = self._beginning(example)
-        # Characters of Chinese, for example, are twice as wide.
-        is_wide = any(east_asian_width(character) in "WF" for character in text)
-        lines = textwrap.wrap(text, _COLUMNS // 2 if is_wide else _COLUMNS)
-        axes.text(
-            0.02,
-            0.98,
-            "\n".join(lines[:_LINES]),
-            fontsize=5.5,
-            family=["monospace", "sans-serif"],
-            va="top",
-            parse_math=False,
-            transform=axes.transAxes,
-        )
 
     def limitations(self) -> list[str]:
         return [
@@ -354,6 +319,6 @@ def _longest(lengths: np.ndarray, most: int) -> int:
     return min(max(length, 1), most)
 
 
-def _text(content: np.ndarray) -> str:
+def decode_codes(content: np.ndarray) -> str:
     """The text in decoded bytes, which are filled with zeros."""
     return content.tobytes().rstrip(b"\0").decode(errors="replace")

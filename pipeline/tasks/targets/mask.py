@@ -1,6 +1,6 @@
 """Masks: a class for each pixel of an image."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -10,30 +10,23 @@ import tensorflow as tf
 from pipeline.config.registry import register
 from pipeline.contracts import (
     Decision,
-    Evaluator,
     Example,
     Info,
     Metadata,
     OutputSpec,
-    Panel,
-    Score,
     Source,
     Target,
     TrainingExamples,
 )
 from pipeline.data import mask_files
 from pipeline.data.mask_files import IGNORED
-from pipeline.tasks.targets import panels
 from pipeline.tasks.targets.class_names import match_names
-from pipeline.utils import console
 from pipeline.utils.errors import UsageError
 
-_ROWS = 20  # classes in a table
 _MAX_CLASSES = 256
 _MAX_UNNAMED = 64  # without names of the classes
 _MAX_SMALL = 32  # numbers of classes, of which some may be missing
 _SHOWN = 6  # values in a message
-_RECALL_MARGIN = 0.05  # of the mean recall over chance
 
 
 @register
@@ -189,14 +182,6 @@ class MaskTarget(Target):
         with tf.control_dependencies([check]):
             return tf.identity(mask)
 
-    def describe(
-        self, columns: Mapping[str, Mapping[str, np.ndarray]]
-    ) -> Iterator[tuple[str, str]]:
-        yield (
-            "classes",
-            f"{len(self.class_names):,}: {', '.join(self.class_names[:20])}",
-        )
-
     def y(self, batch: Example) -> tf.Tensor:
         """The class of each pixel, int32 (batch, height, width)."""
         return tf.cast(batch["mask"], tf.int32)
@@ -246,77 +231,6 @@ class MaskTarget(Target):
         probability = tf.reduce_max(probabilities, axis=-1)
         return {"mask": tf.cast(mask, tf.uint8), "probability": probability}
 
-    def evaluator(self, model: Any = None) -> Evaluator:
-        return MaskEvaluator(self.class_names)
-
-    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
-        """`pixel_accuracy` and `loss` of each example."""
-        truth = batch["mask"].numpy()
-        counts = truth != IGNORED
-        right = (predictions["mask"].numpy() == truth) & counts
-        pixels = np.maximum(counts.sum(axis=(1, 2)), 1)
-        accuracy = right.sum(axis=(1, 2)) / pixels
-        return {
-            "pixel_accuracy": accuracy.astype(np.float32),
-            "loss": predictions["loss"].numpy(),
-        }
-
-    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
-        """The mean over images of the share of right pixels, and the loss."""
-        accuracy = Score.mean(rows["pixel_accuracy"], 1)
-        return {"pixel_accuracy": accuracy, **super().scores(rows)}
-
-    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
-        """A table of the classes, the lowest IoU first."""
-        rows = []
-        for name, score in metrics["per_class"].items():
-            numbers = [f"{score[key]:.3f}" for key in ("iou", "precision", "recall")]
-            rows.append([name[:30], *numbers])
-        rows.sort(key=lambda row: row[1])
-        header = ["class", "iou", "precision", "recall"]
-        return console.table(rows[:_ROWS], header, range(1, 4)).splitlines()
-
-    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
-        """The largest class, unless more pixels are right or the mean recall is over
-        chance: a rare class that is found costs a few pixels of the largest.
-        """
-        scores = {k: v for k, v in metrics["per_class"].items() if v["pixels"]}
-        if len(scores) < 2:
-            return ""
-        largest = max(scores, key=lambda name: scores[name]["pixels"])
-        pixels = sum(score["pixels"] for score in scores.values())
-        share = scores[largest]["pixels"] / pixels
-        recall = sum(score["recall"] for score in scores.values()) / len(scores)
-        if (
-            metrics["pixel_accuracy"] > share
-            or recall > 1 / len(scores) + _RECALL_MARGIN
-        ):
-            return ""
-        return f"always predicting {largest!r} ({share:.1%} of the pixels)"
-
-    def panels(
-        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
-    ) -> Iterator[Panel]:
-        yield panels.class_table(metrics["per_class"], "iou")
-
-    def draw(
-        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
-    ) -> None:
-        """Draws the predicted classes over the image; wrong pixels in red."""
-        from matplotlib.colors import ListedColormap
-
-        truth = np.asarray(example["mask"])
-        predicted = np.asarray(prediction["mask"])
-        _draw_classes(axes, predicted)
-        wrong = (predicted != truth) & (truth != IGNORED)
-        red = ListedColormap(["red"])
-        axes.imshow(np.ma.masked_equal(wrong, 0), cmap=red, alpha=0.6)
-        share = wrong.mean()
-        axes.set_title(f"{share:.1%} of the pixels are wrong", fontsize=9)
-
-    def draw_truth(self, axes: Any, example: Mapping[str, Any]) -> None:
-        _draw_classes(axes, np.asarray(example["mask"]))
-
     def limitations(self) -> list[str]:
         return [
             (
@@ -332,12 +246,6 @@ class MaskTarget(Target):
 
     def standalone_loss(self) -> tuple[Any, Any]:
         return "sparse_categorical_crossentropy", "accuracy"
-
-
-def _draw_classes(axes: Any, mask: np.ndarray) -> None:
-    """Draws the classes of pixels over an image; the first one is transparent."""
-    shown = np.ma.masked_equal(mask, 0)
-    axes.imshow(shown, cmap="tab20", alpha=0.4, vmin=0, vmax=20)
 
 
 def _values(mask: tf.Tensor) -> tf.Tensor:
@@ -462,50 +370,3 @@ class PixelAccuracy(keras.metrics.Mean):
         pixels = tf.maximum(tf.reduce_sum(counts, axis=(1, 2)), 1.0)
         accuracy = tf.reduce_sum(right, axis=(1, 2)) / pixels
         super().update_state(accuracy, sample_weight=sample_weight)
-
-
-class MaskEvaluator(Evaluator):
-    """Loss, pixel accuracy, the intersection over union of each class, and its mean
-    over the classes that occur.
-    """
-
-    def __init__(self, names: list[str]) -> None:
-        self._names = names
-        self._examples = 0
-        self._loss = 0.0
-        self._pixels = np.zeros((len(names), len(names)), np.int64)
-        """Pixels by true and predicted class."""
-
-    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
-        count = len(self._names)
-        truth = batch["mask"].numpy().ravel()
-        predicted = predictions["mask"].numpy().ravel()
-        self._examples += len(batch["mask"])
-        self._loss += float(predictions["loss"].numpy().astype(np.float64).sum())
-        has_class = truth != IGNORED
-        pairs = truth[has_class].astype(np.int64) * count + predicted[has_class]
-        counts = np.bincount(pairs, minlength=count * count)
-        self._pixels += counts.reshape(count, count)
-
-    def result(self) -> dict[str, Any]:
-        right = np.diagonal(self._pixels)
-        true = self._pixels.sum(axis=1)
-        predicted = self._pixels.sum(axis=0)
-        union = true + predicted - right
-        iou = right / np.maximum(union, 1)
-        per_class = {}
-        for index, name in enumerate(self._names):
-            per_class[name] = {
-                "iou": float(iou[index]),
-                "precision": float(right[index] / max(predicted[index], 1)),
-                "recall": float(right[index] / max(true[index], 1)),
-                "pixels": int(true[index]),
-            }
-        occurs = union > 0
-        return {
-            "examples": self._examples,
-            "loss": self._loss / self._examples,
-            "mean_iou": float(iou[occurs].mean()) if occurs.any() else 0.0,
-            "pixel_accuracy": int(right.sum()) / max(int(true.sum()), 1),
-            "per_class": per_class,
-        }

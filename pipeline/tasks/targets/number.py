@@ -1,6 +1,6 @@
 """Numbers: one or several for each example, fitted with the squared error."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -9,25 +9,16 @@ import tensorflow as tf
 
 from pipeline.config.registry import register
 from pipeline.contracts import (
-    Evaluator,
     Example,
     Info,
     Metadata,
     OutputSpec,
-    Panel,
-    Score,
     Source,
     Target,
     TrainingExamples,
 )
-from pipeline.utils import console
-from pipeline.utils.columns import Columns
 from pipeline.utils.errors import UsageError
 from pipeline.utils.tf_data import ensure_shape
-
-_FEW = 20  # examples, of which an error says little
-_PAIRS = 500  # of true and predicted values in a plot
-_PANELS = 6  # numbers in a plot
 
 
 @register
@@ -79,8 +70,8 @@ class NumberTarget(Target):
 
     def __init__(self, metadata: Metadata) -> None:
         super().__init__(metadata)
-        self._shape = tuple(metadata.get("target_shape", ()))
-        self._width = self._shape[0] if self._shape else 1
+        self.shape = tuple(metadata.get("target_shape", ()))
+        self._width = self.shape[0] if self.shape else 1
         self._field = metadata.get("target_field", "target")
         self.output = OutputSpec((self._width,), "linear")
         self._mean = metadata.get("target_mean")
@@ -105,7 +96,7 @@ class NumberTarget(Target):
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         """Converts numbers of any type to float32."""
-        target = ensure_shape(example[self._field], self._shape)
+        target = ensure_shape(example[self._field], self.shape)
         return {"target": tf.cast(target, tf.float32)}
 
     def match(self, source: Source) -> "NumberTarget":
@@ -177,189 +168,13 @@ class NumberTarget(Target):
         target.
         """
         prediction = tf.cast(outputs, tf.float32)
-        return {"prediction": prediction if self._shape else prediction[:, 0]}
+        return {"prediction": prediction if self.shape else prediction[:, 0]}
 
     def outputs_of(self, predictions: Example) -> tf.Tensor:
         return tf.reshape(predictions["prediction"], (-1, self._width))
 
-    def evaluator(self, model: Any = None) -> Evaluator:
-        return NumberEvaluator()
-
-    def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
-        """`truth` and `prediction`, with a number if there are several, and `loss`."""
-        count = len(predictions["loss"])
-        truth = batch["target"].numpy().reshape(count, -1)
-        prediction = predictions["prediction"].numpy().reshape(count, -1)
-        columns = {}
-        for index, ending in enumerate(self._endings()):
-            columns[f"prediction{ending}"] = prediction[:, index]
-            columns[f"truth{ending}"] = truth[:, index]
-        return {**columns, "loss": predictions["loss"].numpy()}
-
-    def _endings(self) -> list[str]:
+    def column_endings(self) -> list[str]:
         """The endings of the names of columns: none, or `_0`, `_1`, ..."""
-        if not self._shape:
+        if not self.shape:
             return [""]
         return [f"_{index}" for index in range(self._width)]
-
-    def scores(self, rows: Mapping[str, np.ndarray]) -> dict[str, Score]:
-        """The mean absolute error of the numbers, and the loss."""
-        errors = []
-        for ending in self._endings():
-            prediction = rows[f"prediction{ending}"].astype(np.float64)
-            errors.append(
-                np.abs(prediction - rows[f"truth{ending}"].astype(np.float64))
-            )
-        error = Score.mean(np.mean(errors, axis=0), -1)
-        return {"mean_absolute_error": error, **super().scores(rows)}
-
-    def summary(self, metrics: Mapping[str, Any], split: str) -> list[str]:
-        """A table of several numbers."""
-        lines = []
-        if "per_number" in metrics:
-            rows = []
-            for name, scores in metrics["per_number"].items():
-                rows.append([name, *(f"{value:.4g}" for value in scores.values())])
-            header = ["number", *next(iter(metrics["per_number"].values()))]
-            table = console.table(rows, header, right=range(1, len(header)))
-            lines += table.splitlines()
-            for name, scores in metrics["per_number"].items():
-                if scores["r2"] < 0:
-                    lines.append(
-                        f"{'note':10} number {name} is predicted worse than by its mean"
-                    )
-        return lines
-
-    def no_better_than(self, metrics: Mapping[str, Any]) -> str:
-        """The mean, unless the mean squared error of one of the numbers is smaller by
-        two standard errors; fewer than 20 examples are not judged.
-        """
-        if metrics["r2"] is None or metrics["examples"] < _FEW:
-            return ""
-        reductions = metrics["mse_reduction"]["mean"]
-        errors = metrics["mse_reduction"]["standard_error"]
-        for reduction, error in zip(reductions, errors, strict=True):
-            if reduction > 2 * error:
-                return ""
-        return "always predicting the mean"
-
-    def pictures(
-        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
-    ) -> dict[str, Any]:
-        """Predicted against true values, with the line of equality."""
-        from matplotlib.figure import Figure
-
-        endings = self._endings()[:_PANELS]
-        size = (5 * len(endings), 5)
-        figure = Figure(figsize=size, layout="constrained")
-        panels = figure.subplots(1, len(endings), squeeze=False)[0]
-        for axes, ending in zip(panels, endings, strict=True):
-            truth = columns[f"truth{ending}"]
-            predicted = columns[f"prediction{ending}"]
-            rows = np.unique(np.linspace(0, len(truth) - 1, _PAIRS).astype(int))
-            axes.scatter(truth[rows], predicted[rows], s=12, alpha=0.6)
-            start = float(truth[0])
-            axes.axline((start, start), slope=1, color="black", linewidth=0.8)
-            error = float(np.sqrt(np.mean((truth - predicted) ** 2.0)))
-            title = f"root mean squared error {error:.4g}"
-            if len(rows) < len(truth):
-                title += f"\n({len(rows):,} of {len(truth):,} examples are shown)"
-            if ending:
-                title = f"number {ending[1:]}: {title}"
-            axes.set(xlabel="true", ylabel="predicted", title=title)
-        return {"predictions.png": figure}
-
-    def headline(self, metrics: Mapping[str, Any]) -> str:
-        """The share of the variance that is explained, and the usual error."""
-        name = self.metadata.get("target_name")
-        of = f" of {name}" if name else ""
-        error = f"mean absolute error {metrics['mae']:,.3f}"
-        if metrics["r2"] is None:
-            return f"{error}{of}"
-        r2 = f"R² {metrics['r2']:.3f}{of}"
-        return f"{r2} (0 = always predicting the mean); {error}"
-
-    def panels(
-        self, metrics: Mapping[str, Any], columns: Mapping[str, np.ndarray]
-    ) -> Iterator[Panel]:
-        if "per_number" in metrics:
-            scores = metrics["per_number"]
-            table = {"number": list(scores)}
-            for key in next(iter(scores.values())):
-                table[key] = [score[key] for score in scores.values()]
-            yield Panel("Numbers", Columns(table))
-        yield from super().panels(metrics, columns)
-
-    def truth(self, example: Mapping[str, Any]) -> str:
-        numbers = np.ravel(example["target"])[:3]
-        return " ".join(f"{float(value):.4g}" for value in numbers)
-
-    def explained_output(self, outputs: Any) -> tf.Tensor:
-        """The first number."""
-        return outputs[:, 0]
-
-    def draw(
-        self, axes: Any, example: Mapping[str, Any], prediction: Mapping[str, Any]
-    ) -> None:
-        """Adds the prediction and the true value as the title."""
-        words = []
-        for values in (prediction["prediction"], example["target"]):
-            numbers = np.ravel(values)[:3]
-            words.append(" ".join(f"{float(value):.4g}" for value in numbers))
-        separator = "\n" if self._shape else ", "
-        axes.set_title(f"{words[0]}{separator}true {words[1]}", fontsize=9)
-
-
-class NumberEvaluator(Evaluator):
-    """Loss, mean squared, root mean squared and mean absolute error, and r2.
-
-    `r2` is the fraction of the target's variance that is explained, 1 - mse / variance:
-    at most 1, negative for a model worse than the mean of these targets, None if they
-    are all equal; of several numbers, the mean over those that differ, and
-    `per_number` has the errors of each.
-    """
-
-    def __init__(self) -> None:
-        self._loss = 0.0
-        self._true: list[np.ndarray] = []
-        self._predicted: list[np.ndarray] = []
-
-    def update(self, outputs: Any, predictions: Example, batch: Example) -> None:
-        self._loss += float(predictions["loss"].numpy().astype(np.float64).sum())
-        count = len(predictions["prediction"])
-        self._true.append(batch["target"].numpy().reshape(count, -1))
-        self._predicted.append(predictions["prediction"].numpy().reshape(count, -1))
-
-    def result(self) -> dict[str, Any]:
-        truth = np.concatenate(self._true).astype(np.float64)
-        predicted = np.concatenate(self._predicted).astype(np.float64)
-        squared = ((predicted - truth) ** 2).mean(axis=0)
-        absolute = np.abs(predicted - truth).mean(axis=0)
-        varies = np.ptp(truth, axis=0) > 0
-        variance = np.where(varies, truth.var(axis=0), 1.0)
-        explained = 1 - squared / variance
-        reductions = (truth - truth.mean(axis=0)) ** 2 - (predicted - truth) ** 2
-        error = reductions.std(axis=0) / len(reductions) ** 0.5
-        metrics = {
-            "examples": len(truth),
-            "loss": self._loss / len(truth),
-            "mse": float(squared.mean()),
-            "rmse": float(squared.mean()) ** 0.5,
-            "mae": float(absolute.mean()),
-            "r2": float(explained[varies].mean()) if varies.any() else None,
-        }
-        # Of each number, compared with always predicting the mean.
-        metrics["mse_reduction"] = {
-            "mean": reductions.mean(axis=0).tolist(),
-            "standard_error": error.tolist(),
-        }
-        if len(squared) > 1:
-            per_number = {}
-            for index in range(len(squared)):
-                per_number[str(index)] = {
-                    "rmse": float(squared[index]) ** 0.5,
-                    "mae": float(absolute[index]),
-                    "r2": float(explained[index]) if varies[index] else 0.0,
-                }
-            metrics["per_number"] = per_number
-        return metrics

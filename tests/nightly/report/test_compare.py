@@ -10,6 +10,7 @@ import pytest
 
 from pipeline.compare import compare, main
 from pipeline.contracts import Target
+from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.fit import fit
 from pipeline.tasks.targets.labels import LabelTarget
 from pipeline.tasks.targets.number import NumberTarget
@@ -158,12 +159,14 @@ def test_the_scores_of_targets_are_those_of_their_evaluators():
     rows = {"truth": np.array(["a|b", "", "b"], object)}
     rows["prediction"] = np.array(["a", "b", "b"], object)
     labels = LabelTarget({"class_names": ["a", "b"]})
-    f1 = labels.scores(rows)["f1"]
+    f1 = evaluation_of(labels).scores(rows)["f1"]
     assert f1.values.sum() / f1.weights.sum() == pytest.approx(2 * 2 / (3 + 3))
     rows = {"prediction": np.array(["1", "4"], object)}
     rows["truth"] = np.array(["2", "4"], object)
     rows["loss"] = np.array(["1.0", "0"], object)
-    error = NumberTarget({"target_shape": []}).scores(rows)["mean_absolute_error"]
+    error = evaluation_of(NumberTarget({"target_shape": []})).scores(rows)[
+        "mean_absolute_error"
+    ]
     assert error.values.tolist() == [1, 0] and error.direction == -1
     assert dataclasses.is_dataclass(error)
     assert Target.scores(labels, {"correct": np.array(["True", "False"])})[

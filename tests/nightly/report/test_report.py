@@ -9,12 +9,10 @@ import re
 import shutil
 import subprocess
 
-import numpy as np
 import pytest
 import report_text
 from report_text import FAILED, text_of
 
-from pipeline.evaluation import robustness
 from pipeline.report import page
 from pipeline.report.run import Run
 from pipeline.report.subject import Measured, Subject
@@ -57,23 +55,6 @@ def test_an_unfinished_run_is_told(digits_run, tmp_path):
     assert "Training is unfinished: 1 of 3 epochs" in text and FAILED not in text
     assert "The data of the run is not loaded here" in text
     assert "Automatic choices" not in text
-
-
-def test_robustness_is_measured_on_request(digits_run, monkeypatch):
-    evaluation = digits_run.evaluation
-    config = digits_run.config.changed(report={"robustness": "on"})
-    run = Run(config, digits_run.directory, {}, digits_run.result)
-    monkeypatch.setattr(robustness, "_EXAMPLES", 100)
-    measured = robustness.measure(evaluation, config.train)
-    rows = np.linspace(0, len(evaluation) - 1, 100).astype(int)
-    assert measured.clean == pytest.approx(evaluation.table["correct"][rows].mean())
-    for name, values in measured.corrupted.items():
-        assert values[2] <= measured.clean, name
-    assert measured.corrupted["noise"][2] < measured.corrupted["noise"][0]
-    table = text_of(page.render(Subject(evaluation, run)))
-    noise = " ".join(f"{value:.3f}" for value in measured.corrupted["noise"])
-    assert f"noise {noise}" in table
-    assert robustness.measure(evaluation, config.train, most_seconds=1e-6) is None
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from pipeline.contracts import Score
 from pipeline.evaluation import differences
+from pipeline.evaluation.target_evaluation import Score
 
 
 def test_mcnemar_is_a_binomial_test_of_the_answers_that_differ():

@@ -10,8 +10,9 @@ from pipeline.config import registry
 from pipeline.data.example_store import MemoryStore
 from pipeline.data.splits import Split
 from pipeline.evaluation import importance
-from pipeline.evaluation.predictions import Evaluation
+from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.report import page
+from pipeline.report.evaluation import Evaluation
 from pipeline.report.subject import Subject
 from pipeline.training.train_step import SteppedModel
 
@@ -114,14 +115,17 @@ def test_other_inputs_have_no_columns():
     assert importance.measure(None, task, None) is None
 
 
-def evaluation_of(network, task, split):
+def evaluation_of_columns(network, task, split):
     outputs = tf.one_hot(split.column("label"), 2) * 4
     predictions = task.target.predict(outputs, {})
     batch = {"label": tf.constant(split.column("label"))}
     predictions = {**predictions, "loss": tf.zeros(COUNT)}
-    evaluator = task.target.evaluator()
+    evaluator = evaluation_of(task.target).evaluator()
     evaluator.update(outputs, predictions, batch)
-    table = {"id": split.column("id"), **task.target.table(predictions, batch)}
+    table = {
+        "id": split.column("id"),
+        **evaluation_of(task.target).table(predictions, batch),
+    }
 
     def predict(examples):
         return {
@@ -144,7 +148,7 @@ def test_the_summary_and_the_report_show_the_columns(monkeypatch):
     monkeypatch.setattr("pipeline.evaluation.predictions._MAX_SECONDS", float("inf"))
     task = task_of(class_names=["no", "yes"])
     network = network_of(task, SCORES["<fare>"])
-    evaluation = evaluation_of(network, task, labelled(task, network, rows()))
+    evaluation = evaluation_of_columns(network, task, labelled(task, network, rows()))
     (line,) = [x for x in evaluation.text.splitlines() if x.startswith("importance ")]
     assert line.startswith("importance <fare> 0.") and ", age 0.000" in line
     content = page.render(Subject(evaluation))
@@ -160,7 +164,7 @@ def test_an_evaluation_without_its_network_shows_what_was_learned():
     task = task_of(class_names=["no", "yes"])
     network = network_of(task, SCORES["age"])
     split = labelled(task, network, rows())
-    evaluation = evaluation_of(None, task, split)
+    evaluation = evaluation_of_columns(None, task, split)
     assert evaluation.importances is None and "importance" not in evaluation.text
     assert "column kind missing learned age number" in text_of(
         page.render(Subject(evaluation))

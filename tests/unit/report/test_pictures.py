@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from matplotlib.figure import Figure
-from random_evaluations import evaluation_of
+from random_evaluations import evaluation_of_classes
 
-from pipeline.evaluation import predictions
-from pipeline.report import pictures, results
+from pipeline.report import evaluation, pictures, results
+from pipeline.report.input_report import report_of
+from pipeline.report.targets.classes import ClassReport
 from pipeline.tasks.inputs.image import ImageInput
 
 NAMES = ["$a_{$", "猫", "<b>", "a name that is much too long for the side of a picture"]
@@ -20,13 +21,13 @@ NAMES = ["$a_{$", "猫", "<b>", "a name that is much too long for the side of a 
 
 def test_the_most_confident_mistakes_are_shown_with_truth_probability_and_file():
     names = ["a", "b", "c"]
-    found = evaluation_of(names, wrong=[40, 7, 21])
+    found = evaluation_of_classes(names, wrong=[40, 7, 21])
     figure, text = pictures.mistakes(found), "3 of 60 test predictions are wrong"
     assert figure.get_suptitle() == text
     assert (
         f"{text}; the most confident: a/1040.jpg, c (0.950) instead of b" in found.text
     )
-    empty = evaluation_of(["a", "b", ""], wrong=[40])
+    empty = evaluation_of_classes(["a", "b", ""], wrong=[40])
     assert "a/1040.jpg, nothing (0.950) instead of b" in empty.text
     found = dataclasses.replace(found, split="data")
     assert pictures.mistakes(found).get_suptitle() == "3 of 60 predictions are wrong"
@@ -39,13 +40,13 @@ def test_the_most_confident_mistakes_are_shown_with_truth_probability_and_file()
     files = [f"a/{id}.jpg" for id in (1040, 1007, 1021)]
     assert [axes.get_xlabel() for axes in figure.axes] == files
     assert (
-        len(pictures.mistakes(evaluation_of(names, wrong=range(50))).axes)
+        len(pictures.mistakes(evaluation_of_classes(names, wrong=range(50))).axes)
         == pictures.SHOWN
     )
-    nothing = pictures.mistakes(evaluation_of(names, wrong=[]))
+    nothing = pictures.mistakes(evaluation_of_classes(names, wrong=[]))
     assert nothing.get_suptitle() == "all 60 test predictions are right"
     cut = pictures.mistakes(
-        evaluation_of(["a directory of many photographs", "b"], wrong=[1])
+        evaluation_of_classes(["a directory of many photographs", "b"], wrong=[1])
     ).axes[0]
     assert cut.get_xlabel() == "... of many photographs/1001.jpg"
 
@@ -84,7 +85,7 @@ def test_curves_show_every_epoch_of_training_and_validation():
     ],
 )
 def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype):
-    found = evaluation_of(
+    found = evaluation_of_classes(
         names, wrong=[3, 5], shape=shape, dtype=dtype, count=2 * len(names) + 60
     )
     results.show(found, tmp_path, {"loss": [1.0]})
@@ -120,16 +121,16 @@ def test_any_names_and_images_are_written(tmp_path, capsys, names, shape, dtype)
 
 
 def test_predictions_are_written_in_pieces(monkeypatch):
-    found = evaluation_of(["a", "b"], wrong=[1], count=10)
+    found = evaluation_of_classes(["a", "b"], wrong=[1], count=10)
     whole = found.predictions.csv()
-    monkeypatch.setattr(predictions, "_CHUNK", 3)
+    monkeypatch.setattr("pipeline.evaluation.predictions._CHUNK", 3)
     assert b"".join(found.csv()) == whole
     assert whole.count(b"\n") == 11
 
 
 def test_the_confusions_of_many_classes_are_a_table_and_a_list():
     names = [f"class {n}" for n in range(40)]
-    found = evaluation_of(names, wrong=[3, 5, 43], count=120)
+    found = evaluation_of_classes(names, wrong=[3, 5, 43], count=120)
     assert "confusion_matrix" not in found.metrics
     assert found.metrics["confusions"][0] == ["class 3", "class 4", 2]
     (table,) = found.tables().values()
@@ -139,19 +140,19 @@ def test_the_confusions_of_many_classes_are_a_table_and_a_list():
 
 
 def test_what_fails_is_a_note(tmp_path, capsys, monkeypatch):
-    found = evaluation_of(["a", "b"], wrong=[1])
+    found = evaluation_of_classes(["a", "b"], wrong=[1])
 
     def refused(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(predictions.Evaluation, "csv", refused)
+    monkeypatch.setattr(evaluation.Evaluation, "csv", refused)
     monkeypatch.setattr(pictures, "curves", refused)
     written = results.show(found, tmp_path, {"loss": [1.0]})
     assert written == ["mistakes.png", "confusion_matrix.png"]
     shown = capsys.readouterr().out
     for name in ("predictions.csv", "curves.png"):
         assert f"{name} could not be written: no space left" in shown
-    monkeypatch.setattr(type(found.task.target), "pictures", refused)
+    monkeypatch.setattr(ClassReport, "pictures", refused)
     assert results.show(found, tmp_path) == ["mistakes.png"]
     assert "pictures could not be written: no space left" in capsys.readouterr().out
 
@@ -163,7 +164,7 @@ def test_an_image_is_drawn_from_its_file_if_there_is_one():
     small = pixels[::5, ::5]
     for raw, shape in ((content, (40, 60, 3)), (b"damaged", (8, 12, 3))):
         axes = Figure().subplots()
-        image.draw(axes, {"image": small, "raw": {"image": raw}})
+        report_of(image).draw(axes, {"image": small, "raw": {"image": raw}})
         (drawn,) = axes.images
         assert drawn.get_array().shape == shape
         assert list(drawn.get_extent()) == [-0.5, 11.5, 7.5, -0.5]

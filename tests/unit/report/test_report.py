@@ -8,20 +8,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from random_evaluations import evaluation_of
+from random_evaluations import evaluation_of_classes
 from report_text import FAILED, text_of
 
-from pipeline.config import command_line
-from pipeline.evaluation import robustness
-from pipeline.report import blocks, examples, page, results, run_sections
-from pipeline.report.run import Run
-from pipeline.report.subject import Measured, Subject
-from pipeline.tasks.targets import panels
+from pipeline.report import blocks, examples, page, panels, results, run_sections
+from pipeline.report.input_report import InputReport
+from pipeline.report.subject import Subject
+from pipeline.report.target_report import TargetReport
+from pipeline.report.targets.classes import ClassReport
 from pipeline.utils import files
 
 
 def test_a_model_that_is_no_better_than_guessing_is_warned_of():
-    found = evaluation_of(["a", "b"], wrong=range(30), count=61)
+    found = evaluation_of_classes(["a", "b"], wrong=range(30), count=61)
     content = page.render(Subject(found))
     (first,) = re.findall(r'<p class="lead bad">(.*)</p>', content)
     assert first.startswith("The model is no better than always predicting")
@@ -29,7 +28,7 @@ def test_a_model_that_is_no_better_than_guessing_is_warned_of():
 
 
 def test_few_examples_are_warned_of():
-    found = evaluation_of(["a", "b"], wrong=range(20), count=41)
+    found = evaluation_of_classes(["a", "b"], wrong=range(20), count=41)
     content = page.render(Subject(found))
     first, second = re.findall(r'<p class="lead warn">(.*)</p>', content)
     assert first.startswith("The accuracy is no better than always predicting")
@@ -40,38 +39,18 @@ def test_few_examples_are_warned_of():
     assert "Too few examples to tell (41" in text_of(content)
 
 
-@pytest.mark.parametrize(
-    ("limit", "measured", "seconds"),
-    [
-        ("1h", None, 30.0),
-        ("3m", None, 10.0),
-        (None, None, 30.0),
-        ("3m", Measured("runs/digits-1", "photos", "pipeline evaluate"), 30.0),
-    ],
-)
-def test_robustness_has_a_tenth_of_the_training_time_within_the_limit(
-    tmp_path, monkeypatch, limit, measured, seconds
-):
-    monkeypatch.setattr(robustness, "measure", lambda *arguments: arguments[-1])
-    found = SimpleNamespace(
-        network=object(),
-        task=SimpleNamespace(
-            input=SimpleNamespace(corruptions=lambda: {"noise": None})
-        ),
-    )
-    config = command_line.configure(["digits"]).changed(runtime={"time_limit": limit})
-    run = Run(config, tmp_path, {}, {"stages": {"training": 300.0}, "seconds": 170.0})
-    assert Subject(found, run, None, measured).robustness == seconds
-
-
 def test_long_recordings_are_played_until_the_room_for_them_is_used():
-    task = SimpleNamespace(
-        input=SimpleNamespace(
-            html=lambda example: "<audio>" + "x" * 210_000,
-            draw=lambda axes, example: axes.plot([0, 1]),
-        ),
-        target=SimpleNamespace(truth=lambda example: "yes"),
-    )
+    class Player(InputReport):
+        def html(self, example):
+            return "<audio>" + "x" * 210_000
+
+        def draw(self, axes, example):
+            axes.plot([0, 1])
+
+    class Sound:
+        report = Player
+
+    task = SimpleNamespace(input=Sound(), target=object())
     cards = examples.plain(task, {"id": np.arange(12)}, [f"{n}.wav" for n in range(12)])
     assert ["<audio>" in card.picture for card in cards] == [True] * 3 + [False] * 9
     assert all(card.picture for card in cards) and cards[11].caption == "11.wav"
@@ -80,7 +59,7 @@ def test_long_recordings_are_played_until_the_room_for_them_is_used():
 
 
 def test_counts_among_the_metrics_have_no_decimals():
-    found = evaluation_of(["a", "b"], wrong=[0])
+    found = evaluation_of_classes(["a", "b"], wrong=[0])
     found = dataclasses.replace(found, metrics={**found.metrics, "words": 1076})
     assert "words 1,076 " in text_of(page.render(Subject(found)))
 
@@ -99,7 +78,7 @@ def test_whether_probabilities_can_be_trusted_is_told(correct, prediction):
 
 def test_names_with_html_are_escaped():
     names = ["<script>alert(1)</script>", "</svg><b>", 'a & "b"']
-    found = evaluation_of(names, wrong=[3, 7])
+    found = evaluation_of_classes(names, wrong=[3, 7])
     content = page.render(Subject(found))
     assert FAILED not in content
     assert "<script" not in content and "<b>" not in content
@@ -109,29 +88,31 @@ def test_names_with_html_are_escaped():
 @pytest.mark.parametrize("count", [2, 1000])
 def test_any_number_of_classes_is_shown(count):
     names = [f"class {number}" for number in range(count)]
-    content = page.render(Subject(evaluation_of(names, [3], count=2 * count + 60)))
+    content = page.render(
+        Subject(evaluation_of_classes(names, [3], count=2 * count + 60))
+    )
     assert FAILED not in content and len(content) < 2_000_000
     assert "class 0" in content
 
 
 def test_examples_of_one_class_and_no_mistake_are_shown():
-    found = evaluation_of(["a", "b"], wrong=[], count=1)
+    found = evaluation_of_classes(["a", "b"], wrong=[], count=1)
     text = text_of(page.render(Subject(found)))
     assert "All 1 test predictions are right" in text and FAILED not in text
     assert "Classes without examples in this split: 1" in text
 
 
 def test_a_part_that_fails_says_so_and_the_rest_is_shown(monkeypatch):
-    found = evaluation_of(["a", "b"], wrong=[1])
+    found = evaluation_of_classes(["a", "b"], wrong=[1])
 
     def refused(*_):
         raise ValueError("<broken>")
 
-    monkeypatch.setattr(type(found.task.target), "panels", refused)
+    monkeypatch.setattr(ClassReport, "panels", refused)
     content = page.render(Subject(found))
     assert f"{FAILED}: &lt;broken&gt;" in content
     assert "1 of 60 test predictions are wrong" in content.lower()
-    monkeypatch.setattr(type(found.task.target), "headline", refused)
+    monkeypatch.setattr(ClassReport, "headline", refused)
     assert "1 of 60 test predictions are wrong" in page.render(Subject(found)).lower()
 
 
@@ -140,14 +121,16 @@ def test_a_full_disk_is_a_note(tmp_path, capsys, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "write_text", refused)
-    results.write_report(Subject(evaluation_of(["a", "b"], wrong=[1])), tmp_path)
+    results.write_report(
+        Subject(evaluation_of_classes(["a", "b"], wrong=[1])), tmp_path
+    )
     shown = capsys.readouterr().out
     assert "report.html could not be written" in shown and "No space left" in shown
 
 
-def test_an_answer_without_a_title_shows_its_numbers():
-    found = evaluation_of(["a", "b"], wrong=[1])
-    found.task.target.draw = lambda axes, example, prediction: None
+def test_an_answer_without_a_title_shows_its_numbers(monkeypatch):
+    found = evaluation_of_classes(["a", "b"], wrong=[1])
+    monkeypatch.setattr(ClassReport, "draw", TargetReport.draw)
     text = text_of(page.render(Subject(found)))
     assert "truth b prediction a probability 0.95" in text
 

@@ -10,8 +10,10 @@ from pipeline.config import command_line, python_call
 from pipeline.contracts import Info
 from pipeline.data import seeds
 from pipeline.data.in_memory import from_object
+from pipeline.evaluation import sample_quality as quality
+from pipeline.evaluation.target_evaluation import evaluation_of
+from pipeline.evaluation.targets import generation as of_samples
 from pipeline.models.simple import convnet
-from pipeline.tasks import sample_quality as quality
 from pipeline.tasks.generation import generation
 from pipeline.training import plan, resolve
 from pipeline.utils.errors import UsageError
@@ -171,10 +173,13 @@ def test_the_fewest_steps_whose_samples_are_close_are_chosen(
         )
 
     monkeypatch.setattr(task.target.sampler, "draw_samples", draw)
-    result = task.target.calibrator(linear).result()
+    result = evaluation_of(task.target).calibrator(linear).result()
     assert result["steps"] == chosen
     assert result["differences"][str(chosen)] == abs(levels.get(chosen, 50) - 100)
-    assert generation({**METADATA, "steps": 5}).target.calibrator(linear) is None
+    assert (
+        evaluation_of(generation({**METADATA, "steps": 5}).target).calibrator(linear)
+        is None
+    )
 
 
 def test_real_images_of_all_classes_are_compared(monkeypatch):
@@ -186,7 +191,7 @@ def test_real_images_of_all_classes_are_compared(monkeypatch):
         np.zeros((600, 4, 6, 2), np.uint8) + np.arange(600).reshape(-1, 1, 1, 1) // 3
     )
     batch["image"] = tf.constant(images.astype(np.uint8))
-    evaluator = task.target.evaluator(linear)
+    evaluator = evaluation_of(task.target).evaluator(linear)
     for start in range(0, 600, 100):
         part = {name: values[start : start + 100] for name, values in batch.items()}
         predictions = {"loss": tf.zeros(100), "time": tf.zeros(100)}
@@ -213,13 +218,13 @@ def test_recall_counts_all_classes(monkeypatch):
             values = images[:, 0, 0, 0].astype(np.float64)
             return values[:, None], np.zeros(len(images), int)
 
-    monkeypatch.setattr(quality, "Judge", Oracle)
+    monkeypatch.setattr(of_samples, "Judge", Oracle)
     metadata = {**METADATA, "samples": 30, "steps": 1, "judge": "run"}
     task = generation(metadata)
     numbers = (np.arange(30) * 8).astype(np.uint8)  # as if drawn, from 0 to 232
     samples = np.zeros((30, 4, 6, 2), np.uint8) + numbers[:, None, None, None]
     monkeypatch.setattr(task.target.sampler, "draw_samples", lambda *_: samples)
-    evaluator = task.target.evaluator(linear)
+    evaluator = evaluation_of(task.target).evaluator(linear)
     batch = {name: values[:10] for name, values in batch_of(10).items()}
     images = np.random.default_rng(0).permutation(samples[::3])
     batch["image"] = tf.constant(images)
@@ -236,7 +241,7 @@ def test_other_models_suggest_the_network_of_generation(task):
 def test_a_thousand_classes_have_a_sheet():
     names = [f"class {number}" for number in range(1000)]
     task = generation({**METADATA, "class_names": names, "samples": 40, "steps": 1})
-    evaluator = task.target.evaluator(linear)
+    evaluator = evaluation_of(task.target).evaluator(linear)
     batch = batch_of(8)
     inputs, y, _ = task.step_inputs(batch, batch["id"])
     outputs = linear(inputs, False)

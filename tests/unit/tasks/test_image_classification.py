@@ -8,6 +8,7 @@ from sklearn import metrics
 
 from pipeline.config import registry
 from pipeline.contracts import Info
+from pipeline.report.target_report import report_of
 from pipeline.utils.errors import UsageError
 
 METADATA = {"class_names": ["cat", "dog", "cow"], "image_shape": [6, 4, 3]}
@@ -87,7 +88,9 @@ def test_a_model_that_abstains_withholds_unsure_labels_and_nothing_else(task):
     assert found["selective_accuracy"] == 0.5
     assert found["accuracy"] == pytest.approx(2 / 3)
     assert table["answered"].tolist() == [True, False, True]
-    assert any("66.7%" in line for line in selective.target.summary(found, "test"))
+    assert any(
+        "66.7%" in line for line in report_of(selective.target).summary(found, "test")
+    )
     (note,) = selective.target.prediction_notes()
     assert "`label` is empty" in note and "0.6" in note
     assert not task.target.prediction_notes()

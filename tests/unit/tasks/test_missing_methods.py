@@ -29,8 +29,7 @@ def test_a_target_is_told_which_methods_it_lacks_and_what_they_return():
     with pytest.raises(UsageError) as caught:
         Depth({})
     assert str(caught.value) == (
-        "the class Depth lacks evaluator (Computes the metrics of a split; it may ask"
-        " the model for samples); predict (Turns outputs into the predictions for a"
+        "the class Depth lacks predict (Turns outputs into the predictions for a"
         " client, tensors (batch, ...))"
     )
 
@@ -43,7 +42,7 @@ def test_an_input_too():
 def test_a_target_has_few_methods_to_write():
     """And an input, and a task none."""
     assert contracts.Target.__abstractmethods__ == {
-        *("decode", "y", "head", "loss", "predict", "evaluator"),
+        *("decode", "y", "head", "loss", "predict"),
     }
     assert contracts.Input.__abstractmethods__ == {
         *("decode", "prepare", "inputs", "network_inputs", "signatures"),

@@ -6,6 +6,7 @@ import tensorflow as tf
 from random_evaluations import measure
 
 from pipeline.data.in_memory import from_object
+from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.tasks.generation import generation
 from pipeline.tasks.targets.boxes import BoxTarget
 from pipeline.tasks.targets.classes import ClassTarget
@@ -24,7 +25,7 @@ MASKS = (RANDOM.uniform(size=(COUNT, 4, 4)) < 0.1).astype(np.uint8)
 
 def said(target, outputs, batch):
     metrics, _ = measure(target, outputs.astype(np.float32), batch, np.ones(COUNT))
-    return target.no_better_than(metrics)
+    return evaluation_of(target).no_better_than(metrics)
 
 
 def logits(classes, count):
@@ -72,7 +73,7 @@ def test_classes_of_few_or_rare_examples(matrix, is_useless):
     outputs = logits(predicted, 2).astype(np.float32)
     loss = np.ones(len(true), np.float32)
     metrics, _ = measure(target, outputs, {"label": true}, loss)
-    assert bool(target.no_better_than(metrics)) == is_useless
+    assert bool(evaluation_of(target).no_better_than(metrics)) == is_useless
 
 
 def test_a_single_class_is_no_constant_answer():
@@ -124,7 +125,7 @@ def test_boxes(ap50, boxes):
     target = BoxTarget({"class_names": ["cell"], "boxes_per_image": 5})
     metrics = {"ap50": ap50, "per_class": {"cell": {"boxes": boxes}}}
     expected = "finding no boxes (ap50 0.004)" if ap50 == 0.004 else ""
-    assert target.no_better_than(metrics) == expected
+    assert evaluation_of(target).no_better_than(metrics) == expected
 
 
 @pytest.mark.parametrize(
@@ -141,10 +142,10 @@ def test_boxes(ap50, boxes):
 )
 def test_transcripts(truths, predictions, expected):
     target = TranscriptTarget({"units": ["a", "b", " "], "transcript_length": 6})
-    evaluator = target.evaluator()
+    evaluator = evaluation_of(target).evaluator()
     for truth, prediction in zip(truths, predictions, strict=True):
         evaluator._add(truth, prediction)
-    found = target.no_better_than(evaluator.result())
+    found = evaluation_of(target).no_better_than(evaluator.result())
     assert found.startswith(expected) and bool(found) == bool(expected)
 
 
@@ -178,10 +179,10 @@ def test_generated_pictures(prediction):
         **task.target.predict(tf.constant(outputs, tf.float32), batch),
         "loss": loss,
     }
-    evaluator = task.target.evaluator()
+    evaluator = evaluation_of(task.target).evaluator()
     evaluator.update(outputs, predictions, batch)
     metrics = evaluator.result()
-    found = task.target.no_better_than(metrics)
+    found = evaluation_of(task.target).no_better_than(metrics)
     assert found.startswith("drawing each pixel by itself") == (prediction != "picture")
     if prediction == "each pixel":
         independent = metrics["independent_pixels"]["loss"]

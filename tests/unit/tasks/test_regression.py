@@ -13,6 +13,7 @@ from sklearn import metrics as reference
 from pipeline.data import splits
 from pipeline.data.array_source import ArraySource
 from pipeline.fit import fit
+from pipeline.report.target_report import report_of
 from pipeline.utils.errors import UsageError
 
 METADATA = {
@@ -75,7 +76,9 @@ def test_evaluation_equals_scikit_learn(tmp_path):
     )
     assert alike["r2"] is None and alike["examples"] == 1
     for metrics, columns in ((found, table), (alike, row)):
-        ((name, figure),) = make(METADATA).target.pictures(metrics, columns).items()
+        ((name, figure),) = (
+            report_of(make(METADATA).target).pictures(metrics, columns).items()
+        )
         figure.savefig(tmp_path / name)
 
 

@@ -10,6 +10,7 @@ from recordings import wav
 
 from pipeline.contracts import Info
 from pipeline.data.audio_decoding import decode_wav, header
+from pipeline.report.input_report import report_of
 from pipeline.tasks.inputs.audio import audio
 from pipeline.utils.errors import UsageError
 
@@ -129,7 +130,7 @@ def test_the_keras_model_makes_the_same_spectrogram(input):
 def test_html_plays_the_beginning_and_shows_the_spectrogram(input):
     samples = np.zeros(input.inputs()["mask"].shape[1] * 80 + 120, np.int16)
     samples[:3000] = RANDOM.integers(1, 30000, 3000)
-    html = input.html({"audio": samples})
+    html = report_of(input).html({"audio": samples})
     urls = re.findall(r'src="data:(\S+?);base64,(\S+?)"', html)
     assert [kind for kind, _ in urls] == ["image/png", "audio/wav"]
     picture, sound = (base64.b64decode(text) for _, text in urls)
@@ -138,9 +139,9 @@ def test_html_plays_the_beginning_and_shows_the_spectrogram(input):
     np.testing.assert_array_equal(decoded[:3000], samples[:3000])
     assert header(tf.constant(sound)).frames == 3000
     long, _ = learn(rate=8000, seconds=30)
-    assert len(long.html({"audio": np.ones(240_000, np.int16)})) < 300_000
+    assert len(report_of(long).html({"audio": np.ones(240_000, np.int16)})) < 300_000
 
 
 def test_silence_is_shown(input):
     for samples in (np.zeros(4000, np.int16), np.full(4000, 32767, np.int16)):
-        assert "audio/wav" in input.html({"audio": samples})
+        assert "audio/wav" in report_of(input).html({"audio": samples})

@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 
 from pipeline.contracts import Info, TrainingExamples
+from pipeline.report.input_report import report_of
 from pipeline.tasks.inputs.features import FeatureInput, features
 from pipeline.utils.errors import UsageError
 
@@ -117,8 +118,8 @@ def test_a_short_vector_is_a_table_of_scaled_numbers_in_a_report():
     task_input = FeatureInput(
         {"feature_names": ["a<b", "c"], "mean": [1.0, 2.0], "deviation": [2.0, 1.0]}
     )
-    html = task_input.html({"features": np.array([5.0, 2.0], np.float32)})
+    html = report_of(task_input).html({"features": np.array([5.0, 2.0], np.float32)})
     assert "<th>a&lt;b</th><td>2</td>" in html
     assert "<th>c</th><td>0</td>" in html
     long = FeatureInput({"feature_names": [str(n) for n in range(50)]})
-    assert long.html({"features": np.zeros(50, np.float32)}) == ""
+    assert report_of(long).html({"features": np.zeros(50, np.float32)}) == ""

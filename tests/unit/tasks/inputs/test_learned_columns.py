@@ -9,6 +9,7 @@ import tensorflow as tf
 from pipeline.contracts import TableColumn
 from pipeline.data.array_source import ArraySource
 from pipeline.data.raw_split import RawSplit
+from pipeline.report.input_report import report_of
 from pipeline.tasks.inputs.table import table
 
 KINDS = {
@@ -79,7 +80,9 @@ def test_a_row_is_shown_as_it_was_and_its_texts_are_escaped():
     own, fields = learned()
     pages = []
     for row in range(len(NUMBERS)):
-        pages.append(own.html({name: values[row] for name, values in fields.items()}))
+        pages.append(
+            report_of(own).html({name: values[row] for name, values in fields.items()})
+        )
     assert "<th>age</th><td>-2</td>" in pages[0] and "<td>1</td>" in pages[0]
     assert "<td>red</td>" in pages[0] and "<td>2001-01-31</td>" in pages[0]
     assert "<script>" not in pages[0] and "&lt;" in pages[0]

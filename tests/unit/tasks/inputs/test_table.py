@@ -11,6 +11,7 @@ import tensorflow as tf
 from pipeline.contracts import Info, TableColumn, TrainingExamples
 from pipeline.layers.columns import CATEGORIES, FEATURES, WORDS
 from pipeline.models.tabular import tabular
+from pipeline.report.input_report import report_of
 from pipeline.tasks.inputs.table import TableInput, table
 from pipeline.utils.errors import UsageError
 
@@ -372,12 +373,12 @@ def test_requests_with_infinity_are_refused():
 
 def test_a_row_is_shown_with_its_values(own, decoded):
     row = {name: values[5] for name, values in numpy(decoded).items()}
-    shown = dict(own._values(row))
+    shown = dict(report_of(own)._values(row))
     assert shown["age"] == "5"
     assert shown["income"] == ""
     assert shown["town"] == "town 5"
     assert shown["since"] == "06-06-1995"
-    assert "<th>remark</th>" in own.html(row)
+    assert "<th>remark</th>" in report_of(own).html(row)
 
 
 def test_numbers_of_a_source_without_columns():

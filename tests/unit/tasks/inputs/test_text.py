@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from pipeline.contracts import Info
 from pipeline.data import text_decoding
+from pipeline.report.input_report import report_of
 from pipeline.tasks.inputs.text import TextInput, text
 from pipeline.utils.errors import UsageError
 
@@ -226,11 +227,11 @@ def test_another_field_is_refused():
 def test_a_text_is_escaped_in_the_report_and_drawn_in_lines():
     text_input = made()
     example = decoded(text_input, "The <film> is bad")
-    assert text_input.html(example) == "<p>the &lt; film &gt; is bad</p>"
+    assert report_of(text_input).html(example) == "<p>the &lt; film &gt; is bad</p>"
     for words, width in (("ab " * 100, 32), ("\u6f22" * 100, 16)):
         figure = Figure()
         example["raw"] = {"text": words.encode()}
-        text_input.draw(figure.add_subplot(), example)
+        report_of(text_input).draw(figure.add_subplot(), example)
         (drawn,) = figure.axes[0].texts
         lines = drawn.get_text().split("\n")
         assert 3 < len(lines) <= 11 and max(map(len, lines)) <= width
@@ -240,7 +241,7 @@ def test_the_beginning_of_any_text_is_shown():
     own_input = made()
     example = decoded(own_input, "a")
     example["raw"] = {"text": b"<b>\xff\0" + b"long " * 10_000}
-    assert own_input.html(example).startswith("<p>&lt;b&gt;\ufffd\0long")
+    assert report_of(own_input).html(example).startswith("<p>&lt;b&gt;\ufffd\0long")
     figure = Figure()
-    own_input.draw(figure.add_subplot(), example)
+    report_of(own_input).draw(figure.add_subplot(), example)
     assert 10 < len(figure.axes[0].texts[0].get_text().split()) < 100

@@ -12,6 +12,8 @@ from PIL import Image
 from pipeline.config import registry
 from pipeline.contracts import Info
 from pipeline.data.array_source import ArraySource
+from pipeline.evaluation.target_evaluation import evaluation_of
+from pipeline.report.target_report import report_of
 from pipeline.tasks.targets.box_outputs import BEFORE_LOGITS, best_boxes
 from pipeline.tasks.targets.boxes import BoxTarget, boxes
 from pipeline.utils.errors import UsageError
@@ -191,7 +193,7 @@ def test_runs_are_compared_by_f1():
         "loss": ["0.5", "1.5"],
     }
     columns = {name: np.array(values) for name, values in rows.items()}
-    scores = target_of().scores(columns)
+    scores = evaluation_of(target_of()).scores(columns)
     assert list(scores) == ["f1", "loss"]
     # 4 answered boxes, 4 true ones, of which 2 are found.
     assert scores["f1"].values.sum() / scores["f1"].weights.sum() == 0.5
@@ -264,7 +266,7 @@ def test_true_boxes_are_drawn_where_they_are():
         "box_labels": np.array([1, -1]),
         "box_ignored": np.array([0, 0]),
     }
-    target_of().draw_truth(axes, example)
+    report_of(target_of()).draw_truth(axes, example)
     (box,) = axes.patches
     assert box.get_bbox().bounds == (9.5, 19.5, 30, 30)
     assert [text.get_text() for text in axes.texts] == ["tie"]

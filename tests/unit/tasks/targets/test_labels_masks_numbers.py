@@ -9,6 +9,8 @@ from sklearn import metrics as reference
 
 from pipeline.contracts import Info
 from pipeline.data.array_source import ArraySource
+from pipeline.evaluation.target_evaluation import evaluation_of
+from pipeline.report.target_report import report_of
 from pipeline.tasks.targets.labels import LabelTarget, labels
 from pipeline.tasks.targets.mask import IGNORED, MaskTarget, mask
 from pipeline.tasks.targets.number import NumberTarget, number
@@ -49,11 +51,11 @@ def test_labels_are_named_in_answers_and_tables():
     outputs = tf.constant([[1.0, -1.0, 2.0], [-1.0, -1.0, -1.0]])
     predictions = target.predict(outputs, {})
     assert predictions["labels"].numpy().tolist() == [b"hat|bag", b""]
-    table = target.table(
+    table = evaluation_of(target).table(
         {**predictions, "loss": tf.zeros(2)},
         {"labels": tf.constant([[0, 1, 0], [1, 1, 1]])},
     )
-    shown = target.readable(table)
+    shown = evaluation_of(target).readable(table)
     assert shown["truth"].tolist() == ["tie", "hat|tie|bag"]
     assert shown["prediction"].tolist() == ["hat|bag", ""]
 
@@ -214,11 +216,11 @@ def test_each_of_several_numbers_is_measured():
         *(f"{s}_{n}" for s in ("truth", "prediction") for n in (0, 1)),
         "loss",
     }
-    lines = target.summary(found, "test")
+    lines = report_of(target).summary(found, "test")
     assert lines[0].split() == ["number", "rmse", "mae", "r2"]
     assert lines[-1].endswith("number 1 is predicted worse than by its mean")
-    assert target.no_better_than(found) == ""
-    (figure,) = target.pictures(found, table).values()
+    assert evaluation_of(target).no_better_than(found) == ""
+    (figure,) = report_of(target).pictures(found, table).values()
     assert len(figure.axes) == 2
 
 

@@ -8,6 +8,8 @@ import pytest
 import tensorflow as tf
 from matplotlib.figure import Figure
 
+from pipeline.evaluation.target_evaluation import evaluation_of
+from pipeline.report.target_report import report_of
 from pipeline.tasks.targets.transcript import TranscriptTarget
 
 RANDOM = np.random.default_rng(0)
@@ -104,7 +106,7 @@ def test_error_rates_by_hand():
     batch = {"transcript": tf.constant(np.pad(truths, [[0, 0], [0, 2]]), tf.int32)}
     outputs = outputs_of(*rows)
     predictions = {**transcripts.predict(outputs, batch), "loss": tf.zeros(4)}
-    evaluator = transcripts.evaluator()
+    evaluator = evaluation_of(transcripts).evaluator()
     evaluator.update(outputs, predictions, batch)
     metrics = evaluator.result()
     # 6 words: 1 substituted; "ab" became "a b", 2 errors; "a?" became "a", 1 error.
@@ -114,20 +116,20 @@ def test_error_rates_by_hand():
     kinds = [metrics[kind] for kind in ("substituted", "deleted", "inserted")]
     assert sum(kinds) == 4 and kinds[2] == 1
     assert metrics["worst"][0]["errors"] == 2
-    text = "\n".join(transcripts.summary(metrics, "test"))
+    text = "\n".join(report_of(transcripts).summary(metrics, "test"))
     assert "(b > a) b" in text and "in no training transcript" in text
 
 
 def test_an_empty_answer_is_called_nothing():
     axes = Figure().subplots()
     for text, title in ((b"", "predicted nothing\ntrue: b"), (b"b", "predicted b")):
-        target().draw(axes, {"transcript": [B, 0]}, {"text": text})
+        report_of(target()).draw(axes, {"transcript": [B, 0]}, {"text": text})
         assert axes.get_title() == title
 
 
 def test_error_rates_are_those_of_jiwer():
     transcripts = TranscriptTarget({"units": [*"ab cd"], "transcript_length": 60})
-    evaluator = transcripts.evaluator()
+    evaluator = evaluation_of(transcripts).evaluator()
     truths, texts = [], []
     for _ in range(20):
         truth, text = (
@@ -158,7 +160,7 @@ def test_transcripts_that_are_too_long_are_noted():
     batch = {"transcript": batch["transcript"]["transcript"][None]}
     outputs = tf.constant(np.eye(3)[[[2, 0, 2]]] * 20, tf.float32)
     predictions = {**transcripts.predict(outputs, batch), "loss": tf.zeros(1)}
-    evaluator = transcripts.evaluator()
+    evaluator = evaluation_of(transcripts).evaluator()
     evaluator.update(outputs, predictions, batch)
     metrics = evaluator.result()
     assert metrics["cut"] == 1 and metrics["too_long"] == 1
@@ -168,10 +170,10 @@ def test_transcripts_that_are_too_long_are_noted():
         tf.tile(outputs, [2, 1, 1]),
     )
     assert metric.name == "too_long" and float(metric.result()) == 0.5
-    text = "\n".join(transcripts.summary(metrics, "test"))
+    text = "\n".join(report_of(transcripts).summary(metrics, "test"))
     assert "more units than the model has outputs in 1 transcript of test" in text
     assert "more than 4 characters" in text
-    (_, worst) = transcripts.panels(metrics, {})
+    (_, worst) = report_of(transcripts).panels(metrics, {})
     assert worst.content["alignment"] == ["(aaaaa > aa)"]
 
 

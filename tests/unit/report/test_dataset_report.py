@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from pipeline.contracts import TableColumn
-from pipeline.evaluation import dataset_report
+from pipeline.report import dataset_report
 
 COLUMNS = (
     TableColumn("color", "category"),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.contracts import Panel
+from pipeline.report.target_report import Panel
 from pipeline.utils.calibration import reliability
 from pipeline.utils.columns import Columns
 from pipeline.utils.intervals import wilson

@@ -10,11 +10,13 @@ import tensorflow as tf
 
 from pipeline.config import registry
 from pipeline.config.config import Config
-from pipeline.contracts import Example, Input, Source
+from pipeline.contracts import Example, Source
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.dataset import LoadedData
 from pipeline.data.image_sizes import sample, spread
 from pipeline.data.splits import Split
+from pipeline.report import input_report, target_report
+from pipeline.report.input_report import InputReport
 from pipeline.utils import html_pages
 from pipeline.utils.errors import UsageError
 from pipeline.utils.html_pages import PageSection, Picture, Row
@@ -41,7 +43,7 @@ def statistics(data: LoadedData) -> Lines:
     columns = {}
     for name, split in data.splits.items():
         columns[name] = {key: split.column(key) for key in split.store.short}
-    yield from data.task.target.describe(columns)
+    yield from target_report.report_of(data.task.target).describe(columns)
     yield from files(data.source)
     yield from table_columns(data)
     train = data.splits["train"]
@@ -185,8 +187,9 @@ def _examples(data: LoadedData) -> list[PageSection]:
     """
     from matplotlib.figure import Figure
 
-    own_input = getattr(data.task, "input", None)
-    if not isinstance(own_input, Input) or type(own_input).draw is Input.draw:
+    of_input = input_report.report_of(data.task.input)
+    of_target = target_report.report_of(data.task.target)
+    if type(of_input) is InputReport:
         return []
     train = data.splits["train"]
     subset = train.take(spread(len(train), _DRAWN))
@@ -195,7 +198,7 @@ def _examples(data: LoadedData) -> list[PageSection]:
     for row in range(count):
         example = {name: column[row] for name, column in subset.items()}
         name = data.source.location(int(example["id"]))
-        cards.append((name, own_input.html(example)))
+        cards.append((name, of_input.html(example)))
     if any(html for _, html in cards):
         return [PageSection("Examples in train", cards=cards)]
     rows = -(-count // _COLUMNS)
@@ -203,8 +206,8 @@ def _examples(data: LoadedData) -> list[PageSection]:
     for row in range(count):
         example = {name: column[row] for name, column in subset.items()}
         axes = figure.add_subplot(rows, _COLUMNS, row + 1)
-        own_input.draw(axes, example)
-        data.task.target.draw_truth(axes, example)
+        of_input.draw(axes, example)
+        of_target.draw_truth(axes, example)
         name = data.source.location(int(example["id"]))
         name = name.encode(errors="replace").decode()
         axes.set_title(name[-32:], fontsize=8, parse_math=False)

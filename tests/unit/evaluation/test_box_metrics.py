@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from pycocotools import coco, cocoeval
 
-from pipeline.tasks.targets.box_metrics import AveragePrecision, Boxes, pair
+from pipeline.evaluation.box_metrics import AveragePrecision, Boxes, pair
 
 CLASSES = 3
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from pipeline.tasks import sample_quality as quality
+from pipeline.evaluation import sample_quality as quality
 
 
 def test_the_frechet_distance_is_that_of_scipy():

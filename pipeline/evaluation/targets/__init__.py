@@ -1,0 +1,1 @@
+"""How predictions are evaluated: a module for each target with its name."""

@@ -1,0 +1,1 @@
+"""How examples are shown: a module for each input with its name."""
