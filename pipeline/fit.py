@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config import command_line, keras_arguments, python_call
-from pipeline.config.config import Config
+from pipeline.config.config import RUNS, Config
 from pipeline.config.request import Request
 from pipeline.report.run import Run
 from pipeline.runtime import cluster, run_directory, signals
@@ -26,6 +26,7 @@ from pipeline.utils.errors import run_command
 if TYPE_CHECKING:  # options are checked before TensorFlow is imported
     from pipeline.contracts import Source
     from pipeline.runtime.environment import Machine
+    from pipeline.training.trainer import Trainer
 
 __all__ = ["Run", "fit", "main"]
 
@@ -213,27 +214,27 @@ def _run(
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export import formats
-    from pipeline.export.handoff import Handoff
-    from pipeline.report import results
-    from pipeline.report.subject import Subject
     from pipeline.training import distributed, recovery, start_lines
+    from pipeline.training.run_setup import RunSetup
     from pipeline.training.trainer import Trainer
 
     # Data and model
     data = dataset.load(config, source)
     stops.require_time("reading the data")
-    trainer = Trainer(config, machine, data, stops, evaluate.evaluate)
-    trainer.build()
+    setup = RunSetup(config, machine, data, stops, evaluate.evaluate)
+    built = setup.build()
     is_exported = config.export.enabled or config.data.fold is not None
     if is_exported and config.export.formats:
         formats.try_out(config, data.task, data.splits["train"])
     if not machine.is_chief:
-        trainer.run_worker()
-        history = trainer.checkpoint.history
-        return Run(config, trainer.run.path, history, {}, trainer=trainer)
+        directory = RunDirectory(config.run_directory or RUNS)
+        worker = Trainer(setup, built, directory)
+        worker.train_as_worker()
+        return Run(config, directory.path, worker.history, {}, trainer=worker)
 
-    # Training
-    run = None
+    # Training, test, pictures, export, verification, report
+    trainer: Trainer | None = None
+    run: Run | None = None
     try:
         with (
             run_directory.open_run(config) as directory,
@@ -241,47 +242,57 @@ def _run(
             if config.data.folds is None  # otherwise, the caller reports
             else contextlib.nullcontext(),
         ):
-            trainer.resume(directory)
+            trainer = Trainer(setup, built, directory)
             data.write(directory)
             start_lines.show(trainer)
             run = Run(config, directory.path, {}, {}, trainer=trainer)
-            trained = trainer.train(run)
-            history = trainer.checkpoint.history
-
-            # Test, pictures, export, verification, report
-            handoff = Handoff(trainer, start)
-            parts: dict[str, Any] = {"trainer": trainer}
-            result = None if trained else handoff.finished_result()
-            written: Path | None = directory.result
-            if result is None:
-                tested = handoff.test()
-                result = tested.result
-                shown = Run(config, directory.path, history, result, trainer=trainer)
-                evaluation = shown.test_evaluation(tested.table, tested.pictures)
-                # Before the result is written: a resumed run tests again if this one is
-                # killed here.
-                if not config.dry_run:
-                    results.show(evaluation, directory.path, history)
-                handoff.write(result)
-                result = handoff.export(result)
-                written = handoff.write(result)
-                parts["evaluation"] = evaluation
-                shown = Run(config, directory.path, history, result, **parts)
-                if not config.dry_run:
-                    subject = Subject(evaluation, shown, data)
-                    results.write_report(subject, directory.path)
-            handoff.report(result)
-            parts["model"] = handoff.standalone()
+            is_trained = trainer.train(run)
+            finished = _finish(trainer, start, is_trained)
             distributed.wait_for_workers(machine, stops)
-        run = Run(config, directory.path, history, result, written, **parts)
+        run = finished
     except BaseException as error:
-        is_notebook = hasattr(sys, "ps1") and hasattr(trainer, "checkpoint")
-        if not is_notebook or not isinstance(signals.behind(error), KeyboardInterrupt):
+        is_notebook = hasattr(sys, "ps1")
+        is_interrupt = isinstance(signals.behind(error), KeyboardInterrupt)
+        if trainer is None or not is_notebook or not is_interrupt:
             raise
-        return Run(config, trainer.run.path, trainer.checkpoint.history, {})
+        return Run(config, trainer.run.path, trainer.history, {})
     finally:
-        trainer.callbacks.end(run)
+        if trainer is not None:
+            trainer.callbacks.end(run)
     return run
+
+
+def _finish(trainer: "Trainer", start: float, is_trained: bool) -> Run:
+    """Tests, exports and reports a model; one that was finished is only reported."""
+    from pipeline.export.handoff import Handoff
+    from pipeline.report import results
+    from pipeline.report.subject import Subject
+
+    config = trainer.config
+    path = trainer.run.path
+    history = trainer.history
+    handoff = Handoff(trainer, start)
+    result = None if is_trained else handoff.finished_result()
+    written: Path | None = trainer.run.result
+    parts: dict[str, Any] = {"trainer": trainer}
+    if result is None:
+        tested = handoff.test()
+        shown = Run(config, path, history, tested.result, trainer=trainer)
+        evaluation = shown.test_evaluation(tested.table, tested.pictures)
+        # Before the result is written: a resumed run tests again if this one is killed
+        # here.
+        if not config.dry_run:
+            results.show(evaluation, path, history)
+        handoff.write(tested.result)
+        result = handoff.export(tested.result)
+        written = handoff.write(result)
+        parts["evaluation"] = evaluation
+        shown = Run(config, path, history, result, **parts)
+        if not config.dry_run:
+            results.write_report(Subject(evaluation, shown, trainer.data), path)
+    handoff.report(result)
+    parts["model"] = handoff.standalone()
+    return Run(config, path, history, result, written, **parts)
 
 
 def main(arguments: list[str]) -> int:

@@ -90,23 +90,23 @@ def _speed(
 ) -> Iterator[tuple[str, object]]:
     """Measures the input pipeline and the training step."""
     from pipeline.training import speed
-    from pipeline.training.trainer import Trainer
+    from pipeline.training.run_setup import RunSetup
 
     # At least two epochs, because the feed is measured after the first.
     longer = {"epochs": max(2, config.train.epochs), "steps": None}
-    trainer = Trainer(config.changed(train=longer), machine, data, StopSignals())
-    for decision in trainer.augmentation_decisions:
+    setup = RunSetup(config.changed(train=longer), machine, data, StopSignals())
+    for decision in setup.decisions:
         yield decision.name, decision
-    trainer.build()
-    for decision in trainer.machine.decisions[len(machine.decisions) :]:
+    built = setup.build()
+    for decision in built.machine.decisions[len(machine.decisions) :]:
         yield decision.name, decision
     progress_bar.stage("measuring", "the input pipeline and the training step")
     with machine.strategy.scope():
-        feed = speed.input_speed(trainer.batches)
-        step = speed.step_speed(trainer.model, trainer.batches)
+        feed = speed.input_speed(setup.batches)
+        step = speed.step_speed(built.model, setup.batches)
     yield "feed", f"{feed:,.0f} examples/s, the input pipeline alone"
     yield "step", f"{step:,.0f} examples/s, the model on one batch on the device"
-    yield "bottleneck", speed.bottleneck(step, feed, trainer.machine.precision)
+    yield "bottleneck", speed.bottleneck(step, feed, built.machine.precision)
 
 
 def main(arguments: list[str]) -> int:

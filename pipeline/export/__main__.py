@@ -167,7 +167,7 @@ def export_again(config: Config) -> int:
             trainer = handoff.restore_trainer(config, machine)
             checkpoint = trainer.checkpoint
             incomplete = "" if checkpoint.complete else " (incomplete)"
-            steps = f"{checkpoint.step:,} of {trainer.batches.last_step:,} steps"
+            steps = f"{checkpoint.step:,} of {trainer.setup.batches.last_step:,} steps"
             say("run", f"{config.recipe} in {run}, trained for {steps}{incomplete}")
             result = handoff.Handoff(trainer, start, writes=False).export_again()
         _record(config, run, result)

@@ -24,6 +24,7 @@ from pipeline.runtime.run_directory import RunDirectory
 from pipeline.runtime.signals import StopSignals
 from pipeline.training import cross_validation, stored_losses, tensorboard, user_model
 from pipeline.training.model_builder import copy_network, of_user_network
+from pipeline.training.run_setup import RunSetup
 from pipeline.training.train_step import SteppedModel
 from pipeline.training.trainer import Trainer
 from pipeline.utils import npz, progress_bar, safe_io
@@ -39,10 +40,8 @@ def restore_trainer(config: Config, machine: Machine) -> Trainer:
     """
     run = RunDirectory(Path(str(config.run_directory)))
     run_directory.require_checkpoint(run)
-    trainer = Trainer(config, machine, dataset.load(config), StopSignals())
-    trainer.build()
-    trainer.resume(run, writes=False)
-    return trainer
+    setup = RunSetup(config, machine, dataset.load(config), StopSignals())
+    return Trainer(setup, setup.build(), run, writes=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Handoff:
     Sets the best or the last weights, or their averages if there are any.
 
     Args:
-        trainer: It has resumed, and perhaps trained.
+        trainer: It has perhaps trained.
         start: `time.monotonic()` at the start of this process.
         writes: Whether to write to the run: first a checkpoint that could not be saved,
             and in the end the result.
@@ -74,7 +73,7 @@ class Handoff:
         self.data = trainer.data
         self.model = trainer.model
         self.checkpoint = trainer.checkpoint
-        self.evaluated = trainer.evaluation_batches
+        self.evaluated = trainer.setup.evaluation_batches
         self.start = start
         self._was_timed_out = trainer.has_used_time_limit()
         self.test_split = split_names.evaluation_split(self.evaluated)
@@ -328,9 +327,6 @@ def stored_network(config: Config, run: RunDirectory) -> SteppedModel:
     if task.user_outputs:
         from_logits = stored_losses.from_logits(run.losses)
         model = of_user_network(plain, plain, task.input.inputs(), task, from_logits)
-        stored_losses.restore(run.losses, model)
-        return model
+        return stored_losses.restore(run.losses, model)
     (network,) = [layer for layer in plain.layers if layer.name == "network"] or [plain]
-    model = SteppedModel(network.inputs, network.output)
-    model.task = task
-    return model
+    return SteppedModel(network.inputs, network.output, task=task)

@@ -23,7 +23,7 @@ from pipeline.training.freezing import freeze
 from pipeline.training.optim.build import build_optimizer
 from pipeline.training.optim.gradient_update import UpdateRule
 from pipeline.training.optim.learning_rate import build_rate, layer_rates
-from pipeline.training.train_step import Step, SteppedModel, forward
+from pipeline.training.train_step import Step, SteppedModel, all_metrics, forward
 from pipeline.training.user_loss import OutputLosses, UserLoss
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason, require_kind
@@ -92,9 +92,7 @@ def _network(
             raise UsageError(
                 f"--model.options {words} does not fit: {reason(error)}"
             ) from error
-        model = SteppedModel(inputs, outputs, name="network")
-        model.task = task
-        return model
+        return SteppedModel(inputs, outputs, task=task, name="network")
 
 
 def _features(options: config.ModelConfig, inputs: Any, task: Task) -> Any:
@@ -157,12 +155,14 @@ def of_user_network(
     from_logits: bool | None,
 ) -> SteppedModel:
     """The network of a run with a user's network; see `user_model.connect`."""
-    outputs, note, user = user_model.connect(original, copy, inputs, task, from_logits)
-    model = SteppedModel(inputs, outputs)
-    model.task = task
-    model.note = note
-    model.user = user
-    model.from_logits = from_logits
+    outputs, user = user_model.connect(original, copy, inputs, task, from_logits)
+    model = SteppedModel(
+        inputs,
+        outputs,
+        task=task,
+        user=user,
+        from_logits=from_logits,
+    )
     for layer in all_layers(model):
         # Such as a TextVectorization: with several replicas, Keras's `fit` calls a
         # model whose layers are not all built, with a whole batch.
@@ -221,11 +221,13 @@ def build(
     with machine.strategy.scope():
         from_logits = takes_logits(task, settings.train)
         model = network(task, settings.model, machine.precision, from_logits)
+        note = ""
         if model.user is not None:
             user_model.require_equal_outputs(model.user, task, train)
+            note = model.user.note
             if settings.train.loss is None and model.user.loss is not None:
                 usual = user_model.call_of(model.user.loss)
-                model.note += f", for which the loss is {usual}"
+                note += f", for which the loss is {usual}"
         layers = all_layers(model)
         if settings.train.synchronized_batch_norm:
             for layer in layers:
@@ -243,10 +245,12 @@ def build(
         paced = settings.runtime.time_limit is not None
         rate = build_rate(settings.train, train.last_step, paced)
         optimizer = build_optimizer(settings.train, rate, variables)
-        _load_and_freeze(model, layers, settings)
+        note = _load_and_freeze(model, layers, settings) or note
         scaled = machine.precision == "mixed_float16"
         # XLA cannot compile a forward pass in which replicas communicate.
         xla = machine.xla and not settings.train.synchronized_batch_norm
+        added_metrics = _metrics(model, settings.train)
+        metrics = all_metrics(task, added_metrics)
         update = UpdateRule(
             optimizer,
             variables,
@@ -254,9 +258,10 @@ def build(
             settings.train,
             scaled,
             rate,
+            metrics,
+            layer_rates(layers, settings.train.layer_rates),
             branchless=xla,
         )
-        update.factors = layer_rates(layers, settings.train.layer_rates)
         operations = settings.data.augment if augment_in_step else {}
         model.step = Step(
             task,
@@ -267,7 +272,9 @@ def build(
             accumulate=accumulate,
             augmenter=Augmenter(operations, seed, task.target.spatial_fields),
             loss=_loss(task, settings.train),
-            metrics=_metrics(model, settings.train),
+            metrics=metrics,
+            added_metrics=added_metrics,
+            note=note,
             xla=xla,
         )
         # Keras's automatic loss scaling is wrong with several replicas.
@@ -284,15 +291,17 @@ def build(
 
 def _load_and_freeze(
     model: SteppedModel, layers: list[keras.Layer], settings: config.Config
-) -> None:
-    """Loads the initial weights, and freezes layers."""
+) -> str:
+    """Loads the initial weights, and freezes layers; returns a note on the weights."""
+    note = ""
     if settings.model.weights is not None:
-        model.note = pretrained.load(model, settings.model.weights)
+        note = pretrained.load(model, settings.model.weights)
     if not model.trainable_variables:
         raise UsageError(
             f"--model.name {settings.model.name}: it has no trainable weights"
         )
     freeze(model, layers, settings.train.freeze)
+    return note
 
 
 def _metadata_of_outputs(task: Task) -> dict[str, Any]:
@@ -520,5 +529,5 @@ def copy_network(
     """Builds the same network and weights with another Keras dtype policy."""
     copy = network(task, options, precision, model.from_logits)
     pretrained.set_weights(copy, model.get_weights())
-    copy.user_loss = model.step.loss if model.step else model.user_loss
-    return copy
+    loss = model.step.loss if model.step else model.user_loss
+    return copy.with_losses(loss, model.user_metrics)

@@ -41,7 +41,8 @@ def _show_model(trainer: Trainer) -> None:
         variables = model.trainable_variables
         trained = sum(math.prod(variable.shape) for variable in variables)
         line += f", {trained:,} of them trained, frozen: {' '.join(model.frozen)}"
-    say("model", f"{line}; {model.note}" if model.note else line)
+    note = model.step.note
+    say("model", f"{line}; {note}" if note else line)
     steps = pluralize(batches.last_step, "step")
     examples = pluralize(batches.batch_size, "example")
     line = f"{steps} of {examples}, {batches.steps_per_epoch:,} per epoch"

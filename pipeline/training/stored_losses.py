@@ -54,11 +54,11 @@ def from_logits(path: Path) -> bool | None:
         return None
 
 
-def restore(path: Path, model: SteppedModel) -> None:
-    """Sets the loss and the metrics of a network of a user.
+def restore(path: Path, model: SteppedModel) -> SteppedModel:
+    """A network of a user with the stored loss and metrics.
 
-    Does nothing if the file is missing, or names a function or class unknown to Keras,
-    such as one of a notebook.
+    It is the same if the file is missing, or names a function or class unknown to
+    Keras, such as one of a notebook.
     """
     task = model.task
     create = keras.saving.deserialize_keras_object
@@ -70,10 +70,9 @@ def restore(path: Path, model: SteppedModel) -> None:
             metric = OutputMetric(**{**row, "metric": create(row["metric"])})
             shape = tuple(model.output[metric.output].shape[1:])
             metrics.append(user_metrics.of_output(metric, task, shape))
-        model.user_loss = _loss(losses, values["weights"], task)
-        model.user_metrics = metrics
+        return model.with_losses(_loss(losses, values["weights"], task), metrics)
     except (OSError, LookupError, TypeError, ValueError, UsageError):
-        return
+        return model
 
 
 def _loss(losses: dict[str, Any], weights: dict[str, float], task: Task) -> Any:

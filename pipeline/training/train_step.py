@@ -32,7 +32,9 @@ class Step:
         accumulate: Micro-batches into which each replica's part of a batch is cut.
         augmenter: Has no operations if the batches are already augmented.
         loss: Replaces the task's loss.
-        metrics: Metrics in addition to the task's.
+        metrics: The mean loss, the task's and the added metrics; see `all_metrics`.
+        added_metrics: Those that the task does not have.
+        note: A sentence about the weights or the head, for the output of the run.
         xla: Whether to compile with XLA: whole steps or, with several replicas, each
             replica's forward and backward pass and its update.
     """
@@ -49,6 +51,8 @@ class Step:
         augmenter: Augmenter,
         loss: Callable[[Any, Any], tf.Tensor] | None,
         metrics: list[keras.metrics.Metric],
+        added_metrics: list[keras.metrics.Metric],
+        note: str,
         xla: bool,
     ) -> None:
         options = settings.train
@@ -68,15 +72,9 @@ class Step:
             options.label_smoothing, class_weight, loss
         )
         self._training_loss = training_loss if loss else task.of_target(training_loss)
-        task_metrics = task.target.metrics()
-        if task.user_outputs:
-            task_metrics = [TaskMetric(metric) for metric in task_metrics]
-        # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
-        self.metrics = [keras.metrics.Mean("loss"), *task_metrics, *metrics]
-        self.added_metrics = metrics
-        update.metric_variables = [
-            variable for metric in self.metrics for variable in metric.variables
-        ]
+        self.metrics = metrics
+        self.added_metrics = added_metrics
+        self.note = note
         self.phase = 0
         """Changes with the set of trainable layers; each value has its own trace."""
         self.compiled: dict[Any, Any] = {}
@@ -254,6 +252,17 @@ class Step:
         return loss / self._train_batches.batch_size
 
 
+def all_metrics(
+    task: Task, added: Sequence[keras.metrics.Metric]
+) -> list[keras.metrics.Metric]:
+    """New metrics of a step: the mean loss, those of the task, and the added ones."""
+    task_metrics = task.target.metrics()
+    if task.user_outputs:
+        task_metrics = [TaskMetric(metric) for metric in task_metrics]
+    # Keras's own loss tracker and `metrics=` ignore the weights of a padded batch.
+    return [keras.metrics.Mean("loss"), *task_metrics, *added]
+
+
 def _apply_sample_weight(losses: tf.Tensor, batch: Example) -> tf.Tensor:
     """Multiplies each loss by `sample_weight`, if the source has that field.
 
@@ -279,22 +288,58 @@ class SteppedModel(keras.Model):
     """A functional model with its own training step.
 
     `distributed.StepFunction` runs the step.
+
+    Args:
+        inputs: Symbolic inputs.
+        outputs: Symbolic outputs.
+        task: The task that it solves.
+        user: The `user_model.UserNetwork` that it contains, if it is a whole network.
+        from_logits: Whether the user's loss takes logits; None: unknown.
+        user_loss: For a copy for inference, the loss of the run.
+        user_metrics: The metrics that the run added to the task's, likewise.
+        options: Those of `keras.Model`.
     """
 
     step: Step | None = None
+    """Set by `compile`."""
     frozen: tuple[str, ...] = ()
     """Names of the layers that are not trained, or not from the start."""
-    user: Any = None
-    """The `user_model.UserNetwork` that it contains, if it is a whole network."""
-    from_logits: bool | None = None
-    """Whether the user's loss takes logits; None: unknown."""
-    user_loss: Callable[[Any, Any], tf.Tensor] | None = None
-    """For a copy for inference, the loss of the run."""
-    user_metrics: Sequence[keras.metrics.Metric] = ()
-    """The metrics that the run added to those of the task, likewise."""
-    note: str = ""
-    """A sentence about the weights or the head, for the output of the run."""
-    task: Task
+
+    def __init__(
+        self,
+        inputs: Any,
+        outputs: Any,
+        *,
+        task: Any = None,
+        user: Any = None,
+        from_logits: bool | None = None,
+        user_loss: Callable[[Any, Any], tf.Tensor] | None = None,
+        user_metrics: Sequence[keras.metrics.Metric] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(inputs, outputs, **options)
+        self.task: Task = task
+        self.user = user
+        self.from_logits = from_logits
+        self.user_loss = user_loss
+        self.user_metrics = user_metrics
+
+    def with_losses(
+        self,
+        loss: Callable[[Any, Any], tf.Tensor] | None,
+        metrics: Sequence[keras.metrics.Metric],
+    ) -> "SteppedModel":
+        """A model for inference with the same layers, and a user's loss and metrics."""
+        return SteppedModel(
+            self.input,
+            self.output,
+            task=self.task,
+            user=self.user,
+            from_logits=self.from_logits,
+            user_loss=loss,
+            user_metrics=metrics,
+            name=self.name,
+        )
 
     def to_keras_model(
         self, optimizer: Any = "sgd", is_nested: bool = False

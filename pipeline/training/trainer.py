@@ -1,4 +1,4 @@
-"""Builds the model of a run, resumes from the latest checkpoint, and trains."""
+"""Trains the network of a run from its latest checkpoint to the last step."""
 
 import dataclasses
 import gc
@@ -8,18 +8,14 @@ from typing import Any
 import keras
 
 from pipeline.config import registry
-from pipeline.config.config import RUNS, Config
-from pipeline.contracts import Batches, Decision, Task
-from pipeline.data import augmentation, batching, split_names
-from pipeline.data.dataset import LoadedData
+from pipeline.contracts import Batches, Decision
 from pipeline.runtime.environment import Machine
 from pipeline.runtime.run_directory import RunDirectory
-from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped, StopSignals
+from pipeline.runtime.signals import ELSEWHERE, TIME, Stopped
 from pipeline.runtime.watchdog import Watchdog
 from pipeline.training import (
     autotune,
     checkpoints,
-    cross_validation,
     distributed,
     recovery,
     run_callbacks,
@@ -28,7 +24,8 @@ from pipeline.training.callback_context import CallbackContext
 from pipeline.training.callbacks.checkpoint import CheckpointCallback
 from pipeline.training.callbacks.early_stopping import EarlyStopping
 from pipeline.training.callbacks.metric_logger import MetricLogger
-from pipeline.training.model_builder import build
+from pipeline.training.run_callbacks import RunCallbacks
+from pipeline.training.run_setup import Built, RunSetup
 from pipeline.utils import files, progress_bar, safe_io
 from pipeline.utils.console import say
 from pipeline.utils.errors import (
@@ -49,140 +46,77 @@ _LENGTH_FLAGS = ("--train.epochs", "--train.steps", "--train.callbacks")
 
 
 class Trainer:
-    """Builds, resumes and trains the model of a run; retries after a failure.
+    """Trains a network from the latest checkpoint of a run; retries after a failure.
 
-    `config` is the config of the run, if it follows folds with the epochs that these
-    have found; it never changes. `attempt` has what a retry changes. `evaluate` is
-    `evaluation.evaluate.evaluate`, for `train.evaluate_every`.
+    Args:
+        setup: The batches, and how the network is built again.
+        built: The network, which gets the weights of the checkpoint.
+        run: The directory of the run.
+        writes: False if the run must not be changed.
+
+    Raises:
+        UsageError: The run cannot be continued with these batches.
     """
 
-    model: keras.Model  # set by `build`
-    run: RunDirectory  # set by `resume`, as are the attributes below
-    checkpoint: CheckpointCallback
-    remaining: Batches  # the remaining training batches
-
     def __init__(
-        self,
-        config: Config,
-        machine: Machine,
-        data: LoadedData,
-        stops: StopSignals,
-        evaluate: Callable[[Any, Task, Batches], Any] | None = None,
+        self, setup: RunSetup, built: Built, run: RunDirectory, writes: bool = True
     ) -> None:
-        # Before anything is written: importing a user's module may raise an error.
-        registry.load("engines", config.train.engine)
-        for name in config.train.callbacks:
-            registry.load("callbacks", name)
-        self.epoch_decisions: list[Decision] = []
-        if "validation" not in data.splits:
-            config, self.epoch_decisions = cross_validation.with_epochs_of_folds(config)
-        self.config = config
-        self.machine = machine
-        self.data = data
-        self.stops = stops
-        self._evaluate = evaluate
-        self.callbacks = run_callbacks.RunCallbacks()
-        self.attempt = recovery.first_attempt(config, machine.replicas)
-        seed = config.runtime.seed
-        self.unaugmented = batching.training(data.splits["train"], config.train, seed)
-        """Training batches without augmentation."""
-        self.batches, self.augmentation_decisions = augmentation.apply_on_host(
-            self.unaugmented, config.data, seed, data.task.target.spatial_fields
-        )
-        """Training batches for the engine, and where they are augmented."""
-        # Evaluating `train` takes as long as a third of an epoch, so it is evaluated
-        # only if it is the only split.
-        available = set(data.splits)
-        if not config.train.final_test:
-            available.discard("test")
-        names = {"validation", split_names.evaluation_split(available)}
-        self.evaluation_batches = {
-            name: batching.evaluation(split, config.train, machine.replicas)
-            for name, split in data.splits.items()
-            if name in names
-        }
-        """Split -> batches: `validation`, for each epoch, and the split for the final
-        metrics.
-        """
-
-    def build(self) -> None:
-        """Chooses the precision and builds the model.
-
-        Uses smaller micro-batches if a trial of the precision runs out of memory.
-        """
-        machine = autotune.with_known_precision(self.machine, self.config)
-        if machine is None:
-            self._try_precisions()
-            return
-        self.machine = machine
-        with distributed.translate_worker_errors(machine.cluster):
-            self.model = self._build_model(machine)
-
-    def _build_model(self, machine: Machine) -> keras.Model:
-        progress_bar.stage("building", f"{self.config.model.name}, {machine.precision}")
-        return build(
-            self.data.task,
-            self.config,
-            machine,
-            self.unaugmented,
-            augment_in_step=self.batches is self.unaugmented,
-            accumulate=self.attempt.accumulate,
-            class_weight=self.data.class_weight,
-        )
-
-    def _try_precisions(self) -> None:
-        validation = self.evaluation_batches.get("validation")
-        while True:
-            # The run directory, where stack traces would be written, may not exist yet.
-            watchdog = Watchdog(self.config.runtime.hang_timeout, None)
-            with distributed.translate_worker_errors(self.machine.cluster), watchdog:
-                try:
-                    self.machine, self.model = autotune.choose_precision(
-                        self.machine,
-                        self._build_model,
-                        self.batches,
-                        validation,
-                        watchdog,
-                    )
-                    return
-                except OutOfMemory as error:
-                    self.attempt = recovery.with_smaller_micro_batches(
-                        error, self.attempt, self.config.train, self.machine.replicas
-                    )
-            gc.collect()  # the next model needs the memory of this one
-
-    def resume(self, run: RunDirectory, writes: bool = True) -> None:
-        """Restores the latest checkpoint of a run, if there is one.
-
-        `writes` is False if the run must not be changed.
-        """
-        is_first = not hasattr(self, "run")
+        self.setup = setup
+        self.config = setup.config
+        self.data = setup.data
+        self.stops = setup.stops
         self.run = run
-        writes = writes and self.machine.is_chief
-        saved = checkpoints.Checkpoints(self.model.state, run.checkpoints, writes)
-        early_stopping = self._early_stopping()
-        self.checkpoint = CheckpointCallback(
-            saved, early_stopping, self.batches, self.config.train, self.stops
-        )
-        self.remaining = self.checkpoint.resume()
-        if not self.checkpoint.has_same_order and not run.changes:
-            raise UsageError(
-                f"{run}: the order of the examples has changed since the checkpoint,"
-                " because the training data or the version of NumPy has changed; start"
-                " again in a new --run-directory"
-            )
-        if is_first and self._is_forced(_RATE_FLAGS):
+        self.built = built
+        self.callbacks = RunCallbacks()
+        self._writes = writes
+        self.checkpoint, self.remaining = self._restore()
+        self.history = self.checkpoint.history
+        if self._is_forced(_RATE_FLAGS):
             # The rate that a callback has assigned.
             with self.machine.strategy.scope():
                 self.model.step.update.rate.assigned.assign(-1.0)
-        if is_first and self._is_forced(_LENGTH_FLAGS):
+        if self._is_forced(_LENGTH_FLAGS):
             self.checkpoint.ended = False
-        if self.attempt.factor is not None:
-            self.model.step.update.factor.assign(self.attempt.factor)
+
+    @property
+    def machine(self) -> Machine:
+        """The `Machine` with the precision of the network."""
+        return self.built.machine
+
+    @property
+    def model(self) -> Any:  # its methods of Keras have no types
+        """The `SteppedModel` in training."""
+        return self.built.model
+
+    def _restore(self) -> tuple[CheckpointCallback, Batches]:
+        """Restores the latest checkpoint, if there is one.
+
+        Returns:
+            The callback that writes the next ones, and the remaining training batches.
+        """
+        writes = self._writes and self.machine.is_chief
+        saved = checkpoints.Checkpoints(self.model.state, self.run.checkpoints, writes)
+        checkpoint = CheckpointCallback(
+            saved,
+            self._early_stopping(),
+            self.setup.batches,
+            self.config.train,
+            self.stops,
+        )
+        remaining = checkpoint.resume()
+        if not checkpoint.has_same_order and not self.run.changes:
+            raise UsageError(
+                f"{self.run}: the order of the examples has changed since the"
+                " checkpoint, because the training data or the version of NumPy has"
+                " changed; start again in a new --run-directory"
+            )
+        if self.built.attempt.factor is not None:
+            self.model.step.update.factor.assign(self.built.attempt.factor)
+        return checkpoint, remaining
 
     def _early_stopping(self) -> EarlyStopping:
         patience = self.config.train.patience
-        has_validation = "validation" in self.evaluation_batches
+        has_validation = "validation" in self.setup.evaluation_batches
         if self.config.train.evaluate_every is None or not has_validation:
             return EarlyStopping(patience)
         metric, direction = self.data.task.target.selection_metric
@@ -190,8 +124,8 @@ class Trainer:
 
     def _evaluate_validation(self) -> Callable[[Any], Any] | None:
         """A function from the model to its results on the validation split."""
-        evaluate = self._evaluate
-        validation = self.evaluation_batches.get("validation")
+        evaluate = self.setup.evaluate
+        validation = self.setup.evaluation_batches.get("validation")
         if evaluate is None or validation is None:
             return None
         return lambda model: evaluate(model, self.data.task, validation)
@@ -210,10 +144,10 @@ class Trainer:
     def save_decisions(self) -> list[Decision]:
         """Writes the decisions so far into the run directory."""
         decisions = [*self.machine.decisions, *self.data.decisions]
-        decisions += [*self.augmentation_decisions, *self.epoch_decisions]
+        decisions += self.setup.decisions
         for change in self.run.changes:
             decisions.append(Decision("changed", str(change), "--force"))
-        decisions += self.attempt.decisions
+        decisions += self.built.attempt.decisions
         for part, what in self.model.step.not_compiled.items():
             why = f"XLA cannot compile {what}"
             decisions.append(Decision("xla", f"off for {part}", why))
@@ -237,21 +171,22 @@ class Trainer:
             try:
                 return self._train(run)
             except (OutOfMemory, Diverged) as error:
-                self.attempt = recovery.next_attempt(
+                attempt = recovery.next_attempt(
                     error,
-                    self.attempt,
+                    self.built.attempt,
                     self.config.train,
                     self.model,
                     self.machine.replicas,
                 )
-            del self.model, self.checkpoint
+            del self.built, self.checkpoint
             gc.collect()  # the next model needs their memory
-            self.build()
-            self.resume(self.run)
+            self.built = self.setup.build(attempt)
+            self.checkpoint, self.remaining = self._restore()
+            self.history = self.checkpoint.history
             if self.machine.is_chief:
                 self.save_decisions()
                 step = self.remaining.first_step
-                decision = self.attempt.decisions[-1]
+                decision = attempt.decisions[-1]
                 where = f"after step {step:,}" if step else "from the start"
                 say(decision.name, f"{decision}; again {where}")
 
@@ -272,7 +207,7 @@ class Trainer:
                 MetricLogger(context).write()
             return False
         engine = registry.load("engines", config.train.engine)
-        validation = self.evaluation_batches.get("validation")
+        validation = self.setup.evaluation_batches.get("validation")
         watchdog = Watchdog(config.runtime.hang_timeout, self.run.hang)
         with (
             machine.strategy.scope(),
@@ -283,41 +218,52 @@ class Trainer:
             callbacks = [watchdog, *run_callbacks.create(context)]
             if not config.dry_run:
                 self.callbacks.begin(run, callbacks)
-            reasons = [getattr(callback, "per_batch", None) for callback in callbacks]
-            is_compiled = self.model.step.is_compiled("train")
-            how = "the training step, compiled with XLA"
-            progress_bar.stage("tracing", how if is_compiled else "the training step")
-            with watchdog.watching():
-                decision = autotune.choose_steps_per_execution(
-                    self.model,
-                    config.train.steps_per_execution,
-                    batches,
-                    validation,
-                    per_batch=list(filter(None, reasons)),
-                )
-            if machine.is_chief:
-                say(decision.name, decision)
+            self._choose_steps_per_execution(callbacks, validation, watchdog)
             progress_bar.begin("training")
             try:
                 with self.stops.defer():
                     engine(self.model, batches, validation, callbacks)
             except Stopped as stopped:
-                distributed.wait_for_workers(
-                    self.machine, self.stops
-                )  # the chief may still be saving
-                self.stops.check()
-                if stopped.reason == ELSEWHERE:
-                    raise Terminated from None
-                if machine.is_chief:
-                    limit = f"--runtime.time-limit {config.runtime.time_limit}"
-                    where = f"after step {checkpoint.step:,}"
-                    say("stopped", f"{where}: {limit}; a longer limit continues")
+                self._end_early(stopped)
             if machine.is_chief and self.model.step.not_compiled:
                 self.save_decisions()
             if machine.is_chief and (why := checkpoint.why_early):
                 where = f"after epoch {checkpoint.epoch}"
                 say("stopped", f"{where}: {why}")
         return True
+
+    def _choose_steps_per_execution(
+        self,
+        callbacks: list[keras.callbacks.Callback],
+        validation: Batches | None,
+        watchdog: Watchdog,
+    ) -> None:
+        reasons = [getattr(callback, "per_batch", None) for callback in callbacks]
+        is_compiled = self.model.step.is_compiled("train")
+        how = "the training step, compiled with XLA"
+        progress_bar.stage("tracing", how if is_compiled else "the training step")
+        with watchdog.watching():
+            decision = autotune.choose_steps_per_execution(
+                self.model,
+                self.config.train.steps_per_execution,
+                self.remaining,
+                validation,
+                per_batch=list(filter(None, reasons)),
+            )
+        if self.machine.is_chief:
+            say(decision.name, decision)
+
+    def _end_early(self, stopped: Stopped) -> None:
+        """After the time limit, goes on to the test; otherwise, ends the run."""
+        # The chief may still be saving.
+        distributed.wait_for_workers(self.machine, self.stops)
+        self.stops.check()
+        if stopped.reason == ELSEWHERE:
+            raise Terminated from None
+        if self.machine.is_chief:
+            limit = f"--runtime.time-limit {self.config.runtime.time_limit}"
+            where = f"after step {self.checkpoint.step:,}"
+            say("stopped", f"{where}: {limit}; a longer limit continues")
 
     def has_used_time_limit(self) -> bool:
         """Whether the run has ended at this step because of the same time limit."""
@@ -330,7 +276,7 @@ class Trainer:
 
     def _context(self) -> CallbackContext:
         evaluated = self.data.task.test_passes
-        for name, batches in self.evaluation_batches.items():
+        for name, batches in self.setup.evaluation_batches.items():
             # The last epoch, the calibration and the final test each evaluate the
             # validation split.
             passes = 3 if name == "validation" else 1
@@ -350,9 +296,8 @@ class Trainer:
             evaluate=self._evaluate_validation(),
         )
 
-    def run_worker(self) -> None:
+    def train_as_worker(self) -> None:
         """Trains in a worker that is not the chief and so writes nothing."""
-        self.resume(RunDirectory(self.config.run_directory or RUNS))
         cluster = self.machine.cluster
         if cluster:
             number = f"{cluster.index} of {len(cluster.workers)}"

@@ -53,6 +53,8 @@ class UserNetwork:
     """A model of Keras that shares all layers, from the inputs of the user's network to
     its outputs.
     """
+    note: str
+    """A sentence about what its outputs are taken for."""
 
 
 def layers_of(model: keras.Model) -> list[keras.Layer]:
@@ -426,7 +428,7 @@ def connect(
     inputs: Any,
     task: Task,
     from_logits: bool | None,
-) -> tuple[Any, str, UserNetwork]:
+) -> tuple[Any, UserNetwork]:
     """Connects a network from `rebuild` with the inputs of a task.
 
     Args:
@@ -438,7 +440,7 @@ def connect(
             not specify it.
 
     Returns:
-        The outputs for the task, a sentence about them, and what Keras needs.
+        The outputs for the task, and what Keras needs.
 
     Raises:
         UsageError: The network takes another shape, or its outputs do not suit the
@@ -455,14 +457,14 @@ def connect(
     if not task.user_outputs:
         output = keras.ops.cast(keras.tree.flatten(returned)[0], "float32")
         model = _plain(network, inputs, {USER: output})
-        user = UserNetwork(original, network, None, None, model)
-        return output, "the task gets its output as it is", user
+        note = "the task gets its output as it is"
+        return output, UserNetwork(original, network, None, None, model, note)
     if task.user_outputs != (USER,):
         named = _by_name(returned, task.user_outputs)
         model = _plain(network, inputs, named)
-        user = UserNetwork(original, network, None, None, model)
+        note = "your loss gets its outputs as they are"
         named = {name: _as_float32(tensor) for name, tensor in named.items()}
-        return named, "your loss gets its outputs as they are", user
+        return named, UserNetwork(original, network, None, None, model, note)
     outputs = keras.tree.flatten(returned)
     if len(outputs) != 1:
         raise UsageError(
@@ -483,8 +485,8 @@ def connect(
         loss, metric = _usual_loss(output, task, not is_probability)
         note = f"it returns {'probabilities' if is_probability else 'logits'}"
     model = _plain(network, inputs, {USER: output})
-    user = UserNetwork(original, network, loss, metric, model)
-    return {USER: _as_float32(output), TASK: logits}, note, user
+    user = UserNetwork(original, network, loss, metric, model, note)
+    return {USER: _as_float32(output), TASK: logits}, user
 
 
 def _plain(network: keras.Model, inputs: Any, named: dict[str, Any]) -> keras.Model:

@@ -28,8 +28,10 @@ from pipeline.data import dataset, image_sizes
 from pipeline.data.array_source import ArraySource
 from pipeline.data.augmentation import Augmenter
 from pipeline.data.in_memory import from_object
+from pipeline.evaluation import labelled_data
 from pipeline.recipes import tabular
-from pipeline.report import dataset_report, labelled_data, page, run_sections
+from pipeline.report import dataset_report, page, run_sections
+from pipeline.report.evaluation import Evaluation
 from pipeline.report.run import Run
 from pipeline.report.target_report import report_of
 from pipeline.runtime import dtype_policy
@@ -204,7 +206,9 @@ def test_every_command_tells_the_same_loss(digits_run, loaded):
     split = digits_run.splits["test"]
     np.savez("test.npz", images=split.column("image"), labels=split.column("label"))
     calibrated = digits_run.test["calibrated"]["loss"]
-    exported = labelled_data.evaluate_export(digits_run.export, Path("test.npz"), None)
+    exported = Evaluation.of(
+        labelled_data.evaluate_export(digits_run.export, Path("test.npz"), None)
+    )
     for evaluation in (loaded.evaluation, exported):
         found = evaluation.metrics
         assert found["loss"] == pytest.approx(digits_run.test["loss"], abs=1e-5)
@@ -307,7 +311,6 @@ def test_the_report_answers_the_questions_of_a_reader(digits_run, written):
     assert "pipeline fit digits --train.epochs 3" in text
     headings = [*page._SECTIONS, *page._RUN_SECTIONS]
     headings.remove("How to reproduce")  # of an evaluation
-    headings.remove("Robustness")  # unless it would take long
     headings.remove("Columns")  # of tables
     for heading in headings:
         assert f"<h2>{heading}</h2>" in content

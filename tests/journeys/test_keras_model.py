@@ -11,6 +11,7 @@ from keras_model_cases import arguments_of, rows, two_outputs
 
 from pipeline.evaluation import labelled_data
 from pipeline.fit import fit
+from pipeline.report.evaluation import Evaluation
 from pipeline.report.run import Run
 from pipeline.utils.errors import UsageError
 
@@ -133,7 +134,7 @@ def test_a_later_process_predicts_and_measures_as_the_run(workplace):
     metrics = run.evaluate((X, Y)).metrics
     assert {"loss", "price_loss", "kind_accuracy"} < metrics.keys()
     assert loaded.evaluate((X, Y)).metrics == pytest.approx(metrics, abs=1e-5)
-    exported = labelled_data.evaluate_export(run.export, (X, Y), None)
+    exported = Evaluation.of(labelled_data.evaluate_export(run.export, (X, Y), None))
     assert exported.metrics == {"examples": len(X)} and "no loss" in exported.text
     text = Path("run/losses.json").read_text()
     Path("run/losses.json").write_text(text.replace("SparseCat", "MyCat"))

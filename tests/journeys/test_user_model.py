@@ -335,7 +335,7 @@ BAD = {
     ),
     "unknown": (
         {"xyzzy": lambda: 3},
-        "; choose from .*, clean, data, dry_run, .*optimizer, report, run_",
+        "; choose from .*, clean, data, dry_run, .*optimizer, run_",
     ),
     "twice": (
         {"train": lambda: {"epochs": 3}},

@@ -6,11 +6,14 @@ import keras
 import pytest
 
 from pipeline.evaluation import labelled_data
+from pipeline.report.evaluation import Evaluation
 
 
 def require_equal(run, data, left_out=()):
     """The evaluation of the export, whose metrics are those of the run but these."""
-    evaluation = labelled_data.evaluate_export(run.export, Path(data), None)
+    evaluation = Evaluation.of(
+        labelled_data.evaluate_export(run.export, Path(data), None)
+    )
     expected = run.evaluate(data).metrics
     assert expected.keys() - evaluation.metrics.keys() == set(left_out)
     for name, value in evaluation.metrics.items():

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -25,8 +25,8 @@ from pipeline.runtime.environment import Machine
 from pipeline.runtime.signals import StopSignals
 from pipeline.serving.savedmodel_session import Session
 from pipeline.training import autotune, distributed
+from pipeline.training.run_setup import RunSetup
 from pipeline.training.speed import RepeatedSource
-from pipeline.training.trainer import Trainer
 from pipeline.utils.errors import UsageError
 
 _EPOCHS = 10**6  # never reached
@@ -56,6 +56,15 @@ def choose_data(config: Config, synthetic: bool, folder: Path) -> tuple[Config, 
     np.save(folder / "labels.npy", generator.integers(0, 10, _IMAGES))
     found = f"{_IMAGES:,} random images of {'x'.join(map(str, shape))} ({why})"
     return config.changed(source={"name": "arrays", "path": folder}), found
+
+
+class _Made(NamedTuple):
+    """A network, and the batches that it is timed with."""
+
+    batches: Batches
+    evaluation_batches: dict[str, Batches]
+    machine: Machine
+    model: Any
 
 
 class Training:
@@ -90,10 +99,12 @@ class Training:
                     made.model, train.steps_per_execution, made.batches, None
                 )
 
-    def _built(self, config: Config) -> Trainer:
-        trainer = Trainer(config, self.machine, self.data, StopSignals())
-        trainer.build()
-        return trainer
+    def _built(self, config: Config) -> _Made:
+        setup = RunSetup(config, self.machine, self.data, StopSignals())
+        built = setup.build()
+        return _Made(
+            setup.batches, setup.evaluation_batches, built.machine, built.model
+        )
 
     def contestants(self, seconds: float) -> dict[str, Callable[[], Sample]]:
         """Name -> function that takes a sample, in the scope of the strategy."""

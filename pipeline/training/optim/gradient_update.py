@@ -39,6 +39,8 @@ class UpdateRule:
         options: `clip_*` and `ema` are used.
         scaled: Whether the loss is scaled dynamically, as float16 requires.
         rate: The optimizer's learning rate; its variables are part of the state.
+        metrics: Their variables are restored if a loss is not finite.
+        factors: id of a variable -> factor of its learning rate, if it has one.
         branchless: Whether to compute both outcomes of a step and to select one,
             instead of `tf.cond`.
     """
@@ -51,6 +53,8 @@ class UpdateRule:
         options: config.TrainConfig,
         scaled: bool,
         rate: AdjustableRate,
+        metrics: Sequence[keras.metrics.Metric] = (),
+        factors: Mapping[int, float] = {},
         branchless: bool = False,
     ) -> None:
         _require_plain_optimizer(optimizer)
@@ -67,8 +71,7 @@ class UpdateRule:
         self._growth_steps = GROWTH_STEPS
         self._options = options
         self._ema_decay = options.ema
-        self.factors: Mapping[int, float] = {}
-        """id of a variable -> factor of its learning rate, if it has one."""
+        self._factors = factors
         self.steps = counter("steps", 0, "int64")
         """Number of attempted updates: `optimizer.iterations` and the skipped ones."""
         self.scale = counter("loss_scale", FIRST_SCALE if scaled else 1.0, "float32")
@@ -80,7 +83,7 @@ class UpdateRule:
         """See `AdjustableRate`."""
         self._branchless = branchless
         self.step_stats = StepStats(variables)
-        self.metric_variables: Sequence[keras.Variable] = ()
+        self.metric_variables = [v for metric in metrics for v in metric.variables]
         """Variables of the metrics, which are restored if a loss is not finite."""
         self.weights = list(variables)
         """All weights that are trained at any time, in the order of their norms."""
@@ -236,11 +239,11 @@ class UpdateRule:
     def _apply_optimizer(
         self, gradients: list[tf.Tensor], variables: Sequence[keras.Variable]
     ) -> None:
-        scaled = [variable for variable in variables if id(variable) in self.factors]
+        scaled = [variable for variable in variables if id(variable) in self._factors]
         old_values = [tf.identity(variable.value) for variable in scaled]
         self._optimizer.apply(gradients, variables)
         for variable, old in zip(scaled, old_values, strict=True):
-            variable.assign(old + self.factors[id(variable)] * (variable.value - old))
+            variable.assign(old + self._factors[id(variable)] * (variable.value - old))
 
     def _update_averages(self, variables: Sequence[keras.Variable]) -> None:
         """Moves the averages towards the weights after the update.

@@ -16,7 +16,7 @@ import tensorflow as tf
 from pipeline.config import command_line
 from pipeline.fit import fit
 from pipeline.runtime import dtype_policy
-from pipeline.training import recovery, trainer
+from pipeline.training import model_builder, recovery
 from pipeline.training.recovery import Attempt
 from pipeline.training.train_step import Step
 from pipeline.utils.errors import Diverged, OutOfMemory, UsageError
@@ -69,7 +69,7 @@ def alive(monkeypatch):
     """The number of models of this run in memory whenever one is built."""
     models = []
     counts = []
-    real = trainer.build
+    real = model_builder.build
 
     def build(*arguments, **options):
         counts.append(sum(model() is not None for model in models))
@@ -77,7 +77,7 @@ def alive(monkeypatch):
         models.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr(trainer, "build", build)
+    monkeypatch.setattr(model_builder, "build", build)
     return counts
 
 

@@ -114,8 +114,8 @@ def connected(model, classes, from_logits=None):
     task = user_task(classes)
     inputs = task.input.inputs()
     copy = user_model.rebuild(model, SHAPE)
-    outputs, note, user = user_model.connect(model, copy, inputs, task, from_logits)
-    return keras.Model(inputs, outputs), note, user, task
+    outputs, user = user_model.connect(model, copy, inputs, task, from_logits)
+    return keras.Model(inputs, outputs), user.note, user, task
 
 
 HEADS = {
