@@ -23,7 +23,8 @@ from pipeline.config import (
 from pipeline.config.config import Config
 from pipeline.config.request import Request
 from pipeline.config.sections import SourceConfig, TrainConfig
-from pipeline.utils.console import called_from_python, say
+from pipeline.utils import output
+from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, did_you_mean, suggest
 
 _POSITIONAL = ("x", "y", "batch_size", "epochs")
@@ -378,7 +379,7 @@ def errors_in_python() -> Iterator[None]:
     `train={"patience": 3}`.
     """
     try:
-        with called_from_python(_in_python):
+        with output.changed(in_python=_in_python):
             yield
     except UsageError as error:
         error.args = (_in_python(str(error)),)

@@ -1,37 +1,21 @@
 """Lines and tables on the console."""
 
-import contextlib
 import io
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline.utils import files, output
 from pipeline.utils.errors import plain
 
-_Rewrite = Callable[[str], str]
 _WARNINGS = ("warning", "skipped", "damaged", "stopped", "left out", "FAILED")
 """Keys of the lines that are printed even if the call is silent."""
-_in_python: ContextVar[_Rewrite | None] = ContextVar("in_python", default=None)
-
-
-@contextlib.contextmanager
-def called_from_python(rewrite: _Rewrite) -> Iterator[None]:
-    """Within the block, `for_caller` returns arguments; `rewrite` makes them of
-    the options in a text.
-    """
-    token = _in_python.set(rewrite)
-    try:
-        yield
-    finally:
-        _in_python.reset(token)
 
 
 def for_caller(text: str, in_python: str | None = None) -> str:
     """A text with options as on the command line; in a call of `fit`, with arguments,
     or the text `in_python`.
     """
-    rewrite = _in_python.get()
+    rewrite = output.current().in_python
     if rewrite is None:
         return text
     return rewrite(text) if in_python is None else in_python

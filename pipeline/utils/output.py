@@ -1,22 +1,54 @@
 """What a command prints: lines for people, only its result, JSON, or only warnings."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TextIO
 
 Mode = Literal["text", "quiet", "json", "silent"]
-_mode: Mode = "text"
-_stream: TextIO | None = None
-"""Standard output; None: `sys.stdout`, which is not redirected."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Output:
+    """How and where this process prints."""
+
+    mode: Mode = "text"
+    stream: TextIO | None = None
+    """Standard output; None: `sys.stdout`, which is not redirected."""
+    bar: Any = None
+    """The `progress_bar.ProgressBar`, if there is one."""
+    stages: list[tuple[str, float]] = dataclasses.field(default_factory=list)
+    """The stages of this process, with the times at which they began."""
+    in_python: Callable[[str], str] | None = None
+    """In a call of `fit`: turns the options in a text into arguments."""
+
+
+_entered = [Output()]
+
+
+def current() -> Output:
+    """The output in use."""
+    return _entered[-1]
+
+
+@contextlib.contextmanager
+def changed(**changes: Any) -> Iterator[None]:
+    """Within the block, `current` has these attributes, in all threads."""
+    new = dataclasses.replace(current(), **changes)
+    _entered.append(new)
+    try:
+        yield
+    finally:
+        _entered.remove(new)
 
 
 def mode() -> Mode:
     """How lines are printed now."""
-    return _mode
+    return current().mode
 
 
 def of_words(words: Sequence[str]) -> Mode:
@@ -44,14 +76,10 @@ def using(new: Mode) -> Iterator[None]:
     dropped if quiet, goes to `sys.stderr` if standard output is for JSON, and is
     printed if silent.
     """
-    global _mode, _stream
-    before = (_mode, _stream)
-    if new in ("text", _mode):
+    if new in ("text", mode()):
         yield
         return
-    _mode = new
-    _stream = _stream or sys.stdout
-    try:
+    with changed(mode=new, stream=current().stream or sys.stdout):
         if new == "silent":
             yield
         elif new == "json":
@@ -60,13 +88,11 @@ def using(new: Mode) -> Iterator[None]:
         else:
             with open(os.devnull, "w") as null, contextlib.redirect_stdout(null):
                 yield
-    finally:
-        _mode, _stream = before
 
 
 def write_line(line: str) -> None:
     """Prints a line of the result, whatever else is dropped."""
-    print(line, file=_stream or sys.stdout, flush=True)
+    print(line, file=current().stream or sys.stdout, flush=True)
 
 
 def write_json(event: str, text: str, fields: Mapping[str, Any]) -> None:

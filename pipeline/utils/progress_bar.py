@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from pipeline.utils import output
 from pipeline.utils.console import say, say_lines
 from pipeline.utils.errors import plain
 
@@ -19,19 +20,18 @@ from pipeline.utils.errors import plain
 @contextlib.contextmanager
 def show(enabled: bool) -> Iterator[None]:
     """Shows stages and progress during the block, if enabled."""
-    global _bar
-    _bar = _Bar() if enabled else None
-    try:
-        yield
-    finally:
-        if _bar:
-            _bar.remove()
-        _bar = None
+    bar = ProgressBar() if enabled else None
+    with output.changed(bar=bar):
+        try:
+            yield
+        finally:
+            if bar:
+                bar.remove()
 
 
 def begin(name: str) -> None:
     """Ends the stage before, for `stage_seconds`."""
-    _begins.append((name, time.monotonic()))
+    output.current().stages.append((name, time.monotonic()))
 
 
 def stage_seconds(start: float) -> dict[str, float]:
@@ -40,7 +40,8 @@ def stage_seconds(start: float) -> dict[str, float]:
     """
     seconds: dict[str, float] = {}
     begins = [("starting", start)]
-    begins += [(name, begin) for name, begin in _begins if begin >= start]
+    stages = output.current().stages
+    begins += [(name, begin) for name, begin in stages if begin >= start]
     for (name, first), (_, last) in itertools.pairwise(
         [*begins, ("", time.monotonic())]
     ):
@@ -51,25 +52,27 @@ def stage_seconds(start: float) -> dict[str, float]:
 def stage(name: str, text: str) -> None:
     """Shows at once the name of the stage that begins now."""
     begin(name)
-    if _bar:
-        _bar.draw(name, text, None)
+    if bar := output.current().bar:
+        bar.draw(name, text, None)
 
 
 def is_due() -> bool:
     """Whether `update` would show something now."""
-    return _bar is not None and time.monotonic() >= _bar.due
+    bar = output.current().bar
+    return bar is not None and time.monotonic() >= bar.due
 
 
 def update(name: str, text: str, share: float) -> None:
     """Shows the fraction done: a bar twice a second, or a line about once a minute."""
-    if _bar and is_due():
-        _bar.draw(name, text, share)
+    if is_due():
+        output.current().bar.draw(name, text, share)
 
 
 def count(name: str, done: int, total: int) -> None:
     """Shows how many examples are done, in any case when all of them are."""
-    if _bar and (is_due() or (_bar.in_place and done == total)):
-        _bar.draw(name, f"{done:,} of {total:,} examples", done / max(total, 1))
+    bar = output.current().bar
+    if bar and (is_due() or (bar.in_place and done == total)):
+        bar.draw(name, f"{done:,} of {total:,} examples", done / max(total, 1))
 
 
 def finish(line: str, following: str, **fields: Any) -> None:
@@ -77,13 +80,15 @@ def finish(line: str, following: str, **fields: Any) -> None:
     any. `fields` are those of the event `epoch` in JSON.
     """
     say_lines("epoch", line, **fields)
-    if _bar:
-        _bar.due = time.monotonic() + _bar.seconds
-        if _bar.in_place:
-            _bar.draw(following, "", 0.0 if following else None)
+    if bar := output.current().bar:
+        bar.due = time.monotonic() + bar.seconds
+        if bar.in_place:
+            bar.draw(following, "", 0.0 if following else None)
 
 
-class _Bar:
+class ProgressBar:
+    """A line that changes in place, or lines where that is not possible."""
+
     def __init__(self) -> None:
         from rich.console import Console
 
@@ -110,6 +115,7 @@ class _Bar:
         self._display: Any = None
 
     def draw(self, name: str, text: str, share: float | None) -> None:
+        """Shows a stage, with the fraction done if there is one."""
         self.due = time.monotonic() + self.seconds
         if not self.in_place:
             say(name, text if share is None else f"{share:.0%}  {text}")
@@ -150,14 +156,10 @@ class _Bar:
         self._display.update(text, refresh=True)
 
     def remove(self) -> None:
+        """Removes the line from the terminal or the notebook."""
         if self._display is not None and self._in_notebook:
             self._show("")
         elif self._display is not None:
             with contextlib.suppress(OSError):  # the terminal was closed
                 self._display.stop()
         self._display = None
-
-
-_bar: _Bar | None = None
-_begins: list[tuple[str, float]] = []
-"""The stages of this process, with the times at which they began."""

@@ -17,7 +17,7 @@ from pipeline.runtime import signals
 from pipeline.runtime.signals import StopSignals
 from pipeline.training.callbacks.time_budget import TimeBudget
 from pipeline.training.optim.learning_rate import AdjustableRate
-from pipeline.utils import progress_bar
+from pipeline.utils import output, progress_bar
 from pipeline.utils.errors import Terminated, UsageError
 
 
@@ -207,7 +207,7 @@ def clock(monkeypatch):
         "pipeline.runtime.signals",
     ):
         monkeypatch.setattr(f"{module}.time.monotonic", lambda: now[0])
-    monkeypatch.setattr(progress_bar, "_begins", [])  # of other tests
+    monkeypatch.setattr(output, "_entered", [output.Output()])  # not other tests'
     return now
 
 
