@@ -29,10 +29,6 @@ PATH = (
     " --no-export"
 )
 TABLE = "-m pipeline fit digits.csv --target digit --epochs 1 --dry-run"
-PARITY = (
-    "-m pipeline doctor --parity digits --model tiny --precisions float32 --replicas 1 "
-    "--accumulate 1 --steps 2 --batch-size 8"
-)
 # A command of the README -> the words of Python that are run for it -> a part of the
 # output. What would train for minutes takes a few steps; PATH and its like are small
 # generated files.
@@ -85,10 +81,7 @@ CASES = {
     "pipeline export RUN": {
         "-m pipeline export runs/digits-1": "saved_models/digits/2"
     },
-    "pipeline doctor": {
-        "-m pipeline doctor": "the environment is usable",
-        PARITY: "2 of 2 cases passed",
-    },
+    "pipeline doctor": {"-m pipeline doctor": "the environment is usable"},
 }
 NOT_RUN = {
     "python3 -m venv .venv": "it needs the network",

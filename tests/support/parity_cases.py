@@ -6,10 +6,10 @@ import sys
 import keras
 
 from pipeline.config import command_line
-from pipeline.evaluation import parity
-from pipeline.evaluation.parity import Case
 from pipeline.runtime import environment
 from pipeline.training.train_step import Step
+from tests.support import parity
+from tests.support.parity import Case
 
 STEPS, BATCH_SIZE = 4, 8
 
@@ -38,12 +38,19 @@ def main():
         (result,) = parity.run(recipe, [case], STEPS, BATCH_SIZE)
         return result.engines, result.stock, result.error
 
+    tiny = command_line.recipe("digits").changed(model={"name": "tiny"})
     uncached = digits.changed(data={"cache": "none"})
     table = command_line.recipe("regression_linear")
     measured = {
         "uncached": measure(uncached, Case(1, "float32", 2, False)),
         "regression": measure(table, Case(2, "float32", 1, True)),
     }
+    for replicas in (1, 2):
+        for clip in (False, True):
+            case = Case(replicas, "float32", 4, clip)
+            (result,) = parity.run(tiny, [case], 16, 32)
+            name = f"digits, {replicas}, {clip}"
+            measured[name] = result.engines, result.stock, result.error
     forward_and_backward = Step._forward_and_backward
 
     def wrong(*arguments):
