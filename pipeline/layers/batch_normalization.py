@@ -82,10 +82,3 @@ def fuse(model: keras.Model) -> int:
     for layer in normalizations:
         layer.__class__ = FusedBatchNormalization  # the two differ in `call` only
     return len(normalizations)
-
-
-def has_local_statistics(model: keras.Model) -> bool:
-    """Whether BatchNormalization uses separate statistics on each replica."""
-    kind = keras.layers.BatchNormalization
-    layers = [layer for layer in all_layers(model) if isinstance(layer, kind)]
-    return any(not layer.synchronized for layer in layers)

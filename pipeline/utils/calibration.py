@@ -111,15 +111,6 @@ class TemperatureFit:
         return float(best.x)
 
 
-def fit_temperature(
-    logits: np.ndarray, labels: np.ndarray, width: float = _WIDTH
-) -> float:
-    """`TemperatureFit` of one batch."""
-    fit = TemperatureFit(width)
-    fit.update(logits, labels)
-    return fit.result()
-
-
 class CalibrationError:
     """Mean loss, and calibration error, of softmax(logits / temperature).
 
@@ -186,12 +177,3 @@ def reliability(confidence: np.ndarray, correct: np.ndarray) -> Reliability:
 def _bins(confidence: np.ndarray) -> np.ndarray:
     """The bins of confidences; a bin includes its upper end: ((m - 1) / 15, m / 15]."""
     return np.clip(np.ceil(confidence * _BINS).astype(int) - 1, 0, _BINS - 1)
-
-
-def loss_and_error(
-    logits: np.ndarray, labels: np.ndarray, temperature: float = 1.0
-) -> dict[str, float]:
-    """`CalibrationError` of one batch."""
-    error = CalibrationError(temperature)
-    error.update(logits, labels)
-    return error.result()

@@ -10,7 +10,6 @@ from pipeline.config import config, registry
 from pipeline.contracts import Batches, Task
 from pipeline.data import batching, dataset
 from pipeline.data.splits import Split
-from pipeline.layers import batch_normalization
 from pipeline.layers.nested import all_layers
 from pipeline.runtime import devices, environment
 from pipeline.training import pretrained
@@ -137,7 +136,7 @@ def _compare(recipe: config.Config, loaded: dataset.LoadedData, case: Case) -> R
             differences.append(np.abs(a - b).max(initial=0))
     # NumPy's maximum, unlike Python's, is NaN if any number is.
     engines = float(np.max(differences))
-    if machine.replicas > 1 and batch_normalization.has_local_statistics(model):
+    if machine.replicas > 1 and _has_local_statistics(model):
         return Result(case, engines)
     # `weights`, unlike `variables`, has no states of random layers.
     after = model.get_weights()
@@ -190,3 +189,10 @@ def _distance(before: np.ndarray, after: np.ndarray, stock: np.ndarray) -> float
     distance = float(np.linalg.norm(after - stock))
     update = float(np.linalg.norm(stock - before))
     return distance / max(update, 1e-30)
+
+
+def _has_local_statistics(model: keras.Model) -> bool:
+    """Whether BatchNormalization uses separate statistics on each replica."""
+    kind = keras.layers.BatchNormalization
+    layers = [layer for layer in all_layers(model) if isinstance(layer, kind)]
+    return any(not layer.synchronized for layer in layers)

@@ -7,7 +7,19 @@ import pytest
 from scipy.special import softmax
 
 from pipeline.utils import calibration
-from pipeline.utils.calibration import loss_and_error, reliability
+from pipeline.utils.calibration import CalibrationError, TemperatureFit, reliability
+
+
+def fit_temperature(logits, labels, **options):
+    fit = TemperatureFit(**options)
+    fit.update(logits, labels)
+    return fit.result()
+
+
+def loss_and_error(logits, labels, temperature=1.0):
+    error = CalibrationError(temperature)
+    error.update(logits, labels)
+    return error.result()
 
 
 def honest(examples=20_000, classes=5):
@@ -22,16 +34,16 @@ def honest(examples=20_000, classes=5):
 @pytest.mark.parametrize("true", [0.4, 1.0, 3.0])
 def test_the_temperature_that_spoiled_honest_logits_is_found(true):
     logits, labels = honest()
-    found = calibration.fit_temperature((logits * true).astype(np.float32), labels)
+    found = fit_temperature((logits * true).astype(np.float32), labels)
     assert found == pytest.approx(true, rel=0.03)
 
 
 def test_calibration_reduces_the_error_and_changes_no_answer():
     logits, labels = honest()
     logits *= 4
-    found = calibration.fit_temperature(logits, labels)
-    before = calibration.loss_and_error(logits, labels)
-    after = calibration.loss_and_error(logits, labels, found)
+    found = fit_temperature(logits, labels)
+    before = loss_and_error(logits, labels)
+    after = loss_and_error(logits, labels, found)
     assert before["calibration_error"] > 0.15 and after["calibration_error"] < 0.02
     assert after["loss"] < before["loss"]
     np.testing.assert_array_equal((logits / found).argmax(1), logits.argmax(1))
@@ -52,9 +64,9 @@ def test_few_examples_do_no_harm(examples):
     logits, labels = honest()
     harm = []
     for part in np.split(np.arange(100 * examples), 100):
-        found = calibration.fit_temperature(logits[part], labels[part])
-        harm.append(calibration.loss_and_error(logits, labels, found)["loss"])
-    before = calibration.loss_and_error(logits, labels)["loss"]
+        found = fit_temperature(logits[part], labels[part])
+        harm.append(loss_and_error(logits, labels, found)["loss"])
+    before = loss_and_error(logits, labels)["loss"]
     assert max(harm) - before < 0.12 and np.mean(harm) - before < 0.02
 
 
@@ -63,11 +75,11 @@ def test_a_temperature_hardly_ever_raises_the_loss(true):
     """Of 30 sets of 100 examples, with logits that are nearly honest."""
     logits, labels = honest()
     logits = logits * true
-    before = calibration.loss_and_error(logits, labels)["loss"]
+    before = loss_and_error(logits, labels)["loss"]
     rise = []
     for part in np.split(np.arange(3000), 30):
-        found = calibration.fit_temperature(logits[part], labels[part])
-        after = calibration.loss_and_error(logits, labels, found)["loss"]
+        found = fit_temperature(logits[part], labels[part])
+        after = loss_and_error(logits, labels, found)["loss"]
         rise.append(after - before)
     assert np.mean(np.array(rise) > 1e-4) <= 0.1 and np.mean(rise) < 1e-3
 
@@ -76,7 +88,7 @@ def test_the_measures_equal_a_count_by_hand():
     """Ten examples at 0.9 and ten at 0.6, of which eight and seven are right."""
     probabilities = np.array([[0.9, 0.1]] * 10 + [[0.4, 0.6]] * 10)
     labels = np.array([0] * 8 + [1] * 2 + [1] * 7 + [0] * 3)
-    found = calibration.loss_and_error(np.log(probabilities), labels)
+    found = loss_and_error(np.log(probabilities), labels)
     assert found["calibration_error"] == pytest.approx((10 * 0.1 + 10 * 0.1) / 20)
     loss = -(8 * np.log(0.9) + 2 * np.log(0.1) + 7 * np.log(0.6) + 3 * np.log(0.4)) / 20
     assert found["loss"] == pytest.approx(loss)
@@ -89,8 +101,8 @@ def test_batches_give_the_temperature_and_the_error_of_all_examples():
     for part in np.array_split(np.arange(len(labels)), 7):
         fit.update(logits[part], labels[part])
         error.update(logits[part], labels[part])
-    assert fit.result() == pytest.approx(calibration.fit_temperature(logits, labels))
-    whole = calibration.loss_and_error(logits, labels, 2.0)
+    assert fit.result() == pytest.approx(fit_temperature(logits, labels))
+    whole = loss_and_error(logits, labels, 2.0)
     assert error.result() == pytest.approx(whole)
 
 
@@ -108,7 +120,7 @@ def test_the_temperature_is_that_of_a_direct_search():
         return total.sum() + exponent**2 / (2 * 0.35**2)
 
     best = minimize_scalar(loss, bounds=(-3, 3), method="bounded").x
-    found = calibration.fit_temperature(logits, labels)
+    found = fit_temperature(logits, labels)
     assert found == pytest.approx(np.exp(best), rel=1e-4)
 
 
