@@ -165,10 +165,11 @@ def _fit(request: Request, stops: StopSignals, folder: Path | None = None) -> Ru
         # Imports TensorFlow, as do the modules below
         machine = environment.start(options.runtime, workers)
         from pipeline.data import dataset
+        from pipeline.training import cross_validation
 
         source = dataset.create_source(options)
         config = resolve(request, machine, stops.seconds_left, folder, source)
-        if config.data.folds is not None and config.data.fold is None:
+        if cross_validation.is_enabled(config):
             return _cross_validate(config, source, machine)
         return _run(config, source, machine, stops, start)
 

@@ -13,7 +13,7 @@ from pipeline.contracts import Source
 from pipeline.data import arrays, detect, table, table_source
 from pipeline.data import names as names_of_columns
 from pipeline.data.array_source import ArraySource
-from pipeline.data.labels import class_names_of, encode_targets, match_names
+from pipeline.data.labels import class_names_of, encode_targets, renumber
 from pipeline.data.table import Table
 from pipeline.data.table_columns import Options
 from pipeline.utils.errors import UsageError
@@ -213,7 +213,7 @@ def _match_class_names(
     for split, columns in tables.items():
         old_names = names_by_split[split]
         if new_names and old_names and columns[field].dtype.kind not in "UO":
-            columns[field] = match_names(columns[field], old_names, new_names, split)
+            columns[field] = renumber(columns[field], old_names, new_names, split)
     return names or train_names
 
 

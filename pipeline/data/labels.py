@@ -326,7 +326,7 @@ def from_labels(labels: np.ndarray, where: str, option: str) -> tuple[str, ...]:
     return tuple(str(int(label)) for label in present)
 
 
-def match_names(
+def renumber(
     values: np.ndarray, old_names: Sequence[str], names: Sequence[str], where: str
 ) -> np.ndarray:
     """Converts labels that number `old_names` to labels that number `names`.

@@ -50,7 +50,7 @@ class Options:
 
     image: str | None = None
     column: str | None = None
-    """TableColumn of the values of an input, such as texts."""
+    """The column of the values of an input, such as texts."""
     label: str | None = None
     labels: str | None = None
     target: str | None = None

@@ -248,11 +248,11 @@ class Handoff:
         )
         task = evaluate.apply_calibration(self.data.task, result["calibration"])
         examples = self.data.splits[self.test_split]
-        result = _add_export(self.config, self.model, task, examples, result)
+        result = _export(self.config, self.model, task, examples, result)
         return {**result, "seconds": round(time.monotonic() - self.start, 2)}
 
 
-def _add_export(
+def _export(
     config: Config,
     model: SteppedModel,
     task: Task,
@@ -311,7 +311,7 @@ def export_stored(config: Config, run: RunDirectory) -> dict[str, Any]:
     if not config.export.calibrate:
         calibration = {}
     task = evaluate.apply_calibration(model.task, calibration)
-    result = _add_export(config, model, task, examples, result, digest=digest)
+    result = _export(config, model, task, examples, result, digest=digest)
     run_result.report_export(config, run, result)
     return result
 

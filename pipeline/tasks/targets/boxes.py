@@ -89,7 +89,9 @@ class BoxTarget(Target):
     needs_geometry = True
     not_decoded = frozenset({"max_boxes", "iou_threshold", "score_threshold"})
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(
+        self, metadata: Metadata, new_numbers: np.ndarray | None = None
+    ) -> None:
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
         # The shape of the input's images; unknown until target and input are joined.
@@ -98,7 +100,7 @@ class BoxTarget(Target):
         self.max_boxes: int = metadata.get("max_boxes", _COCO_BOXES)
         self._iou_threshold = metadata.get("iou_threshold", 0.6)
         self._field = metadata.get("target_field", "boxes")
-        self._classes: np.ndarray | None = None
+        self._new_numbers = new_numbers
         """Maps the classes of other data to those of the task."""
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
@@ -108,8 +110,8 @@ class BoxTarget(Target):
         boxes = tf.cast(example[self._field], tf.float32)
         labels = tf.cast(example["box_labels"], tf.int32)
         ignored = tf.cast(example.get("box_ignored", tf.zeros_like(labels)), tf.uint8)
-        if self._classes is not None:
-            new = tf.gather(self._classes, tf.maximum(labels, 0))
+        if self._new_numbers is not None:
+            new = tf.gather(self._new_numbers, tf.maximum(labels, 0))
             labels = tf.where(labels < 0, -1, tf.cast(new, tf.int32))
         labels = self._require_classes(labels)
         size = tf.concat([geometry[5:3:-1]] * 2, axis=0)
@@ -135,9 +137,8 @@ class BoxTarget(Target):
 
     def match(self, source: Source) -> "BoxTarget":
         field = self._field if self._field in source.info.fields else "boxes"
-        matched = BoxTarget({**self.metadata, "target_field": field})
-        matched._classes = match_names(source.info.class_names, self.class_names)
-        return matched
+        new_numbers = match_names(source.info.class_names, self.class_names)
+        return BoxTarget({**self.metadata, "target_field": field}, new_numbers)
 
     def y(self, batch: Example) -> tf.Tensor:
         """Boxes with class and whether they are ignored, float32 (batch, count, 6)."""

@@ -76,32 +76,33 @@ class ClassTarget(Target):
     selection_metric = ("accuracy", 1)
     not_decoded = frozenset({"class_names", "temperature", "abstain_below"})
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(
+        self, metadata: Metadata, new_numbers: np.ndarray | None = None
+    ) -> None:
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
         self.temperature = float(metadata.get("temperature", 1.0))
         self.abstain_below = float(metadata.get("abstain_below", 0.0))
         self.output = OutputSpec((len(self.class_names),), "softmax")
         self._field = metadata.get("target_field", "label")
-        self._labels: np.ndarray | None = None
+        self._new_numbers = new_numbers
         """Maps the labels of other data to those of the task."""
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         label = tf.cast(example[self._field], tf.int64)
-        if self._labels is not None:
+        if self._new_numbers is not None:
             # A label that is no class stays one, for `check`.
-            last = len(self._labels) - 1
+            last = len(self._new_numbers) - 1
             is_class = (label >= 0) & (label <= last)
-            new = tf.gather(self._labels, tf.clip_by_value(label, 0, last))
+            new = tf.gather(self._new_numbers, tf.clip_by_value(label, 0, last))
             label = tf.where(is_class, new, -1)
         return {"label": label}
 
     def match(self, source: Source) -> "ClassTarget":
         """Matches the classes of the source by name."""
         field = self._field if self._field in source.info.fields else "label"
-        matched = ClassTarget({**self.metadata, "target_field": field})
-        matched._labels = match_names(source.info.class_names, self.class_names)
-        return matched
+        new_numbers = match_names(source.info.class_names, self.class_names)
+        return ClassTarget({**self.metadata, "target_field": field}, new_numbers)
 
     def check(
         self,

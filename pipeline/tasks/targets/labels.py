@@ -61,28 +61,29 @@ class LabelTarget(Target):
     decodes_batches = True
     selection_metric = ("f1", 1)
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(
+        self, metadata: Metadata, new_numbers: np.ndarray | None = None
+    ) -> None:
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
         self.output = OutputSpec((len(self.class_names),), "sigmoid")
         self._field = metadata.get("target_field", "labels")
-        self._classes: np.ndarray | None = None
+        self._new_numbers = new_numbers
         """Maps the classes of other data to those of the task."""
 
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         labels = example[self._field]
-        if self._classes is not None:
+        if self._new_numbers is not None:
             count = len(self.class_names)
-            one_hot = tf.one_hot(self._classes, count, dtype=tf.int32)
+            one_hot = tf.one_hot(self._new_numbers, count, dtype=tf.int32)
             labels = tf.linalg.matvec(one_hot, tf.cast(labels, tf.int32), True)
         labels = ensure_shape(labels, (len(self.class_names),))
         return {"labels": tf.cast(labels, tf.uint8)}
 
     def match(self, source: Source) -> "LabelTarget":
         field = self._field if self._field in source.info.fields else "labels"
-        matched = LabelTarget({**self.metadata, "target_field": field})
-        matched._classes = match_names(source.info.class_names, self.class_names)
-        return matched
+        new_numbers = match_names(source.info.class_names, self.class_names)
+        return LabelTarget({**self.metadata, "target_field": field}, new_numbers)
 
     def check(
         self,

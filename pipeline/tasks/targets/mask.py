@@ -89,13 +89,15 @@ class MaskTarget(Target):
     selection_metric = ("mean_iou", 1)
     spatial_fields = ("mask",)
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(
+        self, metadata: Metadata, new_numbers: np.ndarray | None = None
+    ) -> None:
         super().__init__(metadata)
         self.class_names: list[str] = metadata["class_names"]
         self._values: list[int] | None = metadata.get("class_values")
         self._height, self._width = metadata["mask_shape"]
         self._field = metadata.get("target_field", "mask")
-        self._classes: np.ndarray | None = None
+        self._new_numbers = new_numbers
         """Maps the classes of other data to those of the task."""
         # As of two classes, until the masks for training have been read.
         self._count = len(self.class_names) or 2
@@ -146,10 +148,10 @@ class MaskTarget(Target):
             mask = _require_size(mask, tf.cast(geometry[4:], tf.int32))
         if self._values:
             mask = _look_up(mask, self._values)
-        if self._classes is not None:
-            last = len(self._classes) - 1
+        if self._new_numbers is not None:
+            last = len(self._new_numbers) - 1
             is_class = (mask >= 0) & (mask <= last)
-            new = tf.gather(self._classes, tf.clip_by_value(mask, 0, last))
+            new = tf.gather(self._new_numbers, tf.clip_by_value(mask, 0, last))
             mask = tf.where(is_class, tf.cast(new, tf.int32), mask)
         mask = self._require_classes(mask)
         size = (self._height, self._width)
@@ -166,9 +168,8 @@ class MaskTarget(Target):
 
     def match(self, source: Source) -> "MaskTarget":
         field = self._field if self._field in source.info.fields else "mask"
-        matched = MaskTarget({**self.metadata, "target_field": field})
-        matched._classes = match_names(source.info.class_names, self.class_names)
-        return matched
+        new_numbers = match_names(source.info.class_names, self.class_names)
+        return MaskTarget({**self.metadata, "target_field": field}, new_numbers)
 
     def _require_classes(self, mask: tf.Tensor) -> tf.Tensor:
         count = self._count

@@ -101,8 +101,7 @@ class NumberTarget(Target):
 
     def match(self, source: Source) -> "NumberTarget":
         field = self._field if self._field in source.info.fields else "target"
-        matched = NumberTarget({**self.metadata, "target_field": field})
-        return matched
+        return NumberTarget({**self.metadata, "target_field": field})
 
     def check(
         self,

@@ -220,9 +220,9 @@ def test_numbers_have_no_class_names():
 
 def test_columns_of_several_labels_are_matched_by_name():
     rows = np.array([[1, 0], [0, 1]], np.uint8)
-    assert labels.match_names(rows, ["b", "c"], ["c", "a", "b"], "test").tolist() == [
+    assert labels.renumber(rows, ["b", "c"], ["c", "a", "b"], "test").tolist() == [
         [0, 0, 1],
         [1, 0, 0],
     ]
     with pytest.raises(UsageError, match="'d' is not one of the classes"):
-        labels.match_names(rows, ["b", "d"], ["c", "a", "b"], "test")
+        labels.renumber(rows, ["b", "d"], ["c", "a", "b"], "test")
