@@ -10,24 +10,11 @@ from pipeline.config.config import RUNS, Config
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import repository
+from pipeline.training.callbacks import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils import files, locks
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, needs_package
 
-# The callbacks of every run before and after the checkpoint callback. Each can add to
-# the logs of an epoch for the callbacks after it. The metric logger comes after the
-# checkpoint callback, because it writes only what has been saved.
-BEFORE_CHECKPOINT = (
-    "gradient_monitor",
-    "unfreeze",
-    "average_weights",
-    "log_learning_rate",
-    "throughput",
-    "time_budget",
-    "terminate_on_nan",
-    "evaluate_predictions",
-)
-AFTER_CHECKPOINT = ("metric_logger", "progress")
 _ONNX_PACKAGES = ("tf2onnx", "onnxruntime")  # convert and run models
 
 
