@@ -117,7 +117,7 @@ def _prose(text: str) -> str:
 
 def _api() -> str:
     """The functions behind the commands, the public names of the package, the trackers,
-    Ray, the contracts.
+    Ray, the contracts, and what evaluates and shows predictions.
     """
     functions = [name for name in commands() if _defines(f"{name}.py", name)]
     values = {name: getattr(pipeline, name) for name in pipeline.__all__}
@@ -137,6 +137,14 @@ def _api() -> str:
         "Trackers": [".. automodule:: pipeline.trackers\n   :members:"],
         "Ray": [".. autofunction:: pipeline.launch.ray.fit"],
         "Contracts": [".. automodule:: pipeline.contracts\n   :members:"],
+        "Evaluation and report of a target or input": [
+            f".. automodule:: pipeline.{module}\n   :members:"
+            for module in (
+                "evaluation.target_evaluation",
+                "report.target_report",
+                "report.input_report",
+            )
+        ],
     }
     return "\n\n".join(
         "\n\n".join([f"## {title}", "```{eval-rst}", *directives, "```"])

@@ -224,6 +224,7 @@ def _run(
     stops.require_time("reading the data")
     setup = RunSetup(config, machine, data, stops, evaluate.evaluate)
     built = setup.build()
+    evaluate.try_out(built.model, data.task, setup.batches)
     is_exported = config.export.enabled or config.data.fold is not None
     if is_exported and config.export.formats:
         formats.try_out(config, data.task, data.splits["train"])
@@ -244,6 +245,7 @@ def _run(
             else contextlib.nullcontext(),
         ):
             trainer = Trainer(setup, built, directory)
+            del built  # if memory runs out, the trainer builds another
             data.write(directory)
             start_lines.show(trainer)
             run = Run(config, directory.path, {}, {}, trainer=trainer)

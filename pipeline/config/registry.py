@@ -400,7 +400,7 @@ def convert(registry: str, name: str, options: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def counterpart(part: Any, folder: str, default: type) -> Any:
+def counterpart(part: Any, folder: str, default: Any) -> Any:
     """What belongs to an input or target, created with it, such as how it is shown.
 
     It is the class that the class of `part`, or else its nearest base, names in an
@@ -411,6 +411,11 @@ def counterpart(part: Any, folder: str, default: type) -> Any:
     attribute = folder.partition("/")[0]
     for kind in type(part).__mro__:
         if own := vars(kind).get(attribute):
+            if not isinstance(own, type) or not issubclass(own, default):
+                raise UsageError(
+                    f"{kind.__name__}.{attribute} must be a subclass of"
+                    f" {default.__module__}.{default.__name__}; got {own!r}"
+                )
             return own(part)
         package, _, name = kind.__module__.rpartition(".")
         is_registered = package.startswith("pipeline.tasks")

@@ -1,4 +1,4 @@
-"""What a trained model is worth: metrics, calibration, tests of differences, causes.
+"""Evaluation: metrics, calibration, significance tests, attribution.
 
 It measures networks and exported versions alike. Metrics, calibration and tables of
 predictions are those of the target, in `targets`; `report` shows them.

@@ -16,7 +16,7 @@ from pipeline.training import xla_support
 from pipeline.training.distributed import explain_decode_errors
 from pipeline.training.train_step import SteppedModel, forward
 from pipeline.training.user_metrics import unique_name
-from pipeline.utils.errors import UsageError, reason
+from pipeline.utils.errors import UsageError, reason, require_kind
 from pipeline.utils.tf_data import with_options
 
 
@@ -200,6 +200,47 @@ def evaluate(
         results.pop("loss", None)
         table.pop("loss", None)
     return SplitResult(results, table, evaluator.pictures(), has_loss)
+
+
+_TRIED = 8  # examples
+
+
+def try_out(model: SteppedModel, task: Task, train: Batches) -> None:
+    """Evaluates a few training examples with a user's target, before training.
+
+    Raises UsageError if predictions, metrics or columns are not what they must be.
+    """
+    target = task.target
+    if type(target).__module__.startswith("pipeline."):
+        return
+    first = train.gather(next(iter(train.dataset(0))))
+    batch = {name: values[:_TRIED] for name, values in first.items()}
+    count = len(batch["id"])
+    _, outputs, _ = forward(task, model, batch)
+    outputs = task.target_outputs(outputs)
+    predictions: Any = target.predict(outputs, batch)
+    name = type(target).__name__
+    require_kind(predictions, Mapping, f"{name}.predict", "a dictionary of tensors")
+    of_target = evaluation_of(target)
+    predictions = {**predictions, "loss": tf.zeros(count)}
+    evaluator = of_target.evaluator(model)
+    evaluator.update(outputs, predictions, batch)
+    name = type(evaluator).__name__
+    result: Any = evaluator.result()
+    require_kind(result, Mapping, f"{name}.result", "a dictionary of metrics")
+    if "examples" not in result:
+        raise UsageError(f"{name}.result lacks `examples`, their number")
+    name = f"{type(of_target).__name__}.table"
+    table = of_target.table(predictions, batch)
+    for column, values in table.items():
+        if np.shape(values) != (count,):
+            raise UsageError(
+                f"{name}: the column {column!r} must have the shape (batch,); got"
+                f" {np.shape(values)} for {count} examples"
+            )
+    for column, needed in (("correct", "probability"), ("truth", "prediction")):
+        if column in table and needed not in table:
+            raise UsageError(f"{name} has the column {column!r}, but not {needed!r}")
 
 
 def examples(batches: Batches) -> Iterator[Example]:

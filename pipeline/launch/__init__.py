@@ -1,4 +1,4 @@
-"""Training that other people's clusters start: Ray.
+"""Launching training on external clusters (Ray).
 
 What a worker does once it runs is in `runtime` and `training`, the same as anywhere.
 """

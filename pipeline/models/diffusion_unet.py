@@ -1,4 +1,4 @@
-"""A U-Net for diffusion and flow matching, told the time and the class."""
+"""A U-Net for diffusion and flow matching, conditioned on time and class."""
 
 import math
 from typing import Annotated, Any

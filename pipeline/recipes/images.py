@@ -1,5 +1,5 @@
 """Recipes for images: each function returns the config of a complete experiment;
-`photos`, one that is completed for its data.
+`photos` chooses missing settings from the data.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a report is about."""
+"""The run or the evaluation that a report describes."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What is set up before the model is built: devices, precision, workers, signals.
+"""Runtime setup: devices, precision, workers, signals.
 
 Also the files of a run. It knows neither data nor networks.
 """

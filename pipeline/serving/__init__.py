@@ -1,4 +1,4 @@
-"""Everything that talks to an exported model: clients, requests, the repository.
+"""Clients and tools for exported models: requests, signatures, the repository.
 
 It does not import Python TensorFlow, except where it builds signatures for an export.
 """

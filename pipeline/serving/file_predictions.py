@@ -487,11 +487,12 @@ def _require_file_input(served: Mapping[str, Signature], model: str) -> FileInpu
 def file_input(served: Mapping[str, Signature]) -> FileInput | None:
     """Finds the signature that takes the bytes of files or feature vectors, if any.
 
-    The first is named like its only input, `image_bytes` for example.
+    The name of the only input of the first ends in `_bytes`, as `image_bytes`.
     """
     for signature, fields in served.items():
-        if signature.endswith("_bytes") and set(fields.inputs) == {signature}:
-            return signature, signature, ()
+        (name, *others) = fields.inputs or [""]
+        if name.endswith("_bytes") and not others:
+            return signature, name, ()
     default = served.get("serving_default", Signature({}, {}))
     if len(default.inputs) != 1:
         return None
@@ -536,7 +537,9 @@ def takes_rows(served: Mapping[str, Signature]) -> bool:
     fields = served.get("serving_default", Signature({}, {})).inputs
     if not fields or any(field.shape != (None,) for field in fields.values()):
         return False
-    return len(fields) > 1 or not takes_texts(served)
+    return len(fields) > 1 or not (
+        takes_texts(served) or next(iter(fields)).endswith("_bytes")
+    )
 
 
 def returns_boxes(served: Mapping[str, Signature]) -> bool:

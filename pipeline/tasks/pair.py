@@ -18,12 +18,15 @@ from pipeline.contracts import (
 from pipeline.serving import request_guards
 from pipeline.tasks.input_with_columns import InputWithColumns
 from pipeline.tasks.several_inputs import SeveralInputs
+from pipeline.utils.errors import require_kind
 
 
 def create_input(metadata: Metadata, name: str | None) -> Input:
     """The input of a run; `name` may be an object of this process."""
     if "inputs" not in metadata:
         input = registry.call("inputs", name or metadata["input"], {}, metadata)
+        flag = f"--task.input {metadata['input']}"
+        require_kind(input, Input, flag, "an Input")
         return InputWithColumns(metadata, input) if "input_name" in metadata else input
     parts = {}
     for part, values in metadata["inputs"].items():
@@ -33,7 +36,9 @@ def create_input(metadata: Metadata, name: str | None) -> Input:
 
 def create_target(metadata: Metadata, name: str | None) -> Target:
     """The target of a run; `name` may be an object of this process."""
-    return registry.call("targets", name or metadata["target"], {}, metadata)
+    target = registry.call("targets", name or metadata["target"], {}, metadata)
+    require_kind(target, Target, f"--task.target {metadata['target']}", "a Target")
+    return target
 
 
 class Supervised(Task):

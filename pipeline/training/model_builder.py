@@ -456,7 +456,9 @@ def _try_out(model: SteppedModel, options: config.TrainConfig, train: Batches) -
     step: Any = model.step
     words = [("losses", options.loss)] if options.loss else []
     words += [("metrics", word) for word in options.metrics]
-    if not model.task.user_outputs and not any(_is_user_code(*word) for word in words):
+    is_own = type(model.task.target).__module__.startswith("pipeline.")
+    has_own_loss = any(_is_user_code(*word) for word in words)
+    if is_own and not model.task.user_outputs and not has_own_loss:
         return
     first = train.gather(next(iter(train.dataset(0))))
     batch = {name: values[:_TRIED] for name, values in first.items()}
@@ -469,10 +471,10 @@ def _try_out(model: SteppedModel, options: config.TrainConfig, train: Batches) -
         )
     losses = step.loss(y, outputs)
     count = len(batch["id"])
-    if losses.shape[0] != count:
+    if losses.shape != (count,):
         raise UsageError(
-            f"the loss returns {losses.shape[0]} values for {count} examples; return"
-            " one for each example, of shape (batch,)"
+            "the loss must return one number for each example, of shape (batch,); got"
+            f" {tuple(losses.shape)} for {count} examples"
         )
     for metric in step.added_metrics:
         user_metrics.require_weights(metric, y, outputs)

@@ -12,6 +12,7 @@ from pipeline.contracts import Batches, Example, Task
 from pipeline.data import seeds
 from pipeline.data.augmentation import Augmenter
 from pipeline.layers import nested
+from pipeline.runtime.dtype_policy import policy_scope
 from pipeline.tasks.keras_model import TaskMetric
 from pipeline.training import xla_support
 from pipeline.training.optim.gradient_accumulation import accumulate_gradients
@@ -330,16 +331,17 @@ class SteppedModel(keras.Model):
         metrics: Sequence[keras.metrics.Metric],
     ) -> "SteppedModel":
         """A model for inference with the same layers, and a user's loss and metrics."""
-        return SteppedModel(
-            self.input,
-            self.output,
-            task=self.task,
-            user=self.user,
-            from_logits=self.from_logits,
-            user_loss=loss,
-            user_metrics=metrics,
-            name=self.name,
-        )
+        with policy_scope(self.dtype_policy.name):
+            return SteppedModel(
+                self.input,
+                self.output,
+                task=self.task,
+                user=self.user,
+                from_logits=self.from_logits,
+                user_loss=loss,
+                user_metrics=metrics,
+                name=self.name,
+            )
 
     def to_keras_model(
         self, optimizer: Any = "sgd", is_nested: bool = False

@@ -126,6 +126,8 @@ def test_all_commands_for_both_engines_and_replicas(workplace, pair, replicas, c
     with Client(export) as client:
         require_equal(*ask(client, run))
     document = (export.parent / "SERVING.md").read_text()
+    if pair[0] == "series":
+        document = document.replace("example.npy", str(workplace / "series/fast/0.npy"))
     with fake_serving.both(fake_serving.Backend(served=export)) as ports:
         for way in fake_serving.WAYS:
             shown = fake_serving.shown(document, "serving_default", way, ports, capsys)

@@ -1,4 +1,4 @@
-"""Issues of examples: unfit, duplicate, labeled twice, or in two splits.
+"""Problems found in examples: unusable, duplicate, labeled twice, or in two splits.
 
 The action depends on the cost of a wrong decision. Examples are dropped if nothing can
 be learned from them (no pixels, a label out of range, an exact copy) or if they

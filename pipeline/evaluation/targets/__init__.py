@@ -1,1 +1,1 @@
-"""How predictions are evaluated: a module for each target with its name."""
+"""How predictions are evaluated: one module per target, with the same name."""

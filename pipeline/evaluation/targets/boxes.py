@@ -1,4 +1,4 @@
-"""How predictions of `boxes` are evaluated."""
+"""Evaluation of the target `boxes`."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""How predictions of `classes` are evaluated."""
+"""Evaluation of the target `classes`."""
 
 import math
 from collections.abc import Mapping

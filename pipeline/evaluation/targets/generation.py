@@ -1,4 +1,4 @@
-"""How predictions of `generation` are evaluated."""
+"""Evaluation of the target `generation`."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How predictions of `keras_model` are evaluated."""
+"""Evaluation of the target `keras_model`."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How predictions of `labels` are evaluated."""
+"""Evaluation of the target `labels`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How predictions of `mask` are evaluated."""
+"""Evaluation of the target `mask`."""
 
 from collections.abc import Mapping
 from typing import Any

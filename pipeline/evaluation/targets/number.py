@@ -1,4 +1,4 @@
-"""How predictions of `number` are evaluated."""
+"""Evaluation of the target `number`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How predictions of `transcript` are evaluated."""
+"""Evaluation of the target `transcript`."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -1,1 +1,1 @@
-"""How examples are shown: a module for each input with its name."""
+"""How examples are shown: one module per input, with the same name."""

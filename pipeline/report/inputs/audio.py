@@ -1,4 +1,4 @@
-"""How an example of `audio` is shown."""
+"""Report views of the input `audio`."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""How an example of `features` is shown."""
+"""Report views of the input `features`."""
 
 import html
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How an example of `image` is shown."""
+"""Report views of the input `image`."""
 
 from collections.abc import Mapping
 from typing import Any

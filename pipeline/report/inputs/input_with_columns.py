@@ -1,4 +1,4 @@
-"""How an example of `input_with_columns` is shown."""
+"""Report views of the input `input_with_columns`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How an example of `keras_model` is shown."""
+"""Report views of the input `keras_model`."""
 
 from collections.abc import Mapping
 from typing import Any

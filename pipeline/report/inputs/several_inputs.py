@@ -1,4 +1,4 @@
-"""How an example of `several_inputs` is shown."""
+"""Report views of the input `several_inputs`."""
 
 from collections.abc import Mapping
 from typing import Any

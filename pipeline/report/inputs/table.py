@@ -1,4 +1,4 @@
-"""How an example of `table` is shown."""
+"""Report views of the input `table`."""
 
 import html
 import math

@@ -1,4 +1,4 @@
-"""How an example of `text` is shown."""
+"""Report views of the input `text`."""
 
 import html
 import textwrap

@@ -1,1 +1,1 @@
-"""How predictions are shown: a module for each target with its name."""
+"""How predictions are shown: one module per target, with the same name."""

@@ -1,4 +1,4 @@
-"""How examples and predictions of `boxes` are shown."""
+"""Report views of the target `boxes`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How examples and predictions of `classes` are shown."""
+"""Report views of the target `classes`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How examples and predictions of `generation` are shown."""
+"""Report views of the target `generation`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

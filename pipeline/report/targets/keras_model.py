@@ -1,4 +1,4 @@
-"""How examples and predictions of `keras_model` are shown."""
+"""Report views of the target `keras_model`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How examples and predictions of `labels` are shown."""
+"""Report views of the target `labels`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How examples and predictions of `mask` are shown."""
+"""Report views of the target `mask`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How examples and predictions of `number` are shown."""
+"""Report views of the target `number`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""How examples and predictions of `transcript` are shown."""
+"""Report views of the target `transcript`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

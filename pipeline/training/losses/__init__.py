@@ -1,1 +1,1 @@
-"""Losses beside those of Keras and of the targets."""
+"""Additional losses."""

@@ -1,1 +1,1 @@
-"""Metrics beside those of Keras and of the targets."""
+"""Additional metrics."""

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pipeline.compare import compare, main
-from pipeline.contracts import Target
-from pipeline.evaluation.target_evaluation import evaluation_of
+from pipeline.evaluation.target_evaluation import TargetEvaluation, evaluation_of
 from pipeline.fit import fit
 from pipeline.tasks.targets.labels import LabelTarget
 from pipeline.tasks.targets.number import NumberTarget
@@ -169,6 +168,6 @@ def test_the_scores_of_targets_are_those_of_their_evaluators():
     ]
     assert error.values.tolist() == [1, 0] and error.direction == -1
     assert dataclasses.is_dataclass(error)
-    assert Target.scores(labels, {"correct": np.array(["True", "False"])})[
+    assert TargetEvaluation(labels).scores({"correct": np.array(["True", "False"])})[
         "accuracy"
     ].values.tolist() == [1, 0]

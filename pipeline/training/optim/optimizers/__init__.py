@@ -1,1 +1,1 @@
-"""Optimizers beside those of Keras."""
+"""Additional optimizers."""

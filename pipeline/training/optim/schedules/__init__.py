@@ -1,1 +1,1 @@
-"""Learning rate schedules beside those of Keras."""
+"""Additional learning rate schedules."""
