@@ -215,6 +215,7 @@ def _run(
     from pipeline.data import dataset
     from pipeline.evaluation import evaluate
     from pipeline.export import formats
+    from pipeline.report import input_report, target_report
     from pipeline.training import distributed, recovery, start_lines
     from pipeline.training.run_setup import RunSetup
     from pipeline.training.trainer import Trainer
@@ -225,6 +226,8 @@ def _run(
     setup = RunSetup(config, machine, data, stops, evaluate.evaluate)
     built = setup.build()
     evaluate.try_out(built.model, data.task, setup.batches)
+    input_report.report_of(data.task.input)  # raise errors before training
+    target_report.report_of(data.task.target)
     is_exported = config.export.enabled or config.data.fold is not None
     if is_exported and config.export.formats:
         formats.try_out(config, data.task, data.splits["train"])

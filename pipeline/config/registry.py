@@ -409,16 +409,21 @@ def counterpart(part: Any, folder: str, default: Any) -> Any:
     it is `default`.
     """
     attribute = folder.partition("/")[0]
-    for kind in type(part).__mro__:
-        if own := vars(kind).get(attribute):
+    kinds = type(part).__mro__
+    own = getattr(part, "__dict__", {}).get(attribute)
+    for kind in kinds:
+        package, _, name = kind.__module__.rpartition(".")
+        is_registered = package.startswith("pipeline.tasks")
+        if not is_registered and kind is not object:
+            own = own or vars(kind).get(attribute)
+            _require_elsewhere(kind, attribute, default)
+        if own is not None:
             if not isinstance(own, type) or not issubclass(own, default):
                 raise UsageError(
-                    f"{kind.__name__}.{attribute} must be a subclass of"
+                    f"{kinds[0].__name__}.{attribute} must be a subclass of"
                     f" {default.__module__}.{default.__name__}; got {own!r}"
                 )
             return own(part)
-        package, _, name = kind.__module__.rpartition(".")
-        is_registered = package.startswith("pipeline.tasks")
         if is_registered and (_PACKAGE / folder / f"{name}.py").exists():
             path = f"pipeline.{folder.replace('/', '.')}.{name}"
             for view in vars(importlib.import_module(path)).values():
@@ -426,6 +431,17 @@ def counterpart(part: Any, folder: str, default: Any) -> Any:
                 if is_view and view.__module__ == path:
                     return view(part)
     return default(part)
+
+
+def _require_elsewhere(kind: type, attribute: str, default: type) -> None:
+    """Raises UsageError if a class defines methods that belong to its counterpart."""
+    for name, value in vars(default).items():
+        if callable(value) and not name.startswith("_") and name in vars(kind):
+            raise UsageError(
+                f"{kind.__name__}.{name} is not called: define it in a subclass of"
+                f" {default.__module__}.{default.__name__}, and write"
+                f" {attribute} = THAT_CLASS in {kind.__name__}"
+            )
 
 
 def detector() -> Any:

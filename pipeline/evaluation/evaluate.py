@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from pipeline.contracts import Batches, Example, Metadata, Task
+from pipeline.contracts import Batches, Example, Metadata, Target, Task
 from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.training import xla_support
 from pipeline.training.distributed import explain_decode_errors
@@ -225,11 +225,17 @@ def try_out(model: SteppedModel, task: Task, train: Batches) -> None:
     predictions = {**predictions, "loss": tf.zeros(count)}
     evaluator = of_target.evaluator(model)
     evaluator.update(outputs, predictions, batch)
-    name = type(evaluator).__name__
+    _require_metrics(target)
+    kind = type(evaluator).__name__
     result: Any = evaluator.result()
-    require_kind(result, Mapping, f"{name}.result", "a dictionary of metrics")
-    if "examples" not in result:
-        raise UsageError(f"{name}.result lacks `examples`, their number")
+    require_kind(result, Mapping, f"{kind}.result", "a dictionary of metrics")
+    selected, _ = target.selection_metric
+    needed = {"examples": "their number", selected: "the selection_metric"}
+    for key, meaning in needed.items():
+        if key not in result and key != "loss":
+            raise UsageError(
+                f"{kind}.result lacks {key!r}, {meaning}; it has {', '.join(result)}"
+            )
     name = f"{type(of_target).__name__}.table"
     table = of_target.table(predictions, batch)
     for column, values in table.items():
@@ -241,6 +247,18 @@ def try_out(model: SteppedModel, task: Task, train: Batches) -> None:
     for column, needed in (("correct", "probability"), ("truth", "prediction")):
         if column in table and needed not in table:
             raise UsageError(f"{name} has the column {column!r}, but not {needed!r}")
+
+
+def _require_metrics(target: Target) -> None:
+    """Raises UsageError unless Keras metrics are one number each, with other names."""
+    taken = ["loss", "examples"]
+    for metric in target.metrics():
+        where = f"{type(target).__name__}.metrics: {metric.name}"
+        if np.shape(metric.result()) != ():
+            raise UsageError(f"{where} must be one number")
+        if metric.name in taken:
+            raise UsageError(f"{where} is taken; give the metric another name")
+        taken.append(metric.name)
 
 
 def examples(batches: Batches) -> Iterator[Example]:

@@ -124,9 +124,9 @@ class TargetEvaluation:
     def table(self, predictions: Example, batch: Example) -> dict[str, np.ndarray]:
         """The columns of `predictions.csv` for a batch, (batch,), as compact numbers.
 
-        `predictions` are those of `predict` and `loss`. If there is a column `correct`,
-        wrong predictions are shown first, those with the highest `probability` first;
-        otherwise, those with the highest loss.
+        `predictions` are those of `predict` and `loss`. With a column `correct`, which
+        needs `probability`, wrong predictions are shown first, the most probable ones
+        before others; otherwise, those with the highest loss.
         """
         columns = {}
         for name, values in predictions.items():
@@ -135,8 +135,16 @@ class TargetEvaluation:
         return columns
 
     def readable(self, columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Replaces numbers in the columns of `table` by names for people."""
-        return dict(columns)
+        """Replaces numbers in the columns of `table` by names for people; by default,
+        decodes texts.
+        """
+        shown = {}
+        for name, values in columns.items():
+            if values.dtype == object:
+                texts = [v.decode() if isinstance(v, bytes) else v for v in values]
+                values = np.array(texts, object)
+            shown[name] = values
+        return shown
 
     def tables(self, columns: Mapping[str, np.ndarray]) -> dict[str, Columns]:
         """File name -> further tables, from all rows of `table`."""

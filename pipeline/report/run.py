@@ -155,12 +155,16 @@ class Run:
 
         return evaluate.apply_calibration(task, self.result.get("calibration", {}))
 
-    @functools.cached_property
+    @property
     def network(self) -> "SteppedModel":
         """The network in training, from prepared inputs to logits or numbers."""
         is_stored = self._files.model.is_file() and not self._has_other_options
         if self._trainer is not None or not is_stored:
-            return self.trainer.model
+            return self.trainer.model  # another one after a roll-back
+        return self._stored_network
+
+    @functools.cached_property
+    def _stored_network(self) -> "SteppedModel":
         from pipeline.runtime import environment
 
         environment.import_tensorflow()

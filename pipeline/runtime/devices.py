@@ -176,9 +176,9 @@ def _several_machines(
         rpc_layer="grpc",
     )
     peers = rendezvous.meet(cluster, options.worker_timeout, versions, own)
-    peers.watch()
-    with signals.keep_handlers():
+    with peers.ending_together(), signals.keep_handlers():
         strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver)
+    peers.watch()
     peers.started()
     value = f"{len(cluster.workers)} workers, {strategy.num_replicas_in_sync} replicas"
     reason = f"{cluster.source}; this is {cluster.name(cluster.index)}"

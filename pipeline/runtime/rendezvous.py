@@ -6,6 +6,7 @@ exchanged something before, and otherwise after ten seconds.
 """
 
 import contextlib
+import fcntl
 import functools
 import json
 import math
@@ -14,7 +15,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -186,10 +187,31 @@ class Connections:
     def watch(self) -> None:
         """Watches from now on whether a worker ends.
 
-        Before `started`, such as while TensorFlow waits for it, this process then ends,
-        too. Later, an exchange with other workers fails at once instead.
+        Before `started`, this process then ends, too. Later, an exchange with other
+        workers fails at once instead.
         """
         threading.Thread(target=self._watch, daemon=True).start()
+
+    @contextlib.contextmanager
+    def ending_together(self) -> Iterator[None]:
+        """Ends this process at once if another worker ends within the block.
+
+        TensorFlow waits for the other workers with Python's lock held, so that no
+        thread of Python can notice. The kernel does: it sends SIGIO, whose default is
+        to end the process.
+        """
+        connections = (*self._outgoing.values(), *self._incoming)
+        for connection in connections:
+            fcntl.fcntl(connection, fcntl.F_SETOWN, os.getpid())
+            flags = fcntl.fcntl(connection, fcntl.F_GETFL)
+            fcntl.fcntl(connection, fcntl.F_SETFL, flags | os.O_ASYNC)
+        self._receive(timeout=0)  # it may have ended before
+        try:
+            yield
+        finally:
+            for connection in connections:
+                flags = fcntl.fcntl(connection, fcntl.F_GETFL)
+                fcntl.fcntl(connection, fcntl.F_SETFL, flags & ~os.O_ASYNC)
 
     def started(self) -> None:
         """From now on, the collective operations of TensorFlow can be aborted."""

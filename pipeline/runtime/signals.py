@@ -184,25 +184,26 @@ class StopSignals:
 
 @contextlib.contextmanager
 def keep_handlers() -> Iterator[None]:
-    """Holds signals back, and installs Python's handlers again after code that replaces
-    them in C.
+    """Lets signals end the process at once, and installs Python's handlers again
+    afterwards; for code that waits and replaces handlers in C.
 
-    The first MultiWorkerMirroredStrategy of a process does so for SIGTERM: TensorFlow's
-    handler tells its own listeners, of which there are none, and Python never hears of
-    the signal.
+    The first MultiWorkerMirroredStrategy of a process waits for the other workers with
+    Python's lock held, so no handler of Python would run. It also replaces the handler
+    of SIGTERM: TensorFlow's tells its own listeners, of which there are none.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    handlers = {number: signal.getsignal(number) for number in _SIGNALS}
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     try:
         yield
     finally:
-        for number in _SIGNALS:
-            handler = signal.getsignal(number)
+        for number, handler in handlers.items():
             if handler is not None:  # None: it was not installed by Python
                 signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def behind(error: BaseException | None) -> BaseException | None:

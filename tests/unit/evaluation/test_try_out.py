@@ -56,6 +56,20 @@ class Certain(TargetEvaluation):
         return {"correct": np.ones(len(batch["id"]), bool)}
 
 
+class Evaluating(Tried):
+    def evaluator(self, model=None):
+        return KerasEvaluator(self)
+
+
+class Selecting(Tried):
+    selection_metric = ("rank", -1)
+
+
+class Twice(Tried):
+    def metrics(self):
+        return [*super().metrics(), *super().metrics()]
+
+
 def with_evaluation(kind):
     return type("Named", (Tried,), {"evaluation": kind})
 
@@ -65,7 +79,17 @@ def with_evaluation(kind):
     [
         (NoTensors, "NoTensors.predict must return a dictionary of tensors"),
         (Column, r"one number for each example, of shape \(batch,\); got \(8, 1\)"),
-        (with_evaluation(Uncounting), "Uncounted.result lacks `examples`"),
+        (with_evaluation(Uncounting), "Uncounted.result lacks 'examples'"),
+        (Evaluating, "Evaluating.evaluator is not called: .* evaluation = THAT_CLASS"),
+        (
+            Selecting,
+            "KerasEvaluator.result lacks 'rank', the selection_metric",
+        ),
+        (Twice, "Twice.metrics: distance is taken"),
+        (
+            with_evaluation(TargetEvaluation(None)),
+            "Named.evaluation must be a subclass",
+        ),
         (with_evaluation(Whole), r"Whole.table: the column 'logits' .* got \(8, 2\)"),
         (with_evaluation(Certain), "the column 'correct', but not 'probability'"),
         (with_evaluation(TargetReport), "Named.evaluation must be a subclass of"),
