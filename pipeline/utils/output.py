@@ -13,7 +13,7 @@ Mode = Literal["text", "quiet", "json", "silent"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Output:
+class Console:
     """How and where this process prints."""
 
     mode: Mode = "text"
@@ -27,11 +27,11 @@ class Output:
     """In a call of `fit`: turns the options in a text into arguments."""
 
 
-_entered = [Output()]
+_entered = [Console()]
 
 
-def current() -> Output:
-    """The output in use."""
+def current() -> Console:
+    """The console in use."""
     return _entered[-1]
 
 

@@ -207,7 +207,7 @@ def clock(monkeypatch):
         "pipeline.runtime.signals",
     ):
         monkeypatch.setattr(f"{module}.time.monotonic", lambda: now[0])
-    monkeypatch.setattr(output, "_entered", [output.Output()])  # not other tests'
+    monkeypatch.setattr(output, "_entered", [output.Console()])  # not other tests'
     return now
 
 
