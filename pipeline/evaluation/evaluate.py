@@ -244,9 +244,9 @@ def try_out(model: SteppedModel, task: Task, train: Batches) -> None:
                 f"{name}: the column {column!r} must have the shape (batch,); got"
                 f" {np.shape(values)} for {count} examples"
             )
-    for column, needed in (("correct", "probability"), ("truth", "prediction")):
-        if column in table and needed not in table:
-            raise UsageError(f"{name} has the column {column!r}, but not {needed!r}")
+    for column, partner in (("correct", "probability"), ("truth", "prediction")):
+        if column in table and partner not in table:
+            raise UsageError(f"{name} has the column {column!r}, but not {partner!r}")
 
 
 def _require_metrics(target: Target) -> None:
