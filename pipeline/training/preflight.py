@@ -10,7 +10,7 @@ from pipeline.config.config import RUNS, Config
 from pipeline.runtime import run_directory
 from pipeline.runtime.run_directory import RunDirectory
 from pipeline.serving import repository
-from pipeline.training.callbacks import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
+from pipeline.training.callback_order import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils import files, locks
 from pipeline.utils.console import pluralize
 from pipeline.utils.errors import UsageError, needs_package

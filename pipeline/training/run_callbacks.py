@@ -7,7 +7,7 @@ import keras
 
 from pipeline.config import registry
 from pipeline.training.callback_context import CallbackContext
-from pipeline.training.callbacks import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
+from pipeline.training.callback_order import AFTER_CHECKPOINT, BEFORE_CHECKPOINT
 from pipeline.utils.console import say
 from pipeline.utils.errors import UsageError, reason
 

@@ -26,7 +26,7 @@ from short_run import options
 from pipeline.config import python_call, registry
 from pipeline.data import dataset
 from pipeline.fit import fit
-from pipeline.training import callbacks
+from pipeline.training import callback_order
 from pipeline.utils.errors import UsageError
 
 long = pytest.mark.long
@@ -381,7 +381,7 @@ def test_a_metric_that_ignores_weights_is_rejected(workplace):
 
 
 def test_one_of_every_run_is_refused_before_anything_is_written(workplace):
-    for name in (*callbacks.BEFORE_CHECKPOINT, *callbacks.AFTER_CHECKPOINT):
+    for name in (*callback_order.BEFORE_CHECKPOINT, *callback_order.AFTER_CHECKPOINT):
         assert name in registry.names("callbacks")
         with pytest.raises(UsageError) as caught:
             fit("digits", **options(**{name: {}}))

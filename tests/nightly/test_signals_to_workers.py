@@ -63,7 +63,7 @@ RUNS = {
         Moment(KILL, CHIEF, "call", 2),
         Moment(USR1, WORKER, "call", of=1),
         Moment(INT, WORKER, "validation", of=1),
-        Moment(TERM, CHIEF, "training", spread=2.0),
+        Moment(TERM, CHIEF, "training", spread=0.5),
         Moment(USR1, CHIEF, "validation"),
     ],
     "after-training": [

@@ -102,7 +102,7 @@ def test_edited_files_are_kept(model):
             '"instances": ["text"]',
             "FILES",
         ),
-        ("sound_bytes", {"dtype": "string", "shape": [None]}, None, None),
+        ("sound_bytes", {"dtype": "string", "shape": [None]}, None, "FILES"),
         (
             "grid",
             {"dtype": "float32", "shape": [None, 2, 2]},
