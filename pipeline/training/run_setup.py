@@ -89,16 +89,19 @@ class RunSetup:
         metrics.
         """
 
-    def build(self, attempt: Attempt | None = None) -> Built:
+    def build(self) -> Built:
         """Chooses the precision and builds the network.
 
-        Uses smaller micro-batches if a trial of the precision runs out of memory. An
-        `attempt` follows one that has failed.
+        Uses smaller micro-batches if a trial of the precision runs out of memory.
         """
-        attempt = attempt or recovery.first_attempt(self.config, self.machine.replicas)
+        attempt = recovery.first_attempt(self.config, self.machine.replicas)
         machine = autotune.with_known_precision(self.machine, self.config)
         if machine is None:
             return self._try_precisions(attempt)
+        return self.build_again(machine, attempt)
+
+    def build_again(self, machine: Machine, attempt: Attempt) -> Built:
+        """Builds the network in the precision of `machine`, for another attempt."""
         with distributed.translate_worker_errors(machine.cluster):
             return Built(machine, self._build(attempt, machine), attempt)
 

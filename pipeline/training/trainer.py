@@ -178,9 +178,10 @@ class Trainer:
                     self.model,
                     self.machine.replicas,
                 )
+            machine = self.machine
             del self.built, self.checkpoint
             gc.collect()  # the next model needs their memory
-            self.built = self.setup.build(attempt)
+            self.built = self.setup.build_again(machine, attempt)
             self.checkpoint, self.remaining = self._restore()
             self.history = self.checkpoint.history
             if self.machine.is_chief:
