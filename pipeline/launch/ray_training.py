@@ -17,6 +17,7 @@ from ray import cloudpickle
 
 from pipeline.config import python_call
 from pipeline.config.request import Request
+from pipeline.launch import ray_backend
 from pipeline.runtime.signals import StopSignals
 from pipeline.utils import output
 from pipeline.utils.errors import Terminated, UsageError, WorkerLost, reason
@@ -87,21 +88,19 @@ def train(
             f"an argument cannot be sent to the workers: {reason(error)}; give a path,"
             " arrays, or a function that creates it"
         ) from None
-    from pipeline.launch import ray_backend  # imports TensorFlow
-
     # Ray 2.60 prints each line of `print` twice if it sends it to its log.
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     if not ray.is_initialized():
         ray.init()
     messages = ray.remote(num_cpus=0)(_Messages).remote()
-    trainer = ray_backend.TensorflowTrainer(
+    trainer = ray_backend.DataParallelTrainer(
         _work,
         train_loop_config={
             "request": pickled,
             "directory": os.getcwd(),
             "messages": messages,
         },
-        tensorflow_config=ray_backend.BackendConfig(),
+        backend_config=ray_backend.Addresses(),
         scaling_config=ray.train.ScalingConfig(**scaling),
         run_config=_run_config(run_config, storage, messages),
     )
@@ -139,8 +138,6 @@ def _run_config(
 
 def _work(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What each worker does; returns and reports the metrics of the run."""
-    # Set by Ray; with it, `tf.keras` in code of the user would be Keras 2.
-    os.environ.pop("TF_USE_LEGACY_KERAS", None)
     with contextlib.suppress(OSError):  # it need not exist on every machine
         os.chdir(settings["directory"])
     request = cloudpickle.loads(settings["request"])
