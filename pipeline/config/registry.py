@@ -9,8 +9,9 @@ as an entry point of the group `pipeline.REGISTRY`. In Python, it may contain th
 function or the object itself.
 
 The keyword-only arguments of a function, and arguments with a default, are its options.
-Only `load` and `detector` import modules; everything else reads the source, so that a
-misspelled name is reported without importing TensorFlow.
+Only `load`, `counterpart`, `detector` and `user_arguments` import modules; everything
+else reads the source, so that a misspelled name is reported without importing
+TensorFlow.
 """
 
 import ast

@@ -210,11 +210,16 @@ def try_out(model: SteppedModel, task: Task, train: Batches) -> None:
 
     Raises UsageError if predictions, metrics or columns are not what they must be.
     """
-    target = task.target
-    if type(target).__module__.startswith("pipeline."):
+    if type(task.target).__module__.startswith("pipeline."):
         return
     first = train.gather(next(iter(train.dataset(0))))
     batch = {name: values[:_TRIED] for name, values in first.items()}
+    require_evaluation(model, task, batch)
+
+
+def require_evaluation(model: Any, task: Task, batch: Example) -> None:
+    """Raises UsageError unless a decoded batch can be evaluated with the target."""
+    target = task.target
     count = len(batch["id"])
     _, outputs, _ = forward(task, model, batch)
     outputs = task.target_outputs(outputs)
@@ -238,10 +243,11 @@ def try_out(model: SteppedModel, task: Task, train: Batches) -> None:
             )
     name = f"{type(of_target).__name__}.table"
     table = of_target.table(predictions, batch)
-    for column, values in table.items():
+    for column, values in of_target.readable(table).items():
         if np.shape(values) != (count,):
             raise UsageError(
-                f"{name}: the column {column!r} must have the shape (batch,); got"
+                f"{name}: the column {column!r} must have the shape (batch,), or"
+                f" {type(of_target).__name__}.readable must give it one; got"
                 f" {np.shape(values)} for {count} examples"
             )
     for column, partner in (("correct", "probability"), ("truth", "prediction")):

@@ -15,7 +15,7 @@ _COLUMNS = 6  # of a table, whose importance is printed
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Evaluation(EvaluatedSplit):
-    """The predictions for all examples of a split, and their metrics."""
+    """An evaluated split that prints as its numbers, notes and mistakes."""
 
     @classmethod
     def of(cls, split: EvaluatedSplit) -> "Evaluation":

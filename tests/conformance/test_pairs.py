@@ -14,6 +14,7 @@ from input_target_pairs import examples_of, model_of, task_of
 from pipeline.config import registry
 from pipeline.contracts import TrainingExamples
 from pipeline.data.array_source import ArraySource
+from pipeline.evaluation import evaluate
 from pipeline.evaluation.target_evaluation import evaluation_of
 from pipeline.export import savedmodel
 from pipeline.report import input_report
@@ -137,6 +138,12 @@ def test_from_a_batch_to_losses_metrics_and_answers(pair):
     assert all(isinstance(sentence, str) for sentence in task.limitations())
     for figure in report_of(task.target).pictures(metrics, table).values():
         figure.canvas.draw()
+
+
+def test_a_subclass_of_a_user_would_be_accepted(pair):
+    """`try_out` refuses nothing that a target of the package returns."""
+    task, batch, model = pair
+    evaluate.require_evaluation(model, task, batch)
 
 
 def part(values, rows):

@@ -1,8 +1,12 @@
 """The summary of the predictions for a split: the table of classes, and notes."""
 
 import dataclasses
+from types import SimpleNamespace
 
 from random_evaluations import evaluation_of_classes
+
+from pipeline.config import command_line
+from pipeline.report.run import Run
 
 
 def test_the_table_of_classes_starts_with_the_worst_and_names_the_confusion():
@@ -46,3 +50,12 @@ def test_an_accuracy_that_says_little_is_noted():
     )
     assert "is 0.722 to 1.000" in right.text and "no better" not in right.text
     assert "note" not in evaluation_of_classes(["a", "b"], wrong=[1], count=50).text
+
+
+def test_the_network_of_a_run_is_that_of_its_trainer(tmp_path):
+    """Which has another one after a roll-back."""
+    trainer = SimpleNamespace(model="first")
+    run = Run(command_line.configure(["digits"]), tmp_path, {}, {}, trainer=trainer)
+    assert run.network == "first"
+    trainer.model = "second"
+    assert run.network == "second"

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import queue
 import re
+import signal
 import socket
 import threading
 
@@ -187,3 +188,26 @@ def test_the_end_of_a_worker_aborts_what_the_others_exchange(pair, monkeypatch):
     peers.get(timeout=20).close()
     assert "task:1" in aborted.get(timeout=20)
     own.close()
+
+
+def test_the_end_of_a_worker_is_a_signal_while_native_code_waits(pair):
+    """TensorFlow holds Python's lock then; by default, SIGIO ends the process."""
+    peers = queue.Queue()
+    other = threading.Thread(
+        target=lambda: peers.put(rendezvous.meet(pair[1], 20, VERSIONS, []))
+    )
+    other.start()
+    own = rendezvous.meet(pair[0], 20, VERSIONS, [])
+    other.join(20)
+    received = threading.Event()
+    before = signal.signal(signal.SIGIO, lambda *_: received.set())
+    try:
+        with own.ending_together():
+            assert not received.is_set()
+            peers.get(timeout=20).close()
+            assert received.wait(20)
+        with pytest.raises(WorkerLost), own.ending_together():
+            pass
+    finally:
+        signal.signal(signal.SIGIO, before)
+        own.close()
