@@ -289,6 +289,7 @@ def _finish(trainer: "Trainer", start: float, is_trained: bool) -> Run:
         # here.
         if not config.dry_run:
             results.show(evaluation, path, history)
+        handoff.write_summaries(tested.result)
         handoff.write(tested.result)
         result = handoff.export(tested.result)
         written = handoff.write(result)

@@ -227,14 +227,17 @@ class Handoff:
         run_result.report_test(self.config, result, self.test_split)
         return Tested(result, tested.table, tested.pictures)
 
-    def export(self, result: dict[str, Any]) -> dict[str, Any]:
-        """Exports the model, if requested, and adds the export and the seconds of each
-        stage to the result.
-        """
+    def write_summaries(self, result: dict[str, Any]) -> None:
+        """Writes the metrics and the pictures of the test for TensorBoard."""
         if self.config.log.tensorboard:
             epoch = max(0, self.checkpoint.epoch - 1)
             metrics = result[self.test_split]
             tensorboard.write_results(self.run, self.test_split, epoch, metrics)
+
+    def export(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Exports the model, if requested, and adds the export and the seconds of each
+        stage to the result.
+        """
         result = self._add_export(result)
         result["stages"] = progress_bar.stage_seconds(self.start)
         return result
