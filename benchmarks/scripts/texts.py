@@ -2,12 +2,13 @@
 
     python benchmarks/scripts/texts.py sst2 DIRECTORY FOLDER [--test] [--OPTION VALUE ...]
     python benchmarks/scripts/texts.py ag_news DIRECTORY FOLDER [--test] [...]
+    python benchmarks/scripts/texts.py table FILE FOLDER [--test] [...]
 
 DIRECTORY of SST-2 has train.tsv, dev.tsv and test.tsv (sentence, tab, 0 or 1); that of
-AG News has test.csv.gz (class, title, description), which a hash of the text divides
-into 80% for training, 10% for validation and 10% for testing. FOLDER gets a table and
-the runs. The options, after the others, are those of `pipeline fit`, to compare
-settings. Trains with three seeds. Prints accuracy and CPU seconds on the validation
+AG News has test.csv.gz (class, title, description). FILE is a CSV file with the columns
+text and label. A hash of the text divides AG News and FILE into 80% for training, 10%
+for validation and 10% for testing. FOLDER gets a table and the runs. The options, after
+the others, are those of `pipeline fit`, to compare settings. Trains with three seeds. Prints accuracy and CPU seconds on the validation
 split; with --test, on the test split, which is for settings that have been chosen.
 
 The baseline: counts of words and of pairs of words, sublinear tf-idf, logistic
@@ -24,6 +25,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -46,13 +48,24 @@ def sst2(directory: Path) -> dict[str, Rows]:
 
 def ag_news(directory: Path) -> dict[str, Rows]:
     """Split -> (text, label)."""
-    splits: dict[str, Rows] = {"train": [], "validation": [], "test": []}
     with gzip.open(directory / "test.csv.gz", "rt", encoding="utf-8") as file:
-        for label, title, description in csv.reader(file):
-            text = f"{title} {description}"
-            tenth = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 10
-            split = {8: "validation", 9: "test"}.get(tenth, "train")
-            splits[split].append((text, label))
+        rows = [(f"{title} {text}", label) for label, title, text in csv.reader(file)]
+    return split_by_hash(rows)
+
+
+def table(path: Path) -> dict[str, Rows]:
+    """Split -> (text, label)."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return split_by_hash((row["text"], row["label"]) for row in csv.DictReader(file))
+
+
+def split_by_hash(rows: Iterable[tuple[str, str]]) -> dict[str, Rows]:
+    """80% of the rows for training, 10% for validation, 10% for testing."""
+    splits: dict[str, Rows] = {"train": [], "validation": [], "test": []}
+    for text, label in rows:
+        tenth = int(hashlib.sha256(text.encode()).hexdigest(), 16) % 10
+        split = {8: "validation", 9: "test"}.get(tenth, "train")
+        splits[split].append((text, label))
     return splits
 
 
@@ -103,7 +116,8 @@ def main(arguments: list[str]) -> None:
         part = "test"
     folder = Path(root)
     folder.mkdir(parents=True, exist_ok=True)
-    splits = {"sst2": sst2, "ag_news": ag_news}[name](Path(directory))
+    read = {"sst2": sst2, "ag_news": ag_news, "table": table}[name]
+    splits = read(Path(directory))
     if part != "test":
         del splits["test"]
         options += ["--data.test", "0"]

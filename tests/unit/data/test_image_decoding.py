@@ -149,19 +149,20 @@ def test_a_large_jpeg_differs_little_from_complete_decoding(kind, sides):
     assert original.numpy().tolist() == list(complete.shape[:2])
     complete = tf.cast(image_resizing.resize(complete, 12, 16), tf.int32)
     difference = np.abs(tf.cast(image, tf.int32) - complete)
-    assert difference.mean() < 1
-    assert difference.max() <= 4
+    # At an eighth, libjpeg does not interpolate the chroma of 4:2:2.
+    assert difference.mean() < (4 if "4:2:2" in kind else 1)
+    assert difference.max() <= (16 if "4:2:2" in kind else 4)
     single = image_decoding.resized(contents, 12, 16, 1)[0]
     gray_pixels = image_resizing.resize(gray(contents), 12, 16)
     assert np.abs(tf.cast(single, tf.int32) - tf.cast(gray_pixels, tf.int32)).max() <= 4
 
 
-def test_a_jpeg_is_reduced_while_both_sides_are_twice_as_long():
-    photo = encode(photograph(96, 128), "JPEG")
+def test_a_jpeg_is_reduced_while_no_side_becomes_shorter_than_wanted():
+    photo = encode(photograph(48, 128), "JPEG")
     half = tf.io.decode_jpeg(photo, ratio=2, dct_method="INTEGER_ACCURATE")
     reduced = image_decoding.resized(photo, 24, 16, 3)[0]
     np.testing.assert_array_equal(reduced, image_resizing.resize(half, 24, 16))
-    lower = encode(photograph(95, 128), "JPEG")
+    lower = encode(photograph(47, 128), "JPEG")
     complete = image_decoding.resized(lower, 24, 16, 3)[0]
     expected = image_resizing.resize(colors(lower), 24, 16)
     np.testing.assert_array_equal(complete, expected)
