@@ -56,7 +56,9 @@ def ag_news(directory: Path) -> dict[str, Rows]:
 def table(path: Path) -> dict[str, Rows]:
     """Split -> (text, label)."""
     with path.open(newline="", encoding="utf-8") as file:
-        return split_by_hash((row["text"], row["label"]) for row in csv.DictReader(file))
+        return split_by_hash(
+            (row["text"], row["label"]) for row in csv.DictReader(file)
+        )
 
 
 def split_by_hash(rows: Iterable[tuple[str, str]]) -> dict[str, Rows]:

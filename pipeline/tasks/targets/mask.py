@@ -27,6 +27,7 @@ _MAX_CLASSES = 256
 _MAX_UNNAMED = 64  # without names of the classes
 _MAX_SMALL = 32  # numbers of classes, of which some may be missing
 _SHOWN = 6  # values in a message
+_SMOOTHING = 1.0  # pixels added to the counts of the Dice coefficient
 
 
 @register
@@ -208,7 +209,12 @@ class MaskTarget(Target):
         return outputs
 
     def loss(self) -> Callable[[tf.Tensor, tf.Tensor], tf.Tensor]:
-        """The cross-entropy, averaged over the pixels that have a class."""
+        """The cross-entropy, averaged over the pixels that have a class, plus one minus
+        the Dice coefficient, averaged over the classes of the image.
+
+        Both together as in Isensee et al., "nnU-Net", Nature Methods 2021: the
+        coefficient counts a class of few pixels as much as one of many.
+        """
 
         def loss(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
             outputs = tf.cast(outputs, tf.float32)
@@ -216,7 +222,19 @@ class MaskTarget(Target):
             labels = tf.where(y != IGNORED, y, 0)
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs)
             total = tf.reduce_sum(losses * counts, axis=(1, 2))
-            return total / tf.maximum(tf.reduce_sum(counts, axis=(1, 2)), 1.0)
+            crossentropy = total / tf.maximum(tf.reduce_sum(counts, axis=(1, 2)), 1.0)
+
+            counts = counts[..., None]
+            truth = tf.one_hot(labels, self._count) * counts
+            probabilities = tf.nn.softmax(outputs) * counts
+            pixels = tf.reduce_sum(truth, axis=(1, 2))
+            both = tf.reduce_sum(truth * probabilities, axis=(1, 2))
+            sizes = pixels + tf.reduce_sum(probabilities, axis=(1, 2))
+            missing = 1 - (2 * both + _SMOOTHING) / (sizes + _SMOOTHING)
+            occurs = tf.cast(pixels > 0, tf.float32)
+            missing = tf.reduce_sum(missing * occurs, axis=-1)
+            classes = tf.maximum(tf.reduce_sum(occurs, axis=-1), 1.0)
+            return crossentropy + missing / classes
 
         return loss
 

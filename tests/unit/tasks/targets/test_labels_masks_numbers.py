@@ -99,20 +99,28 @@ def test_masks_are_measured_without_pixels_that_do_not_count():
     assert len(table["pixel_accuracy"]) == 8
 
 
-def test_the_loss_of_a_mask_is_the_mean_over_its_pixels():
-    y = RANDOM.integers(0, 3, (3, 4, 6)).astype(np.int32)
-    y[0, :, 3:] = IGNORED
-    y[2] = IGNORED
-    outputs = RANDOM.normal(size=(3, 4, 6, 3)).astype(np.float32)
+def test_the_loss_of_a_mask_is_its_crossentropy_and_dice():
+    y = RANDOM.integers(0, 2, (2, 4, 4))  # the third class does not occur
+    y[0, 0] = IGNORED
+    y[1, :3] = IGNORED
+    y[1, 3] = 0
+    outputs = RANDOM.normal(size=(2, 4, 4, 3)).astype(np.float32)
     found = masks().loss()(tf.constant(y), outputs)
-    probabilities = tf.nn.log_softmax(outputs).numpy()
-    for row in (0, 1):
-        counts = y[row] != IGNORED
-        chosen = np.take_along_axis(
-            probabilities[row][counts], y[row][counts][:, None], axis=1
-        )
-        np.testing.assert_allclose(found[row], -chosen.mean(), rtol=1e-5)
-    assert found[2] == 0
+    for number in range(2):
+        truth = y[number][y[number] != IGNORED]
+        shares = tf.nn.softmax(outputs[number]).numpy()[y[number] != IGNORED]
+        expected = reference.log_loss(truth, shares, labels=[0, 1, 2])
+        classes = np.unique(truth)
+        for label in classes:
+            share, is_label = shares[:, label], truth == label
+            dice = (2 * share[is_label].sum() + 1) / (share.sum() + is_label.sum() + 1)
+            expected += (1 - dice) / len(classes)
+        assert float(found[number]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_loss_of_a_mask_without_labelled_pixels_is_zero():
+    y = np.full((1, 4, 4), IGNORED)
+    assert float(masks().loss()(tf.constant(y), np.ones((1, 4, 4, 3), "f"))[0]) == 0
 
 
 def png(array):
