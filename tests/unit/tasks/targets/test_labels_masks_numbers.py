@@ -106,16 +106,16 @@ def test_the_loss_of_a_mask_is_its_crossentropy_and_dice():
     y[1, 3] = 0
     outputs = RANDOM.normal(size=(2, 4, 4, 3)).astype(np.float32)
     found = masks().loss()(tf.constant(y), outputs)
-    for number in range(2):
-        truth = y[number][y[number] != IGNORED]
-        shares = tf.nn.softmax(outputs[number]).numpy()[y[number] != IGNORED]
+    for row in range(2):
+        truth = y[row][y[row] != IGNORED]
+        shares = tf.nn.softmax(outputs[row]).numpy()[y[row] != IGNORED]
         expected = reference.log_loss(truth, shares, labels=[0, 1, 2])
         classes = np.unique(truth)
         for label in classes:
             share, is_label = shares[:, label], truth == label
             dice = (2 * share[is_label].sum() + 1) / (share.sum() + is_label.sum() + 1)
             expected += (1 - dice) / len(classes)
-        assert float(found[number]) == pytest.approx(expected, rel=1e-5)
+        assert float(found[row]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_loss_of_a_mask_without_labelled_pixels_is_zero():
