@@ -85,23 +85,30 @@ def write_npz(root: Path, count: int, classes: int) -> None:
 
 
 def keras_first_step(folder: str) -> None:
-    """Trains a small network with plain Keras; ends after the first step."""
+    """Trains the network of `photos` in plain Keras; ends after the first step."""
     import keras
     from keras import layers
+
+    def convolution(x, filters, kernel=3, strides=1):
+        options = {"padding": "same", "use_bias": False, "strides": strides}
+        return layers.BatchNormalization()(layers.Conv2D(filters, kernel, **options)(x))
 
     data = keras.utils.image_dataset_from_directory(
         folder, image_size=(32, 32), batch_size=128, verbose=False
     )
-    model = keras.Sequential(
-        [
-            layers.Rescaling(1 / 255),
-            layers.Conv2D(32, 3, activation="relu"),
-            layers.MaxPooling2D(),
-            layers.Conv2D(64, 3, activation="relu"),
-            layers.GlobalAveragePooling2D(),
-            layers.Dense(len(data.class_names)),
-        ]
-    )
+    inputs = keras.Input((32, 32, 3))
+    x = layers.Rescaling(1 / 255)(layers.RandomFlip("horizontal")(inputs))
+    x = layers.RandomTranslation(0.1, 0.1)(x)
+    x = layers.ReLU()(convolution(x, 32))
+    for width in (32, 64, 128):
+        for strides in (1 if width == 32 else 2, 1):
+            branch = layers.ReLU()(convolution(x, width, strides=strides))
+            branch = convolution(branch, width)
+            if strides == 2:
+                x = convolution(layers.AveragePooling2D(2)(x), width, kernel=1)
+            x = layers.ReLU()(layers.Add()([x, branch]))
+    x = layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, layers.Dense(len(data.class_names))(x))
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("adam", loss)
     end = keras.callbacks.LambdaCallback(
@@ -135,6 +142,7 @@ def measure(
                 more = count - few
                 results[name].append(
                     (
+                        large.cpu,
                         large.wall - imported.wall,
                         large.cpu - imported.cpu,
                         small.cpu - imported.cpu,
@@ -143,10 +151,15 @@ def measure(
                     )
                 )
     print(f"{kind}, {count:,} images in {classes:,} classes, {rounds} rounds:")
-    for name, rows in results.items():
-        wall, cpu, small_cpu, each, memory = map(spread, zip(*rows, strict=True))
+    if len(results) == 2:
+        pairs = zip(*results.values(), strict=True)
         print(
-            f"{name:12}  first step {wall} s after `import tensorflow`; CPU time {cpu}"
+            f"CPU time / Keras: {spread([ours[0] / peer[0] for ours, peer in pairs])}"
+        )
+    for name, rows in results.items():
+        total, wall, cpu, small_cpu, each, memory = map(spread, zip(*rows, strict=True))
+        print(
+            f"{name:12}  {total} s of CPU time; first step {wall} s after `import tensorflow`; CPU time {cpu}"
             f" s, {small_cpu} s with {few:,} images; each image {each} us of CPU time"
             f" and {memory} bytes"
         )

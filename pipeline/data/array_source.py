@@ -13,7 +13,7 @@ import tensorflow as tf
 from pipeline.contracts import Example, Info, Source
 from pipeline.data.split_names import SPLITS
 from pipeline.utils.errors import UsageError
-from pipeline.utils.tf_data import is_short
+from pipeline.utils.tf_data import is_short, without_autograph
 
 _CHANNELS = (1, 3, 4)  # of gray, RGB and RGBA images
 
@@ -109,7 +109,11 @@ class ArraySource(Source):
             )
             return tf.ensure_shape(values, column.shape[1:])
 
-        return lambda position: {name: value(name, position) for name in columns}
+        @without_autograph
+        def read(position: tf.Tensor) -> Example:
+            return {name: value(name, position) for name in columns}
+
+        return read
 
     def columns(self, split: str) -> Mapping[str, np.ndarray]:
         short = (name for name, spec in self.info.fields.items() if is_short(spec))

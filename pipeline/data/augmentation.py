@@ -11,6 +11,7 @@ from pipeline.config import config, registry
 from pipeline.contracts import WHOLE_BATCH, Batches, Decision, Example, ReplicaPart
 from pipeline.data import seeds
 from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import without_autograph
 
 # Factor by which the largest pixel of a batch may shrink, or grow if images are floats.
 # Rescaling from 0 ... 255 to 0 ... 1 shrinks it by 255; `color_jitter` with its
@@ -226,7 +227,7 @@ class HostAugmentedBatches(Batches):
         self, first_step: int, part: ReplicaPart = WHOLE_BATCH
     ) -> tf.data.Dataset:
         # Autograph would add its own text to a UsageError.
-        augment = tf.autograph.experimental.do_not_convert(self.augmenter)
+        augment = without_autograph(self.augmenter)
         dataset = self.batches.dataset(first_step, part)
         dataset = dataset.map(
             augment, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True

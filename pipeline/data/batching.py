@@ -45,6 +45,7 @@ from pipeline.utils.tf_data import (
     is_short,
     row_bytes,
     with_options,
+    without_autograph,
 )
 
 _BLOCK_BYTES = 8 << 20  # of decoded examples; several blocks are decoded at once
@@ -318,12 +319,12 @@ class _SplitBatches(Batches):
 
         # Only decoding gets faster with more parallel calls, and each needs the memory
         # of a batch. Only decoding may run a user's functions, which autograph must
-        # convert; that takes 0.2 s.
+        # convert.
         if isinstance(store, OnTheFly):
             parallel = tf.data.AUTOTUNE
         else:
             parallel = 2
-            add_fields = tf.autograph.experimental.do_not_convert(add_fields)
+            add_fields = without_autograph(add_fields)
         batches = index.map(add_fields, num_parallel_calls=parallel, deterministic=True)
         return batches.prefetch(2 * part.count)
 
@@ -383,20 +384,25 @@ class TrainingBatches(_SplitBatches):
             rows = rows[:, part.first : part.first + part.count].reshape(-1, size)
             return rows, np.full(len(rows), pass_number)
 
+        @without_autograph
         def batches(rows: tf.Tensor, epoch: tf.Tensor) -> tf.data.Dataset:
             rows.set_shape((None, size))
             epoch.set_shape((None,))
             return tf.data.Dataset.from_tensor_slices((rows, epoch))
 
+        @without_autograph
         def index(rows: tf.Tensor, epoch: tf.Tensor) -> Example:
             weight = tf.ones_like(rows, tf.float32)
             return {ROW: rows, "epoch": tf.zeros_like(rows) + epoch, "weight": weight}
 
         end = chunk_of(self.last_step - 1) + 1 if first_step < self.last_step else 0
         numbers = tf.data.Dataset.range(chunk_of(first_step), end)
-        chunks = numbers.map(
-            lambda number: tf.numpy_function(chunk_rows, [number], (tf.int64, tf.int64))
-        )
+
+        @without_autograph
+        def rows_of_chunk(number: tf.Tensor) -> list[tf.Tensor]:
+            return tf.numpy_function(chunk_rows, [number], (tf.int64, tf.int64))
+
+        chunks = numbers.map(rows_of_chunk)
         count = (self.last_step - first_step) * part.count
         assert_count = tf.data.experimental.assert_cardinality(max(count, 0))
         parts = chunks.prefetch(1).flat_map(batches).apply(assert_count)
@@ -417,6 +423,7 @@ class EvaluationBatches(_SplitBatches):
         size = self.batch_size // part.total
         rows = tf.constant(self.split.rows)
 
+        @without_autograph
         def index(number: tf.Tensor) -> Example:
             start = number // part.count * self.batch_size
             start += (part.first + number % part.count) * size

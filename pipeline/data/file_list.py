@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import without_autograph
 
 _BLOCK = 64  # names in a string of a reader
 
@@ -88,6 +89,7 @@ class FileList(Sequence[str]):
         ends = tf.constant(ends)
         prefix = os.fsencode(self._prefix)
 
+        @without_autograph
         def read(position: tf.Tensor) -> tf.Tensor:
             if tf.executing_eagerly():
                 return tf.io.read_file(os.fsencode(self[int(position)]))

@@ -29,6 +29,7 @@ from pipeline.data.seeds import stable_hash
 from pipeline.utils import compressed_sound, progress_bar, tiff
 from pipeline.utils.errors import UsageError
 from pipeline.utils.image_formats import is_deep
+from pipeline.utils.tf_data import without_autograph
 
 MASK = "mask"
 """The field of masks of images."""
@@ -112,6 +113,7 @@ class FileSource(ArraySource):
             for field, files in self._files[split].items()
         }
 
+        @without_autograph
         def read(position: tf.Tensor) -> Example:
             row = read_row(position)
             for field, read_file in readers.items():

@@ -380,7 +380,7 @@ def _seconds_per_pixel(config: Config, source: Source, precision: str) -> float:
 
     inputs = tf.nest.map_structure(values, task.input.inputs())
 
-    @tf.function
+    @tf.function(autograph=False)
     def gradients() -> tf.Tensor:
         with tf.GradientTape() as tape:
             outputs = network(inputs, training=True)

@@ -25,7 +25,7 @@ from pipeline.data.pixel_scaling import pixel_scale, scale_pixels
 from pipeline.serving import request_guards
 from pipeline.utils import image_formats
 from pipeline.utils.errors import UsageError
-from pipeline.utils.tf_data import ensure_shape
+from pipeline.utils.tf_data import ensure_shape, without_autograph
 
 _DTYPES = (tf.uint8, tf.uint16, tf.float32, tf.string)
 
@@ -136,6 +136,7 @@ class ImageInput(Input):
             high = max(high, float(images.max()))
         return {"image_range": [low, high]}
 
+    @without_autograph
     def decode(self, example: Example) -> tuple[Example, tf.Tensor]:
         """Decodes and resizes an image to `image_shape`, in training as in serving."""
         image = example[self.field]

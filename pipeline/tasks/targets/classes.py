@@ -22,6 +22,7 @@ from pipeline.serving import request_guards
 from pipeline.tasks.targets.class_names import match_names
 from pipeline.tasks.targets.class_weights import crossentropy, weights_by_name
 from pipeline.utils.errors import UsageError
+from pipeline.utils.tf_data import without_autograph
 
 
 @register
@@ -88,6 +89,7 @@ class ClassTarget(Target):
         self._new_numbers = new_numbers
         """Maps the labels of other data to those of the task."""
 
+    @without_autograph
     def decode(self, example: Example, geometry: tf.Tensor | None) -> Example:
         label = tf.cast(example[self._field], tf.int64)
         if self._new_numbers is not None:

@@ -294,10 +294,11 @@ def _restrict_to_replica(optimizer: keras.optimizers.Optimizer) -> None:
     def decay_weights(variables: Sequence[keras.Variable]) -> None:
         if optimizer.weight_decay is None:
             return
+        learning_rate = optimizer.learning_rate  # traces the schedule
         for variable in variables:
             if optimizer._use_weight_decay(variable):
                 value = variable.value
-                rate = tf.cast(optimizer.learning_rate, value.dtype)
+                rate = tf.cast(learning_rate, value.dtype)
                 decay = tf.cast(optimizer.weight_decay, value.dtype)
                 value.assign_sub(value * decay * rate)
 

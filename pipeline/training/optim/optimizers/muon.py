@@ -1,9 +1,12 @@
 """Muon: orthogonalized momentum."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import keras
+import tensorflow as tf
 from keras.optimizers.schedules import LearningRateSchedule
 
 from pipeline.config.registry import register
@@ -45,7 +48,23 @@ def muon(
     )
 
 
-def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
+@functools.cache
+def _traced(function: Callable, *specs: tf.TensorSpec) -> Callable:
+    """A graph for all variables of one shape: to trace it for each takes a second."""
+    return tf.function(function, specs, autograph=False)
+
+
+def _adam(
+    gradient: tf.Tensor, mean: tf.Tensor, square: tf.Tensor, count: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """The new moments, and the step of the `count`-th update."""
+    mean += (gradient - mean) * (1 - _BETA_1)
+    square += (tf.square(gradient) - square) * (1 - _BETA_2)
+    scale = tf.sqrt(square / (1 - tf.pow(_BETA_2, count))) + _EPSILON
+    return mean, square, mean / (1 - tf.pow(_BETA_1, count)) / scale
+
+
+def _orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
     """Moves the singular values of a matrix (rows, columns) near 1; float32.
 
     Uses five Newton-Schulz steps, only matrix products, instead of a singular value
@@ -53,14 +72,14 @@ def _orthogonalize(matrix: keras.KerasTensor) -> keras.KerasTensor:
     1.21; zeros stay zeros.
     """
     a, b, c = _COEFFICIENTS
-    x = keras.ops.cast(matrix, "float32")
-    tall = x.shape[0] > x.shape[1]
-    x = keras.ops.transpose(x) if tall else x  # so that `gram` has the smaller side
-    x = x / (keras.ops.sqrt(keras.ops.sum(keras.ops.square(x))) + 1e-7)
+    rows, columns = matrix.shape
+    tall = rows > columns
+    x = tf.transpose(matrix) if tall else matrix  # so that `gram` has the smaller side
+    x = x / (tf.sqrt(tf.reduce_sum(tf.square(x))) + 1e-7)
     for _ in range(_ITERATIONS):
-        gram = keras.ops.matmul(x, keras.ops.transpose(x))
-        x = a * x + keras.ops.matmul(b * gram + c * keras.ops.matmul(gram, gram), x)
-    return keras.ops.transpose(x) if tall else x
+        gram = tf.matmul(x, tf.transpose(x))
+        x = a * x + tf.matmul(b * gram + c * tf.matmul(gram, gram), x)
+    return tf.transpose(x) if tall else x
 
 
 @keras.saving.register_keras_serializable("pipeline")
@@ -118,16 +137,16 @@ class Muon(keras.optimizers.Optimizer):
 
     def update_step(
         self,
-        gradient: keras.KerasTensor,
+        gradient: tf.Tensor,
         variable: Any,
-        learning_rate: keras.KerasTensor,
+        learning_rate: tf.Tensor,
     ) -> None:
         """Updates one variable and its state; called by Keras on each replica."""
         index = self._get_variable_index(variable)
         momentum = self._momentums[index]
         velocity = self._velocities[index]
-        gradient = keras.ops.cast(gradient, variable.dtype)
-        rate = keras.ops.cast(learning_rate, variable.dtype)
+        gradient = tf.cast(gradient, variable.dtype)
+        rate = tf.cast(learning_rate, variable.dtype)
         if velocity is None:
             step = self._orthogonal_step(gradient, momentum)
         else:
@@ -135,31 +154,30 @@ class Muon(keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * step)
 
     def _orthogonal_step(
-        self, gradient: keras.KerasTensor, momentum: keras.Variable
-    ) -> keras.KerasTensor:
-        self.assign_add(momentum, (gradient - momentum) * (1 - self.momentum))
-        direction = momentum + 0.0
+        self, gradient: tf.Tensor, momentum: keras.Variable
+    ) -> tf.Tensor:
+        old = momentum.value
+        new = old + (gradient - old) * (1 - self.momentum)
+        momentum.assign(new)
+        direction = new
         if self.nesterov:
-            direction = gradient + (momentum - gradient) * self.momentum
-        matrix = keras.ops.reshape(direction, (-1, gradient.shape[-1]))
+            direction = gradient + (new - gradient) * self.momentum
+        matrix = tf.reshape(direction, (-1, gradient.shape[-1]))
         scale = 0.2 * math.sqrt(max(matrix.shape))
-        update = _orthogonalize(matrix) * scale
-        return keras.ops.cast(keras.ops.reshape(update, gradient.shape), gradient.dtype)
+        spec = tf.TensorSpec(matrix.shape, tf.float32)
+        update = _traced(_orthogonalize, spec)(tf.cast(matrix, tf.float32)) * scale
+        return tf.cast(tf.reshape(update, gradient.shape), gradient.dtype)
 
     def _adam_step(
-        self,
-        gradient: keras.KerasTensor,
-        momentum: keras.Variable,
-        velocity: keras.Variable,
-    ) -> keras.KerasTensor:
-        self.assign_add(momentum, (gradient - momentum) * (1 - _BETA_1))
-        self.assign_add(
-            velocity, (keras.ops.square(gradient) - velocity) * (1 - _BETA_2)
-        )
-        count = keras.ops.cast(self.iterations + 1, gradient.dtype)
-        mean = momentum / (1 - keras.ops.power(_BETA_1, count))
-        square = velocity / (1 - keras.ops.power(_BETA_2, count))
-        return mean / (keras.ops.sqrt(square) + _EPSILON)
+        self, gradient: tf.Tensor, momentum: keras.Variable, velocity: keras.Variable
+    ) -> tf.Tensor:
+        spec = tf.TensorSpec(gradient.shape, gradient.dtype)
+        count = tf.cast(self.iterations.value + 1, gradient.dtype)
+        adam = _traced(_adam, spec, spec, spec, tf.TensorSpec((), gradient.dtype))
+        mean, square, step = adam(gradient, momentum.value, velocity.value, count)
+        momentum.assign(mean)
+        velocity.assign(square)
+        return step
 
     def get_config(self) -> dict[str, Any]:
         """The arguments for `from_config`, without the state."""
