@@ -3,6 +3,9 @@
 No weights are downloaded: they are those of a network that the test makes.
 """
 
+from pathlib import Path
+
+import box_data
 import keras
 import numpy as np
 import pytest
@@ -84,3 +87,32 @@ def test_a_path_and_a_name_are_the_recipe_of_the_path(weights, workplace):
     options["data"] = str(weights / "images")
     run = fit(**options)
     assert run.config.recipe == "photos" and run.config.train.freeze == ("backbone",)
+
+
+def test_a_detector_of_few_images_begins_with_weights_from_a_file(weights, workplace):
+    """As docs/detection.md advises for few images, to a verified export."""
+    size = {"size": (64, 64), "least": 24, "largest": 36}
+    box_data.write_yolo(Path("shapes"), box_data.pictures(24, seed=1, most=2, **size))
+    backbone = {"backbone": NAME, "weights": str(weights / "mobile.weights.h5")}
+    train = {"epochs": 2, "batch_size": 8, "freeze": ("backbone",), "freeze_epochs": 1}
+    train["layer_rates"] = {"backbone": 0.1}
+    run = fit(
+        "shapes",
+        data={"image_size": (64, 64), "augment": {}, "test": 0.1},
+        model={"options": backbone},
+        train=train,
+        export={"batch_sizes": (1,)},
+        runtime={"precision": "float32"},
+        log={"tensorboard": False, "bar": False},
+    )
+    assert run.config.recipe == "boxes"
+    assert run.result["verification"]["passed"]
+    saved = keras.applications.MobileNetV2(
+        include_top=False, weights=None, input_shape=(64, 64, 3)
+    )
+    saved.load_weights(weights / "mobile.weights.h5")
+    start = {weight.path: weight.numpy() for weight in saved.weights}
+    distances = []
+    for weight in run.network.get_layer("backbone").trainable_weights:
+        distances.append(np.abs(weight.numpy() - start[weight.path]).max())
+    assert 0 < max(distances) < 0.1, "begins with the weights of the file"
