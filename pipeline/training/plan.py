@@ -333,7 +333,8 @@ def _augmentation(
     then half of them are mixed (CutMix; benchmarks/README.md), unless there are columns
     alongside them, which cannot be mixed.
     """
-    operations: dict[str, Any] = {"flip": {}, "crop": {"padding": side // 8}}
+    crop = {"padding": side // 8, "fill": "reflect"}
+    operations: dict[str, Any] = {"alternating_flip": {}, "crop": crop}
     reason = "usual for photographs"
     epochs = config.train.epochs
     is_paired = config.train.batch_size % (2 * parts) == 0
