@@ -24,7 +24,7 @@ def recordings(data: SourceConfig, *, field: str = "audio") -> Request:
         ),
         model=ModelConfig(name="audio_cnn"),
         train=TrainConfig(
-            epochs=20,
+            epochs=40,
             optimizer="adam",
             learning_rate=0.004,
             schedule="cosine",
