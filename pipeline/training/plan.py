@@ -333,7 +333,11 @@ def _augmentation(
     then half of them are mixed (CutMix; benchmarks/README.md), unless there are columns
     alongside them, which cannot be mixed.
     """
-    crop = {"padding": side // 8, "fill": "reflect"}
+    spec = source.info.fields["image"]
+    channels = spec.shape[-1] if spec.shape.rank else source.info.image_shape[2]
+    # Gray images, such as of letters or garments, often have an empty border.
+    fill = "zero" if channels == 1 else "reflect"
+    crop = {"padding": side // 8, "fill": fill}
     operations: dict[str, Any] = {"alternating_flip": {}, "crop": crop}
     reason = "usual for photographs"
     epochs = config.train.epochs

@@ -32,9 +32,16 @@ def planned(workplace, monkeypatch, capsys):
     )
 
     def make(
-        count, words="", detail=32, speed=1.0, seconds=None, replicas=1, **targets
+        count,
+        words="",
+        detail=32,
+        speed=1.0,
+        seconds=None,
+        replicas=1,
+        channels=3,
+        **targets,
     ):
-        images = np.zeros((count, 2, 2, 3), np.uint8)
+        images = np.zeros((count, 2, 2, channels), np.uint8)
         targets = targets or {"labels": np.arange(count) % 2}
         np.savez("images.npz", images=images, **targets)
         monkeypatch.setattr(image_sizes, "detail_size", lambda images: detail)
@@ -77,6 +84,13 @@ def test_images_of_classes_that_are_seen_often_are_mixed(planned):
     odd, _ = planned(4000, "--batch-size 30 --accumulate 2")
     for config in (seldom, numbers, odd):
         assert "cutmix" not in config.data.augment
+
+
+@pytest.mark.parametrize(("channels", "fill"), [(3, "reflect"), (1, "zero")])
+def test_the_border_of_gray_images_stays_empty(planned, channels, fill):
+    augment = planned(300, channels=channels)[0].data.augment
+    assert list(augment)[:2] == ["alternating_flip", "crop"]
+    assert augment["crop"]["fill"] == fill
 
 
 def test_the_batch_divides_among_replicas_and_micro_batches(planned):
