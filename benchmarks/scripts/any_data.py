@@ -162,7 +162,7 @@ def garment_of_each_pixel(seed: int) -> Any:
         model={"name": "unet", "options": {"widths": (16, 32, 64)}},
         data=(x, masks),
         test_data=(x_test, masks_test),
-        epochs=6,
+        epochs=12,
         learning_rate=0.003,
         train={"schedule": "cosine"},
         runtime={"seed": seed},
