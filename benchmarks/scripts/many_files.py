@@ -159,7 +159,8 @@ def measure(
     for name, rows in results.items():
         total, wall, cpu, small_cpu, each, memory = map(spread, zip(*rows, strict=True))
         print(
-            f"{name:12}  {total} s of CPU time; first step {wall} s after `import tensorflow`; CPU time {cpu}"
+            f"{name:12}  {total} s of CPU time in all; after `import tensorflow`, first"
+            f" step {wall} s; CPU time {cpu}"
             f" s, {small_cpu} s with {few:,} images; each image {each} us of CPU time"
             f" and {memory} bytes"
         )

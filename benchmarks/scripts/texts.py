@@ -8,8 +8,9 @@ DIRECTORY of SST-2 has train.tsv, dev.tsv and test.tsv (sentence, tab, 0 or 1); 
 AG News has test.csv.gz (class, title, description). FILE is a CSV file with the columns
 text and label. A hash of the text divides AG News and FILE into 80% for training, 10%
 for validation and 10% for testing. FOLDER gets a table and the runs. The options, after
-the others, are those of `pipeline fit`, to compare settings. Trains with three seeds. Prints accuracy and CPU seconds on the validation
-split; with --test, on the test split, which is for settings that have been chosen.
+the others, are those of `pipeline fit`, to compare settings. Trains with three seeds.
+Prints accuracy and CPU seconds on the validation split; with --test, on the test split,
+which is for settings that have been chosen.
 
 The baseline: counts of words and of pairs of words, sublinear tf-idf, logistic
 regression, whose C is the best of five on the validation split.

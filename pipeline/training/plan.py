@@ -333,8 +333,10 @@ def _augmentation(
     then half of them are mixed (CutMix; benchmarks/README.md), unless there are columns
     alongside them, which cannot be mixed.
     """
-    spec = source.info.fields["image"]
-    channels = spec.shape[-1] if spec.shape.rank else source.info.image_shape[2]
+    spec = source.info.fields.get("image")
+    channels = source.info.image_shape[2]
+    if spec is not None and spec.shape.rank:
+        channels = spec.shape[-1]
     # Gray images, such as of letters or garments, often have an empty border.
     fill = "zero" if channels == 1 else "reflect"
     crop = {"padding": side // 8, "fill": fill}

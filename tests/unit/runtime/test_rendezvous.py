@@ -167,6 +167,18 @@ def test_a_worker_that_ends_while_it_waits_is_named_at_once(pair):
     assert isinstance(error, WorkerLost) and error.exit_code == 5
 
 
+def meet_both(pair):
+    """The first worker's rendezvous, and a queue with the other's."""
+    peers = queue.Queue()
+    other = threading.Thread(
+        target=lambda: peers.put(rendezvous.meet(pair[1], 20, VERSIONS, []))
+    )
+    other.start()
+    own = rendezvous.meet(pair[0], 20, VERSIONS, [])
+    other.join(20)
+    return own, peers
+
+
 def test_the_end_of_a_worker_aborts_what_the_others_exchange(pair, monkeypatch):
     aborted = queue.Queue()
     monkeypatch.setattr(rendezvous, "_GRACE", 0)
@@ -175,13 +187,7 @@ def test_the_end_of_a_worker_aborts_what_the_others_exchange(pair, monkeypatch):
         "abort_collective_ops",
         lambda self, code, message: aborted.put(message),
     )
-    peers = queue.Queue()
-    other = threading.Thread(
-        target=lambda: peers.put(rendezvous.meet(pair[1], 20, VERSIONS, []))
-    )
-    other.start()
-    own = rendezvous.meet(pair[0], 20, VERSIONS, [])
-    other.join(20)
+    own, peers = meet_both(pair)
     own.started()
     own.watch()
     assert aborted.empty()
@@ -192,13 +198,7 @@ def test_the_end_of_a_worker_aborts_what_the_others_exchange(pair, monkeypatch):
 
 def test_the_end_of_a_worker_is_a_signal_while_native_code_waits(pair):
     """TensorFlow holds Python's lock then; by default, SIGIO ends the process."""
-    peers = queue.Queue()
-    other = threading.Thread(
-        target=lambda: peers.put(rendezvous.meet(pair[1], 20, VERSIONS, []))
-    )
-    other.start()
-    own = rendezvous.meet(pair[0], 20, VERSIONS, [])
-    other.join(20)
+    own, peers = meet_both(pair)
     received = threading.Event()
     before = signal.signal(signal.SIGIO, lambda *_: received.set())
     try:

@@ -50,7 +50,7 @@ def muon(
 
 @functools.cache
 def _traced(function: Callable, *specs: tf.TensorSpec) -> Callable:
-    """A graph for all variables of one shape: to trace it for each takes a second."""
+    """A graph for all variables of one shape; one for each takes a second to trace."""
     return tf.function(function, specs, autograph=False)
 
 
