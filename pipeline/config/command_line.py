@@ -92,8 +92,13 @@ def request(
         saved = config_file(run)
     elif saved and saved.is_dir():
         saved = config_file(saved)
+    # `--task.target classes` may stand beside the column that has the classes.
+    column = pop(words, "--target", "the name of a column")
+    if column is not None and is_target(column):
+        words += ["--task.target", column]
+        column = None
     options = cli_parser.changes(words, Config)
-    target = _pop_column(options)
+    target = column or _pop_column(options)
     source = options.get("source", {})
     no_recipe = name is None and "path" not in source
     if no_recipe:

@@ -68,11 +68,14 @@ def request(
     if isinstance(recipe, Path):
         recipe = str(recipe)  # also the name of a recipe
     values = keras_arguments.translate(values)
-    if "target" in values:
+    target = values.pop("target", None)
+    if target is not None and not _is_column(target):
         task = values.get("task", {})
         task = task if isinstance(task, Mapping) else {"name": task}
-        values["task"] = {**task, "target": values.pop("target")}
-    target = _pop_column(values)
+        values["task"] = {**task, "target": target}
+        target = None
+    # `task={"target": "classes"}` may stand beside the column that has the classes.
+    target = target or _pop_column(values)
     path = _pop_path(values)
     if (
         path
@@ -208,13 +211,17 @@ def _detect_source(
     return source
 
 
+def _is_column(target: Any) -> bool:
+    return isinstance(target, str) and not command_line.is_target(target)
+
+
 def _pop_column(arguments: dict[str, Any]) -> str | None:
     """Removes and returns the target in `task={"target": ...}` if it is the name of a
     column, not a registered target.
     """
     task: Any = arguments.get("task")
     target = task.get("target") if isinstance(task, Mapping) else None
-    if not isinstance(target, str) or command_line.is_target(target):
+    if not _is_column(target):
         return None
     arguments["task"] = {**task}
     del arguments["task"]["target"]

@@ -34,10 +34,14 @@ class FunctionSection(Checked):
             value = getattr(self, choice.field)
             options = getattr(self, choice.options)
             if options and value is None:
-                raise UsageError(
-                    f"{choice.flag.format('').strip()} needs"
-                    f" --{choice.section}.{choice.field}"
-                )
+                flag = f"--{choice.section}.{choice.field}"
+                fits = [
+                    f"{flag} {name}"
+                    for name in registry.names(choice.registry)
+                    if {*options} <= {*registry.find(choice.registry, name).options}
+                ]
+                hint = f", such as {' or '.join(fits)}" if fits else ""
+                raise UsageError(f"{choice.flag.format('').strip()} needs {flag}{hint}")
             functions = choice.functions(value, options)
             for name, function_options in functions.items():
                 registry.check(choice.registry, name, function_options, choice.flag)
@@ -195,7 +199,7 @@ class DataConfig(FunctionSection):
         default_factory=dict
     )
     """Random augmentations of training images, in this order, such as `flip crop
-    padding=4`.
+    padding=4`; `none` on the command line for none.
     """
     augment_on: Literal["auto", "host", "device"] = "auto"
     """Where images are augmented: on the host, by `tf.data`, or on the device, in the

@@ -119,8 +119,9 @@ def divide(
             )
             if near_duplicates:
                 flags += ", --clean.no-near"
+            hint = "" if name == "train" else f", for example to --data.{name} 0.2,"
             raise UsageError(
-                f"the split {name!r} is empty; change {flags} or the source"
+                f"the split {name!r} is empty; change {flags}{hint} or the source"
             )
     return {name: splits[name] for name in SPLITS if name in splits}, decisions
 

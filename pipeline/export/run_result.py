@@ -145,7 +145,7 @@ def report_test(config: Config, result: dict[str, Any], split: str) -> None:
             f" {numbers(whole)}",
         )
     if result["calibration"] == {"temperature": 1.0}:
-        say("calibrated", "not: no temperature lowers the validation loss")
+        say("calibrated", "no: no temperature lowers the validation loss")
     elif result["calibration"]:
         parts = []
         for name, value in result["calibration"].items():

@@ -85,8 +85,8 @@ def fit(
 
 def _request(recipe: Any, arguments: Mapping[str, Any], workers: int) -> Request:
     """The request for all workers; UsageError if it cannot be carried out."""
-    if workers < 1:
-        raise UsageError(f"workers must be at least 1; got {workers}")
+    if type(workers) is not int or workers < 1:
+        raise UsageError(f"workers must be a whole number from 1; got {workers!r}")
     request = python_call.request(recipe, arguments)
     if request.config.dry_run:
         raise UsageError("--dry-run needs no workers; use pipeline.fit.fit")

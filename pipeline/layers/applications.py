@@ -115,6 +115,11 @@ def _without_weights(name: str) -> str:
 
 def _read_weights(network: keras.Model, name: str, path: str) -> None:
     """Loads a weights file into a network."""
+    if not os.path.isfile(path):
+        raise UsageError(
+            f"--model.options weights={path}: no such file; 'imagenet' has"
+            " those of Keras"
+        )
     try:
         # Keras only warns about layers that are missing from the file and stay random.
         with warnings.catch_warnings(action="error", category=UserWarning):

@@ -196,7 +196,7 @@ def test_a_calibration_of_right_answers_alone_is_said(digits_run, capsys):
     result = {**digits_run.result, "calibration": {"temperature": 1.0}}
     run_result.report_test(digits_run.config, result, "test")
     said = capsys.readouterr().out
-    assert "\ncalibrated not: no temperature lowers the validation loss\n" in said
+    assert "\ncalibrated no: no temperature lowers the validation loss\n" in said
 
 
 def requests(path):

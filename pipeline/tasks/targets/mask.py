@@ -264,7 +264,8 @@ class MaskTarget(Target):
         return keras.layers.Softmax(dtype="float32", name="probabilities")(outputs)
 
     def standalone_loss(self) -> tuple[Any, Any]:
-        return "sparse_categorical_crossentropy", "accuracy"
+        loss = keras.losses.SparseCategoricalCrossentropy(ignore_class=IGNORED)
+        return loss, "accuracy"
 
 
 def _values(mask: tf.Tensor) -> tf.Tensor:

@@ -35,6 +35,8 @@ def test_words_change_the_recipe():
     }
     assert config.model.options == {"filters": 8} and not config.export.enabled
     assert config.train.class_weight == {"cat": 2.0, "dog": 0.5}
+    without = configure(["cifar10_convnet", "--data.augment", "none"])
+    assert without.data.augment == {}
 
 
 def test_another_function_does_not_inherit_the_options_of_the_first():
@@ -156,6 +158,7 @@ REFUSED = {
     "digit": "'digit'; .*'digits'.*no such file",
     "--model.name convnt": "unknown model 'convnt'; .*'convnet'",
     "--data.augment flp": "did you mean 'flip'?",
+    "--task.input-options lower=false": "needs --task.input, such as --task.input text",
     "--model.options depth=3": "convnet has no option 'depth'",
     "--model.name os.path": "no module named 'os'",
     "json.dumps": "'json.dumps' cannot be called: .*missing 1",

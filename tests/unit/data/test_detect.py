@@ -184,6 +184,15 @@ def test_the_target_may_be_any_column(workplace, column, option):
     ):
         assert config.recipe == "tables" and config.source.options == expected
         assert config.task.target is None
+    kind = {"target": "classes"}
+    words = ["--task.target", "classes"]
+    for config in (
+        command_line.configure(["iris.csv", "--target", column, *words]),
+        command_line.configure(["iris.csv", *words, "--target", column]),
+        python_call.request("iris.csv", {"target": column, "task": kind}).config,
+    ):
+        assert config.source.options == expected
+        assert config.task.target == "classes"
 
 
 def test_what_is_to_be_predicted_is_asked_not_guessed(workplace):

@@ -17,7 +17,8 @@ from pipeline.utils.errors import UsageError
     ("arguments", "message"),
     [
         ({"epochs": 0}, "epochs=... must be a whole number"),
-        ({"workers": 0}, "workers must be at least 1; got 0"),
+        ({"workers": 0}, "workers must be a whole number from 1; got 0"),
+        ({"workers": "2"}, "workers must be a whole number from 1; got '2'"),
         ({"folds": 3}, "workers=2, but folds=... trains in one"),
         ({"dry_run": True}, "dry_run=True needs no workers"),
         ({"worker": 2}, "unknown argument 'worker'"),

@@ -111,12 +111,12 @@ def test_an_application_is_fed_as_its_preprocess_input_says(name):
         (
             {"name": "VGG16", "weights": "none.h5"},
             3,
-            "weights=none.h5: not the weights of VGG16 ",
+            "weights=none.h5: no such file",
         ),
         (
             {"name": "VGG16", "weights": "imagnet"},
             3,
-            "weights=imagnet: not the weights of VGG16 ",
+            "weights=imagnet: no such file",
         ),
         (
             {"name": "VGG16", "weights": "o.weights.h5"},

@@ -60,8 +60,11 @@ def _adam(
     """The new moments, and the step of the `count`-th update."""
     mean += (gradient - mean) * (1 - _BETA_1)
     square += (tf.square(gradient) - square) * (1 - _BETA_2)
-    scale = tf.sqrt(square / (1 - tf.pow(_BETA_2, count))) + _EPSILON
-    return mean, square, mean / (1 - tf.pow(_BETA_1, count)) / scale
+    # In float32: in bfloat16, _BETA_2 is 1.
+    rest_1 = tf.cast(1 - tf.pow(_BETA_1, count), gradient.dtype)
+    rest_2 = tf.cast(1 - tf.pow(_BETA_2, count), gradient.dtype)
+    scale = tf.sqrt(square / rest_2) + _EPSILON
+    return mean, square, mean / rest_1 / scale
 
 
 def _orthogonalize(matrix: tf.Tensor) -> tf.Tensor:
@@ -172,8 +175,8 @@ class Muon(keras.optimizers.Optimizer):
         self, gradient: tf.Tensor, momentum: keras.Variable, velocity: keras.Variable
     ) -> tf.Tensor:
         spec = tf.TensorSpec(gradient.shape, gradient.dtype)
-        count = tf.cast(self.iterations.value + 1, gradient.dtype)
-        adam = _traced(_adam, spec, spec, spec, tf.TensorSpec((), gradient.dtype))
+        count = tf.cast(self.iterations.value + 1, tf.float32)
+        adam = _traced(_adam, spec, spec, spec, tf.TensorSpec((), tf.float32))
         mean, square, step = adam(gradient, momentum.value, velocity.value, count)
         momentum.assign(mean)
         velocity.assign(square)

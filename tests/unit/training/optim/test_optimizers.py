@@ -192,6 +192,21 @@ def test_an_option_that_keras_rejects_is_one_line():
         registry.load("optimizers", "sgd")(0.1, momentum=1.5)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_muon_updates_variables_of_every_dtype(dtype):
+    variables = [
+        keras.Variable(np.ones(shape), dtype=dtype) for shape in ((3, 4), (4, 4), (4,))
+    ]
+    optimizer = Muon(0.125)
+    optimizer.build(variables)
+    gradients = [keras.ops.ones_like(variable) for variable in variables]
+    optimizer.apply(gradients, variables)
+    # The first step of Adam is the sign of the gradient, times `adam_factor`.
+    expected = np.full(4, 1 - 0.125 * optimizer.adam_factor)
+    found = keras.ops.convert_to_numpy(keras.ops.cast(variables[2], "float32"))
+    np.testing.assert_allclose(found, expected, atol=4e-3)
+
+
 @pytest.mark.parametrize(
     "name",
     [
