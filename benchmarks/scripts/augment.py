@@ -26,7 +26,9 @@ def speeds(shape: tuple[int, ...], rounds: int) -> dict[str, list[float]]:
     from pipeline.config import registry
     from pipeline.data.augmentation import Augmenter
 
-    count, calls, measured = shape[0], {}, {}
+    count = shape[0]
+    calls = {}
+    measured: dict[str, list[float]] = {}
     batch = {
         "image": tf.constant(
             np.random.default_rng(0).integers(0, 256, shape, np.uint8)

@@ -74,7 +74,7 @@ def progress_callbacks(batches: Any) -> Iterator[list[Any]]:
         contextlib.redirect_stdout(Terminal()),
         progress_bar.show(True),
     ):
-        context = SimpleNamespace(
+        context: Any = SimpleNamespace(
             run=RunDirectory(Path(folder)),
             batches=batches,
             checkpoint=SimpleNamespace(epoch=0, step=0, history={}, seconds=[]),

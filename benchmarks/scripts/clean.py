@@ -18,7 +18,9 @@ import io
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,14 +28,14 @@ KINDS = ("copy", "mirror", "re-encoded or resized", "shifted by a pixel")
 EACH, AMONG = 250, 10_000
 
 
-def source_of(dataset: str) -> object:
+def source_of(dataset: str) -> Any:
     """Returns a prepared data set of TensorFlow Datasets as a source."""
     from pipeline.config import registry
 
     return registry.load("sources", "tfds")(dataset=dataset)
 
 
-def scan_images(source: object) -> object:
+def scan_images(source: Any) -> Any:
     """Measures images, with what finds near duplicates among them."""
     from pipeline.data.cleaning import scan
     from pipeline.tasks.inputs.image import ImageInput
@@ -98,6 +100,7 @@ def alike() -> None:
     """Searches synthetic images of a fixed camera, with ten copies of each kind or
     none.
     """
+    sets: dict[str, tuple[Callable, int]]
     sets = {f"X-rays that vary by {v} levels": (xray, v) for v in (4, 8, 16)}
     sets |= {
         f"gauges with a noise of {noise} levels": (gauge, noise) for noise in (1, 3)
@@ -141,7 +144,8 @@ def _plant(
     origin, kind = origin[order], kind[order]
     scanned = scan_images(source)
     entries = issues.find(source, scanned)
-    found, others = collections.defaultdict(set), []
+    found: dict[Any, set] = collections.defaultdict(set)
+    others = []
     for line in issues.notes(scanned, entries):
         print(" ", line)
     for entry in entries:
@@ -154,9 +158,9 @@ def _plant(
         else:
             others.append((images[order][one], images[order][other]))
     for name in KINDS:
-        exact = sum(exact for _, exact in found[name])
+        copies = sum(is_exact for _, is_exact in found[name])
         print(
-            f"  {name:22} {len(found[name]):4} of {each} found, {exact} of them as"
+            f"  {name:22} {len(found[name]):4} of {each} found, {copies} of them as"
             " exact"
         )
     print(f"  other pairs            {len(others):4}")
@@ -335,6 +339,6 @@ def write_files(
 
 if __name__ == "__main__":
     mode, *words = sys.argv[1:] or ["planted"]
-    {"planted": planted, "alike": alike, "whole": whole, "damaged": damaged}[mode](
-        *words
-    )
+    modes: dict[str, Callable[..., None]]
+    modes = {"planted": planted, "alike": alike, "whole": whole, "damaged": damaged}
+    modes[mode](*words)

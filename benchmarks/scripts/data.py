@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from photographs import photographs
 from replicas import report
@@ -19,7 +20,7 @@ from replicas import report
 SIDE, BATCH = 224, 64
 
 
-def prepared(directory: Path, kind: str) -> object:
+def prepared(directory: Path, kind: str) -> Any:
     """Returns the training batches of a directory of images, read through the given
     cache.
     """
@@ -47,7 +48,7 @@ def feed(count: int = 1500, rounds: int = 5) -> None:
             kind: prepared(Path(directory, "photographs"), kind)
             for kind in ("none", "disk", "memory")
         }
-        measured = {kind: [] for kind in kinds}
+        measured: dict[str, list[float]] = {kind: [] for kind in kinds}
         for _ in range(rounds):
             for kind, batches in kinds.items():
                 measured[kind].append(pace(batches.dataset(0), BATCH))

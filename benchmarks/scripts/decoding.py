@@ -69,8 +69,11 @@ def write(directory: Path, case: tuple[int, ...], pictures: list, count: int) ->
         resized = pictures[number].resize((width, height), Image.Resampling.BICUBIC)
         noise = generator.normal(0, NOISE, (height, width, 3))
         pixels = np.clip(np.asarray(resized) + noise, 0, 255).astype(np.uint8)
-        options = {"quality": 90, "subsampling": "4:2:0", "exif": exif}
-        Image.fromarray(pixels).save(path, **(options if suffix == ".jpg" else {}))
+        picture = Image.fromarray(pixels)
+        if suffix == ".jpg":
+            picture.save(path, quality=90, subsampling="4:2:0", exif=exif)
+        else:
+            picture.save(path)
 
 
 def ours(directory: Path, target: int) -> Iterable:
@@ -113,7 +116,7 @@ def difference(dataset: Iterable, directory: Path, target: int) -> tuple[float, 
     """Mean and maximum over the first pictures, in the order of their paths."""
     from PIL import Image, ImageOps
 
-    (batch,) = dataset.take(1)
+    batch = next(iter(dataset))
     count = min(DISTINCT // 2, len(batch["image"]))
     paths = sorted((directory / "a").iterdir())[:count]
     differences = []
@@ -169,4 +172,4 @@ def main(rounds: int = 7, photographs: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:2]), *sys.argv[2:3])
+    main(int((*sys.argv[1:], "7")[0]), *sys.argv[2:3])

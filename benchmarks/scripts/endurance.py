@@ -20,6 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -87,11 +88,9 @@ def steps(count: int = 4500) -> None:
                 *more.split(),
             ]
             run = subprocess.Popen(command, cwd=directory, stdout=subprocess.DEVNULL)
-            log, memory, epochs = (
-                Path(directory, "run/log.jsonl"),
-                psutil.Process(run.pid),
-                [],
-            )
+            log = Path(directory, "run/log.jsonl")
+            memory = psutil.Process(run.pid)
+            epochs: list[float] = []
             while run.poll() is None:
                 done = (
                     log.read_text(encoding="utf-8").count("\n") if log.exists() else 0
@@ -167,9 +166,9 @@ def saves() -> None:
 
         return call
 
-    Checkpoints.save = timed(Checkpoints.save, "saving")
-    Trainer.train = timed(Trainer.train, "training")
-    with tempfile.TemporaryDirectory() as directory:
+    saving = mock.patch.object(Checkpoints, "save", timed(Checkpoints.save, "saving"))
+    training = mock.patch.object(Trainer, "train", timed(Trainer.train, "training"))
+    with saving, training, tempfile.TemporaryDirectory() as directory:
         fit(
             "digits",
             run_directory=Path(directory, "run"),
@@ -177,9 +176,9 @@ def saves() -> None:
             export={"enabled": False},
             log={"progress": False},
         )
-    saving, total = (sum(spent[name]) for name in ("saving", "training"))
+    seconds, total = (sum(spent[name]) for name in ("saving", "training"))
     print(
-        f"{len(spent['saving'])} checkpoints, {saving / total:.2%} of {total:.0f} s of"
+        f"{len(spent['saving'])} checkpoints, {seconds / total:.2%} of {total:.0f} s of"
         " training"
     )
 

@@ -13,7 +13,9 @@ import io
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import tensorflow as tf
@@ -65,11 +67,17 @@ def virtual_gpus() -> None:
     (gpu, *_) = tf.config.list_physical_devices("GPU")
     part = tf.config.LogicalDeviceConfiguration(memory_limit=VIRTUAL_MEMORY)
     tf.config.set_logical_device_configuration(gpu, [part, part])
-    devices._select_gpus = lambda options, gpus: gpus
-    devices._enable_memory_growth = lambda gpus: None
-    devices._mirrored_strategy = lambda names: tf.distribute.MirroredStrategy(
-        list(names), cross_device_ops=tf.distribute.ReductionToOneDevice()
-    )
+
+    def strategy(names: Sequence[str]) -> tf.distribute.Strategy:
+        reduce = tf.distribute.ReductionToOneDevice()
+        return tf.distribute.MirroredStrategy(list(names), cross_device_ops=reduce)
+
+    mock.patch.multiple(
+        devices,
+        _select_gpus=lambda options, gpus: gpus,
+        _enable_memory_growth=lambda gpus: None,
+        _mirrored_strategy=strategy,
+    ).start()
     for engine in ENGINES:
         runtime = {"precision": "float32", "replicas": 2}
         print(row("float32, two virtual GPUs", engine, runtime, False), flush=True)

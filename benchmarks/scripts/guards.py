@@ -86,7 +86,8 @@ def prepared(
         machine,
         batches,
     )
-    model.step.set_inputs(batches, None)
+    step: Any = model.step
+    step.set_inputs(batches, None)
     model.steps_per_execution = STEPS
     return model, batches
 

@@ -142,6 +142,6 @@ def measure(images, truth, confusions, seed):
 
 
 if __name__ == "__main__":
-    data = pictures()
+    images, truth, confusions = pictures()
     for seed in map(int, sys.argv[1:] or ["0", "1"]):
-        measure(*data, seed)
+        measure(images, truth, confusions, seed)

@@ -170,4 +170,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["keras"]:
         keras_first_step(sys.argv[2])
     else:
-        measure(*sys.argv[1:2], *map(int, sys.argv[2:]))
+        kind, *numbers = sys.argv[1:] or ["folder"]
+        measure(kind, *map(int, numbers))

@@ -26,4 +26,4 @@ def photographs(directory: Path, count: int, side: int, distinct: int = 500) -> 
 
 
 if __name__ == "__main__":
-    photographs(Path(sys.argv[1]), int(sys.argv[2]), int((*sys.argv, 160)[3]))
+    photographs(Path(sys.argv[1]), int(sys.argv[2]), int((*sys.argv, "160")[3]))

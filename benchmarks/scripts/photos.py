@@ -143,8 +143,10 @@ def plain_keras(data: str, test: str, side: int, seconds: float, seed: int) -> N
                 self.model.stop_training = True
 
     best = Best()
-    data = {"validation_data": validation.cache(), "callbacks": [best]}
-    model.fit(train, epochs=10_000, verbose=0, **data)
+    held_out = validation.cache()
+    model.fit(
+        train, validation_data=held_out, epochs=10_000, verbose=0, callbacks=[best]
+    )
     model.set_weights(best.weights)
     accuracy = model.evaluate(load(test), verbose=0)[1]
     print(json.dumps({"accuracy": accuracy, "epochs": best.epochs}))

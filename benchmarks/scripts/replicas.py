@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
+from typing import Any
 
 BATCH = 128
 STEPS = 48  # starting to train takes as long as one step
@@ -49,7 +50,7 @@ def prepare(replicas: int) -> tuple:
     return machine, model, batches
 
 
-def speed(machine: object, model: object, batches: object) -> float:
+def speed(machine: Any, model: Any, batches: Any) -> float:
     """Trains for all steps; returns the images per second."""
     from pipeline.config import registry
 
@@ -68,7 +69,8 @@ def replicas(rounds: int = 5) -> None:
     possible throughput.
     """
     alone = {**os.environ, "TF_NUM_INTRAOP_THREADS": "1"}
-    measured = {"1 on 1 core": [], "2 on 2 cores": [], "1 on 1 core, two processes": []}
+    names = ("1 on 1 core", "2 on 2 cores", "1 on 1 core, two processes")
+    measured: dict[str, list[float]] = {name: [] for name in names}
     for _ in range(rounds):
         for values, jobs in zip(
             measured.values(),

@@ -7,6 +7,7 @@ images, 8x8x1 (digits) and 32x32x3 (CIFAR-10), in float32, on the CPU. `python -
 benchmarks.scripts.bench` measures latency and throughput.
 """
 
+import functools
 import json
 import os
 import statistics
@@ -106,7 +107,7 @@ def child(directory: str, warmed: str) -> None:
     # first one.
     for _ in range(1 + STEADY):
         for what, request in requests.items():
-            took[what].append(seconds(lambda r=request: session.run(*r)))
+            took[what].append(seconds(functools.partial(session.run, *request)))
     print(
         json.dumps({what: t[0] / statistics.median(t[1:]) for what, t in took.items()})
     )

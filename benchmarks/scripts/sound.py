@@ -174,9 +174,9 @@ def main(name: str, recordings: Path, seeds: tuple[int, ...]) -> None:
         return
     # All recordings, whatever their official split.
     every = folder / "every"
-    for path, digit, _, _ in clips(recordings):
-        (every / str(digit)).mkdir(parents=True, exist_ok=True)
-        (every / str(digit) / path.name).symlink_to(path.resolve())
+    for path, number, _, _ in clips(recordings):
+        (every / str(number)).mkdir(parents=True, exist_ok=True)
+        (every / str(number) / path.name).symlink_to(path.resolve())
     speakers = sorted({speaker for _, _, speaker, _ in clips(recordings)})
     for speaker in speakers:
         source = {"options": {"path": every, "group": r"\d_([a-z]+)_"}}

@@ -23,8 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 BATCH = 64
 STEPS = 32
@@ -105,7 +106,7 @@ def _environment(config: str | None) -> dict[str, str]:
     return {**os.environ, **more}
 
 
-def _run(configs: list[str | None]) -> list[dict]:
+def _run(configs: Sequence[str | None]) -> list[dict]:
     """Measures in a process for each config, all at the same time."""
     children = []
     for core, config in enumerate(configs):
@@ -131,7 +132,7 @@ def child(core: str, started: str) -> None:
     settings = command_line.recipe("cifar10_convnet").changed(
         train={"batch_size": BATCH * count, "epochs": 1}
     )
-    machine = environment.start(settings.runtime, workers, "token")
+    machine = environment.start(settings.runtime, workers)
     result: dict = {}
     for name, (model, options) in MODELS.items():
         changed = settings.changed(model={"name": model, "options": options})
@@ -144,7 +145,7 @@ def child(core: str, started: str) -> None:
     print(json.dumps(result))
 
 
-def _prepare(settings: object, machine: object) -> Callable[..., object]:
+def _prepare(settings: Any, machine: Any) -> Callable[..., Any]:
     """A function that trains a network, from the first step on."""
     import numpy as np
     import tensorflow as tf
@@ -168,24 +169,24 @@ def _prepare(settings: object, machine: object) -> Callable[..., object]:
     model.steps_per_execution = 4
     engine = registry.load("engines", "gradient_tape")
 
-    def train(last_step: int = STEPS) -> object:
+    def train(last_step: int = STEPS) -> Any:
         engine(model, dataclasses.replace(batches, last_step=last_step), None, [])
         return model
 
     return train
 
 
-def _measure(train: Callable[..., object]) -> dict:
+def _measure(train: Callable[..., Any]) -> dict:
     from pipeline.training.checkpoints import Checkpoints
 
     steps, cpu_times = [], []
-    traffic = _loopback_bytes()
+    before = _loopback_bytes()
     for _ in range(REPEATS):
         begin, cpu = time.monotonic(), time.process_time()
         model = train()
         steps.append(1000 * (time.monotonic() - begin) / STEPS)
         cpu_times.append(1000 * (time.process_time() - cpu) / STEPS)
-    traffic = (_loopback_bytes() - traffic) / STEPS / REPEATS
+    traffic = (_loopback_bytes() - before) / STEPS / REPEATS
     with tempfile.TemporaryDirectory() as folder:
         begin, cpu = time.monotonic(), time.process_time()
         Checkpoints(model.state, Path(folder)).save(1, {})
@@ -219,7 +220,8 @@ def _loopback_bytes() -> int:
 
 def lose_a_worker(rounds: int) -> None:
     """Prints the seconds that a lost worker takes."""
-    ends, restarts = [], []
+    ends: list[float] = []
+    restarts: list[float] = []
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             _start_and_kill(folder, ends, restarts)
@@ -261,7 +263,7 @@ def _fit(folder: str) -> list[subprocess.Popen]:
 
 
 def _next_epoch(chief: subprocess.Popen) -> None:
-    for line in chief.stdout:
+    for line in chief.stdout or ():
         if line.startswith("epoch"):
             return
     sys.exit("the chief ended before an epoch")
@@ -271,7 +273,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["child"]:
         child(*sys.argv[2:])
     else:
-        rounds = int((*sys.argv[1:], 5)[0])
+        rounds = int((*sys.argv[1:], "5")[0])
         parts = sys.argv[2:] or ["steps", "lost"]
         if "steps" in parts:
             compare(rounds)

@@ -186,7 +186,7 @@ def evidence(path: Path) -> dict[str, Any]:
 def _digest(value: Any) -> str:
     value = np.asarray(value)
     digest = hashlib.sha256(repr((value.dtype.str, value.shape)).encode())
-    digest.update(np.ascontiguousarray(value))
+    digest.update(np.ascontiguousarray(value).tobytes())
     return digest.hexdigest()
 
 
