@@ -36,9 +36,9 @@ def ce(metadata: Metadata) -> Loss:
 def _crossentropy(name: str, metadata: Metadata) -> Loss:
     is_softmax = metadata.get("activation", "softmax") == "softmax"
     is_map = len(metadata.get("output_shape", (1,))) > 1
-    if is_map and is_softmax:
-        remedy = "of masks, it is sparse_categorical_crossentropy"
-        raise UsageError(f"--train.loss {name} is for classes; {remedy}")
-    if "class_names" not in metadata or not is_softmax:
+    if metadata.get("target") == "mask":
+        loss = "sparse_categorical_crossentropy"
+        raise UsageError(f"--train.loss {name} is not for masks; write {loss}")
+    if "class_names" not in metadata or not is_softmax or is_map:
         raise UsageError(f"--train.loss {name} is for classification only; remove it")
     return keras.losses.CategoricalCrossentropy(from_logits=True, reduction=None)

@@ -7,6 +7,7 @@ import tensorflow as tf
 from random_evaluations import measure
 from sklearn import metrics as reference
 
+from pipeline.config import registry
 from pipeline.contracts import Info
 from pipeline.data.array_source import ArraySource
 from pipeline.evaluation.target_evaluation import evaluation_of
@@ -121,6 +122,23 @@ def test_the_loss_of_a_mask_is_its_crossentropy_and_dice():
 def test_the_loss_of_a_mask_without_labelled_pixels_is_zero():
     y = np.full((1, 4, 4), IGNORED)
     assert float(masks().loss()(tf.constant(y), np.ones((1, 4, 4, 3), "f"))[0]) == 0
+
+
+def test_keras_evaluates_a_mask_with_pixels_that_are_not_labelled():
+    loss, _ = masks().standalone_loss()
+    y = RANDOM.integers(0, 3, (2, 4, 4))
+    y[0, 0] = IGNORED
+    shares = tf.nn.softmax(RANDOM.normal(size=(2, 4, 4, 3)).astype(np.float32))
+    counts = y != IGNORED
+    expected = reference.log_loss(y[counts], shares.numpy()[counts], labels=[0, 1, 2])
+    found = float(loss(tf.constant(y), shares))  # a mean of these pixels
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_crossentropy_of_classes_names_that_of_masks():
+    metadata = {"target": "mask", "class_names": NAMES}
+    with pytest.raises(UsageError, match="write sparse_categorical_crossentropy"):
+        registry.load("losses", "crossentropy")(metadata)
 
 
 def png(array):
