@@ -65,7 +65,7 @@ def suggest(wrong: str, names: Iterable[str]) -> str:
     """The end of an error message: the closest of `names`, or all of them if none is
     close.
     """
-    names = sorted(names)
+    names = sorted({*names})
     near = nearest(wrong, names, cutoff=0.5)
     return did_you_mean(near) if near else f"choose from {', '.join(names) or 'none'}"
 
