@@ -34,8 +34,8 @@ def fashion_mnist_generation() -> Config:
     """Draws Fashion-MNIST, 28x28 pictures of clothes, after 13 epochs.
 
     52 minutes of CPU time with export and verification, in bfloat16 on a CPU with
-    AVX-512 (2026-11-29). Of 10,000 samples, 96.1% were of the class asked for, according
-    to a classifier with a test accuracy of 94.3%; recall was 0.69 to 0.75.
+    AVX-512 (2026-11-29). Of 10,000 samples, 96.1% were of the class asked for,
+    according to a classifier with a test accuracy of 94.3%; recall was 0.69 to 0.75.
     """
     return Config(
         recipe="fashion_mnist_generation",
