@@ -135,10 +135,15 @@ def test_keras_evaluates_a_mask_with_pixels_that_are_not_labelled():
     assert found == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_crossentropy_of_classes_names_that_of_masks():
-    metadata = {"target": "mask", "class_names": NAMES}
-    with pytest.raises(UsageError, match="write sparse_categorical_crossentropy"):
-        registry.load("losses", "crossentropy")(metadata)
+def test_the_crossentropy_of_a_mask_leaves_out_pixels_without_a_class():
+    loss = registry.load("losses", "crossentropy")({"target": "mask"})
+    y = RANDOM.integers(0, 3, (2, 4, 4)).astype(np.uint8)
+    y[0, 0] = y[1] = IGNORED
+    outputs = RANDOM.normal(size=(2, 4, 4, 3)).astype(np.float32)
+    truth = y[0][y[0] != IGNORED]
+    shares = tf.nn.softmax(outputs[0]).numpy()[y[0] != IGNORED]
+    expected = [reference.log_loss(truth, shares, labels=[0, 1, 2]), 0]
+    np.testing.assert_allclose(loss(tf.constant(y), outputs), expected, rtol=1e-5)
 
 
 def png(array):
