@@ -152,8 +152,6 @@ def _value(name: str, flag: Flag, values: list[str]) -> Any:
         return flag.switch
     if flag.hint == list[str]:
         return values
-    if flag.path == ("data", "augment") and values == ["none"]:
-        values = []
     try:
         return validation.read(flag.hint, values, name)
     except UsageError as error:

@@ -69,7 +69,7 @@ def _tuple(kinds: tuple[Any, ...], words: Sequence[str]) -> tuple[Any, ...]:
 def _dict(kind: Any, words: Sequence[str]) -> dict[str, Any]:
     """Reads `padding=4 fill=zero`."""
     if typing.get_origin(kind) is dict:
-        return _nested_dict(words)
+        return {} if list(words) == ["none"] else _nested_dict(words)
     values: dict[str, Any] = {}
     for word in words:
         # A number contains no `=`, but the name before it may.

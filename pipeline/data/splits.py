@@ -119,7 +119,7 @@ def divide(
             )
             if near_duplicates:
                 flags += ", --clean.no-near"
-            hint = "" if name == "train" else f", for example to --data.{name} 0.2,"
+            hint = "" if name == "train" else f" (such as --data.{name} 0.2)"
             raise UsageError(
                 f"the split {name!r} is empty; change {flags}{hint} or the source"
             )

@@ -342,7 +342,7 @@ class Sampler:
             }
             outputs = model(inputs, training=False)
             of_class, of_any = tf.split(outputs, 2)
-            # 5 / 25 as a product is less than 0.2.
+            # In float32, 5 * (1 / 25) is less than 0.2.
             is_guided = (time > _GUIDED_FROM - 1e-4) | (guidance < 1)
             scale = tf.where(is_guided, guidance, 1.0)
             return of_any + scale * (of_class - of_any)

@@ -51,5 +51,5 @@ def _crossentropy_of_pixels(y: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
     losses = keras.losses.sparse_categorical_crossentropy(
         y, tf.cast(outputs, tf.float32), from_logits=True, ignore_class=IGNORED
     )
-    total = tf.reduce_sum(losses * counts, axis=(1, 2))
+    total = tf.reduce_sum(losses, axis=(1, 2))  # 0 where there is no class
     return total / tf.maximum(tf.reduce_sum(counts, axis=(1, 2)), 1.0)
